@@ -1,0 +1,28 @@
+"""RecurFormer: replace recency-aware attention heads by Mamba blocks (arXiv 2410.12850), an independent replication.
+
+Importing the package is light: torch is loaded by the first name that needs it. Importing any model name also registers the
+RecurFormer classes with transformers' auto classes, so `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint.
+"""
+
+from importlib import import_module
+
+_PUBLIC = {
+    "HeadProfile": "recurformer.heads.profile",
+    "profile_heads": "recurformer.heads.profile",
+    "select_heads": "recurformer.heads.select",
+    "convert": "recurformer.model.convert",
+    "selective_scan": "recurformer.model.scan",
+}
+
+__all__ = [*sorted(_PUBLIC), "__version__"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'recurformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])
