@@ -1,10 +1,12 @@
 """RecurFormer: replace recency-aware attention heads by Mamba blocks (arXiv 2410.12850), an independent replication.
 
-Importing the package is light: torch is loaded by the first name that needs it. Importing any model name also registers the
-RecurFormer classes with transformers' auto classes, so `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint.
+Importing the package is light: torch is loaded by the first name that needs it. It also sees to it that transformers' auto
+classes know the converted models, so `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint.
 """
 
 from importlib import import_module
+
+from recurformer.auto_registration import register_on_import
 
 _PUBLIC = {
     "HeadProfile": "recurformer.heads.profile",
@@ -26,3 +28,6 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
+
+
+register_on_import()

@@ -1,0 +1,56 @@
+# Two commands do everything: `make results` and `make test`. Both set the environment up on their first call.
+VENV ?= .venv
+PYTHON ?= python3
+CORES ?= all
+CONFIG ?= config/default.yaml
+
+INSTALLED := $(VENV)/.installed
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+# Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
+export HF_HUB_DISABLE_TELEMETRY := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: install results test lint smoke report lock clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	# torch alone and exactly: a local or CPU build of this very version is taken where one is offered.
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+# A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
+results: $(INSTALLED)
+	snakemake all --quiet all --unlock --configfile $(CONFIG)
+	snakemake all --cores $(CORES) --configfile $(CONFIG)
+
+smoke: $(INSTALLED)
+	$(MAKE) results CONFIG=config/smoke.yaml
+
+test: $(INSTALLED)
+	OMP_NUM_THREADS=1 pytest -n 2
+
+lint: $(INSTALLED)
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+	mypy
+
+# The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet $$(grep '^torch==' requirements.lock)
+	build/lock/bin/python -m pip install --quiet '.[dev]'
+	{ head -1 requirements.lock; build/lock/bin/python -m pip list --format=freeze \
+		| grep -viE '^(recurformer|pip|setuptools)==' | sed 's/+cpu//' | sort -f; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+
+clean:
+	rm -rf results/* figures/* .snakemake
+	git checkout -- results/README.md figures/README.md

@@ -1,0 +1,46 @@
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+if not workflow.overwrite_configfiles:
+
+    configfile: "config/default.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+pathvars:
+    results=below("results"),
+    figures=below("figures"),
+    logs=below("results", "logs"),
+    benchmarks=below("results", "benchmarks"),
+    resources="resources",
+
+
+report: "workflow/report/workflow.rst"
+
+
+wildcard_constraints:
+    backbone="|".join(map(re.escape, config["backbones"])),
+    beta=r"\d\.\d+",
+    seed=r"\d+",
+    task="language|hashhop",
+
+
+include: "workflow/rules/prepare.smk"
+include: "workflow/rules/heads.smk"
+include: "workflow/rules/language.smk"
+include: "workflow/rules/hashhop.smk"
+include: "workflow/rules/mqar.smk"
+include: "workflow/rules/caches.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.input,
+        rules.figures.input,
+        MEASUREMENTS["lm_eval"],

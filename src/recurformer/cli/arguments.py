@@ -1,0 +1,84 @@
+"""A settings block as command-line flags, in both directions. Flags are strings here; the block gives them their types."""
+
+import shlex
+import typing
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from recurformer.study import Block
+
+
+B = typing.TypeVar("B", bound=Block)
+
+
+def _nested(annotation: Any) -> type[Block] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Block) else None
+
+
+def _is_list(annotation: Any) -> bool:
+    options = typing.get_args(annotation) if typing.get_origin(annotation) is not list else ()
+    return typing.get_origin(annotation) is list or any(typing.get_origin(option) is list for option in options)
+
+
+def _fields(block: type[Block], prefix: str) -> Iterator[tuple[str, Any, str]]:
+    """Each key as (flag name without dashes, its field, its name)."""
+    for name, field in block.model_fields.items():
+        yield f"{prefix}{name}".replace("_", "-"), field, name
+
+
+def add_block(parser: ArgumentParser, block: type[Block], prefix: str = "") -> None:
+    """One flag for each key of `block`, keys of nested blocks behind the name of the block."""
+    for flag, field, _ in _fields(block, prefix):
+        if nested := _nested(field.annotation):
+            add_block(parser, nested, f"{flag}-")
+            continue
+        help_text = (field.description or "").replace("%", "%%")
+        if not field.is_required():
+            help_text += f" (default: {field.default})"
+        parser.add_argument(f"--{flag}", nargs="*" if _is_list(field.annotation) else None, help=help_text)
+
+
+def _values(args: Namespace, block: type[Block], prefix: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for flag, field, name in _fields(block, prefix):
+        if nested := _nested(field.annotation):
+            if inner := _values(args, nested, f"{flag}-"):
+                values[name] = inner
+        elif (value := getattr(args, flag.replace("-", "_"))) is not None:
+            if isinstance(value, list):
+                value = [item.split(":") if ":" in item else item for item in value]
+            values[name] = value
+    return values
+
+
+def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
+    """The settings that were given as flags.
+
+    Raises:
+        ValueError: in one line, the flag, its value and what would be right.
+    """
+    try:
+        return block.model_validate(_values(args, block, prefix))
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = prefix + "-".join(str(part).replace("_", "-") for part in first["loc"] if isinstance(part, str))
+        given = "" if first["type"] == "missing" else f" {first['input']}"
+        raise ValueError(f"--{flag}{given}: {first['msg']}") from None
+
+
+def flags(settings: Mapping[str, Any], prefix: str = "") -> str:
+    """`settings` as the flags that `read_block` turns back into them, quoted for a shell."""
+    words = []
+    for name, value in settings.items():
+        flag = f"{prefix}{name}".replace("_", "-")
+        if isinstance(value, Mapping):
+            words.append(flags(value, f"{flag}-"))
+        elif isinstance(value, list | tuple):
+            items = (":".join(map(str, item)) if isinstance(item, list | tuple) else str(item) for item in value)
+            words.append(" ".join([f"--{flag}", *map(shlex.quote, items)]))
+        elif value is not None:
+            words.append(f"--{flag} {shlex.quote(str(value))}")
+    return " ".join(word for word in words if word)

@@ -1,0 +1,65 @@
+"""Opening checkpoints and texts for the stages, with errors that name the file."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def device() -> str:
+    """The accelerator when there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def open_model(folder: str | Path) -> "PreTrainedModel":
+    """A causal language model on the accelerator, converted or not, for evaluation.
+
+    Raises:
+        ValueError: the checkpoint is missing or damaged.
+    """
+    import recurformer.model.modeling  # noqa: F401  registers the converted classes
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder).to(device()).eval()
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{folder}: not a readable checkpoint ({reason})") from None
+
+
+def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer beside a model."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def open_texts(articles: str | Path, split: str | None = None) -> pd.DataFrame:
+    """Articles of one split, or of both.
+
+    Raises:
+        ValueError: the file is unreadable or the split has no article.
+    """
+    try:
+        frame = pd.read_parquet(articles)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{articles}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    chosen = frame if split is None else frame[frame.split == split]
+    if chosen.empty:
+        raise ValueError(f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split")
+    return chosen.reset_index(drop=True)
+
+
+def read_heads(path: str | Path) -> list[list[int]]:
+    """Replaced query heads per layer, as `recurformer select` wrote them."""
+    try:
+        return json.loads(Path(path).read_text())["heads"]
+    except (OSError, json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path}: not a selection written by `recurformer select` ({error})") from None

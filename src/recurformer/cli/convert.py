@@ -1,0 +1,28 @@
+"""Replace the chosen heads by one Mamba block in each layer (Algorithm 1)."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Mamba
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of the backbone")
+    parser.add_argument("converted", help="folder to write")
+    parser.add_argument("--heads", required=True, help="JSON file written by `recurformer select`")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the Mamba blocks' initial weights")
+    add_block(parser, Mamba)
+
+
+def run(args: Namespace) -> None:
+    from transformers import set_seed
+
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
+    from recurformer.model.convert import convert
+
+    set_seed(args.seed)
+    model = convert(open_model(args.checkpoint), read_heads(args.heads), **read_block(args, Mamba).model_dump())
+    with atomic_path(args.converted, directory=True) as folder:
+        model.save_pretrained(folder)
+        open_tokenizer(args.checkpoint).save_pretrained(folder)

@@ -1,0 +1,31 @@
+"""Fetch English Wikipedia articles, clean their markup and split them by article into training and validation."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Corpus
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("articles", help="Parquet file to write: title, text, split")
+    parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the split")
+    add_block(parser, Corpus)
+
+
+def run(args: Namespace) -> None:
+    from recurformer.corpora.wikipedia import CORPUS_SOURCES, build_articles
+
+    settings = read_block(args, Corpus)
+    texts = CORPUS_SOURCES[settings.source](settings, args.downloads, args.seed)
+    articles = build_articles(
+        texts,
+        minimum_characters=settings.minimum_characters,
+        validation_share=settings.validation_share,
+        seed=args.seed,
+    )
+    with atomic_path(args.articles) as path:
+        articles.to_parquet(path, index=False)
+    counts = articles.groupby("split").text.agg(["size", lambda text: text.str.len().sum()])
+    print("\n".join(f"{split}: {articles} articles, {size:,} characters" for split, (articles, size) in counts.T.items()))

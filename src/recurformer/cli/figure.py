@@ -1,0 +1,26 @@
+"""Render one figure of the paper from measurement files, as SVG or PNG."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from recurformer.cli.measurements import read_measurements
+from recurformer.files import atomic_path
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("figure", help="figure1 … figure6")
+    parser.add_argument("measurements", nargs="+", help="measurement files; the name of a file says what it holds")
+    parser.add_argument("--out", nargs="+", required=True, help="files to write; the suffix (.svg, .png) is the format")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.render.figures import FIGURES
+    from recurformer.render.style import save_figure
+
+    if args.figure not in FIGURES:
+        raise ValueError(f"no figure {args.figure!r}; there are: {', '.join(FIGURES)}")
+    figure = FIGURES[args.figure](**read_measurements(args.measurements))
+    for target in args.out:
+        with atomic_path(target) as path:
+            save_figure(figure, path)
+        print(Path(target).name)

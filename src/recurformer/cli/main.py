@@ -1,0 +1,84 @@
+"""The `recurformer` command: a table of stages. A stage's module is imported only when it is called."""
+
+import os
+import sys
+from argparse import ArgumentParser
+from importlib import import_module
+
+from recurformer import __version__
+from recurformer.records import run_record
+
+STAGES = {
+    "corpus": "fetch and clean the Wikipedia articles",
+    "backbone": "fetch or build a pretrained Transformer",
+    "profile": "recency ratios of every head on text",
+    "profile-hashhop": "recency ratios of every head on HashHop",
+    "select": "choose the heads to replace",
+    "convert": "replace heads by Mamba blocks",
+    "train": "continual training on text",
+    "train-hashhop": "training on HashHop",
+    "perplexity": "perplexity on held-out articles",
+    "hashhop": "generation quality h_gq on HashHop",
+    "mqar": "train and test on multi-query associative recall",
+    "lm-eval": "evaluate by lm-eval tasks",
+    "sink": "value norms, attention and contributions of a sink head",
+    "contribution": "what the first token contributes",
+    "attention-map": "averaged attention maps",
+    "influence": "weights that attention and Mamba give to earlier tokens",
+    "cache": "cache sizes, counted",
+    "memory": "the longest input by a memory model",
+    "complexity": "growth of cache peak and cache size",
+    "table": "render one table of the paper",
+    "figure": "render one figure of the paper",
+    "compare": "how far two results trees agree",
+    "study": "check a study's configuration and print it in full",
+}
+
+
+def _usage() -> str:
+    width = max(map(len, STAGES))
+    lines = [f"  {name:<{width}}  {text}" for name, text in STAGES.items()]
+    return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", "recurformer STAGE --help says more."])
+
+
+def _parser(stage: str) -> tuple[ArgumentParser, object]:
+    module = import_module(f"recurformer.cli.{stage.replace('-', '_')}")
+    parser = ArgumentParser(prog=f"recurformer {stage}", description=module.__doc__)
+    module.add_arguments(parser)
+    parser.add_argument("--record", help="write a run record (JSON) to this file")
+    parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
+    return parser, module
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one stage. Exit codes: 0 done, 1 refused or failed (one line on standard error), 2 wrong usage."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in {"-h", "--help"}:
+        print(_usage())
+        return 0
+    if argv[0] == "--version":
+        print(f"recurformer {__version__}")
+        return 0
+    stage, *rest = argv
+    if stage not in STAGES:
+        print(f"recurformer: no stage {stage!r}; there are: {', '.join(STAGES)}", file=sys.stderr)
+        return 2
+    parser, module = _parser(stage)
+    args = parser.parse_args(rest)
+    if args.threads:
+        # Before torch is imported, so that its OpenMP pool has this size from the start.
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    settings = {key: value for key, value in vars(args).items() if key not in {"record", "threads"} and value is not None}
+    try:
+        with run_record(args.record, stage, argv, settings):
+            module.run(args)  # type: ignore[attr-defined]
+    except (ValueError, OSError, ArithmeticError) as error:
+        if os.environ.get("RECURFORMER_DEBUG"):
+            raise
+        print(f"recurformer {stage}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Recency ratios of every head over windows of text (equation 1; appendix B)."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.study import Profiling
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of the model")
+    parser.add_argument("profile", help="Parquet file to write")
+    parser.add_argument("--articles", required=True, help="Parquet file of articles")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of windows")
+    add_block(parser, Profiling)
+
+
+def run(args: Namespace) -> None:
+    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.corpora.windows import windows
+    from recurformer.heads.profile import profile_heads
+
+    settings = read_block(args, Profiling)
+    texts = open_texts(args.articles).text
+    tokenizer = open_tokenizer(args.checkpoint)
+    input_ids = windows(texts, tokenizer, tokens=settings.tokens, count=settings.samples, seed=args.seed)
+    profile = profile_heads(open_model(args.checkpoint), input_ids, window=settings.window, threshold=settings.threshold)
+    profile.save(args.profile)

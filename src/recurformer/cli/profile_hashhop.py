@@ -1,0 +1,34 @@
+"""Recency ratios of every head over HashHop samples, for models that know no other language."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.study import HashHopTask, Profiling
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of the model")
+    parser.add_argument("profile", help="Parquet file to write")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    add_block(parser, Profiling)
+    add_block(parser, HashHopTask, "task-")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.evaluate.hashhop import hashhop_dataset
+    from recurformer.heads.profile import profile_heads
+
+    settings = read_block(args, Profiling)
+    task = read_block(args, HashHopTask, "task-")
+    dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), size=settings.samples, seed=args.seed)
+    batch = dataset.collate([dataset[index] for index in range(settings.samples)])
+    profile = profile_heads(
+        open_model(args.checkpoint),
+        batch["input_ids"],
+        window=settings.window,
+        threshold=settings.threshold,
+        attention_mask=batch.get("attention_mask"),
+        batch_size=8,
+    )
+    profile.save(args.profile)

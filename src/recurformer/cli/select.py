@@ -1,0 +1,26 @@
+"""Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Selection
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("profile", help="Parquet file written by a profiling stage")
+    parser.add_argument("heads", help="JSON file to write: replaced query heads per layer")
+    parser.add_argument("--beta", type=float, required=True, help="share of heads to replace, from 0 to 1")
+    add_block(parser, Selection)
+
+
+def run(args: Namespace) -> None:
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.heads.select import select_heads
+
+    settings = read_block(args, Selection)
+    profile = HeadProfile.load(args.profile)
+    heads = select_heads(profile, args.beta, unit=settings.unit, scope=settings.scope, by=settings.by)
+    with atomic_path(args.heads) as path:
+        path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

@@ -1,0 +1,51 @@
+"""Check a study's configuration and print it in full, or describe every key."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+
+import yaml
+
+from recurformer.study import Block, Study, load_study
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", help="YAML file")
+    parser.add_argument("--describe", action="store_true", help="describe every key in Markdown instead")
+
+
+def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
+    yield name, block
+    for key, field in block.model_fields.items():
+        for annotation in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(annotation, type) and issubclass(annotation, Block):
+                inner = f"{name}.{key}" if name else key
+                yield from _blocks(annotation, inner if annotation is field.annotation else f"{inner}.NAME")
+
+
+def describe() -> str:
+    """All keys of a study, block by block, as Markdown."""
+    lines = ["A study is one YAML file; `recurformer study FILE` checks it. Every key, as `recurformer study --describe` prints it:"]
+    for name, block in _blocks(Study, ""):
+        lines += ["", f"## `{name}`" if name else "## Top level", "", " ".join((block.__doc__ or "").split()), ""]
+        lines += ["| key | default | meaning |", "|---|---|---|"]
+        for key, field in block.model_fields.items():
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Block)
+            default = "required" if field.is_required() else "see below" if nested else f"`{field.default}`"
+            lines.append(f"| `{key}` | {default} | {' '.join((field.description or '').split())} |")
+    return "\n".join(lines) + "\n"
+
+
+def run(args: Namespace) -> None:
+    if args.describe:
+        print(describe(), end="")
+        return
+    if args.config is None:
+        raise ValueError("name a YAML file, or ask for --describe")
+    with open(args.config) as file:
+        try:
+            settings = yaml.safe_load(file)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{args.config}: not YAML ({str(error).splitlines()[0]})") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{args.config}: a study is a mapping of keys to values")
+    print(yaml.safe_dump(load_study(settings).model_dump(mode="json"), sort_keys=False), end="")

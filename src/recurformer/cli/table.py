@@ -1,0 +1,25 @@
+"""Render one table of the paper from measurement files, as CSV, Markdown and LaTeX."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from recurformer.cli.measurements import read_measurements
+from recurformer.files import atomic_path
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("table", help="table1 … table5")
+    parser.add_argument("measurements", nargs="+", help="measurement files; the name of a file says what it holds")
+    parser.add_argument("--out", nargs="+", required=True, help="files to write; the suffix (.csv, .md, .tex) is the format")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.render.tables import TABLES
+
+    if args.table not in TABLES:
+        raise ValueError(f"no table {args.table!r}; there are: {', '.join(TABLES)}")
+    table = TABLES[args.table](**read_measurements(args.measurements))
+    for target in args.out:
+        with atomic_path(target) as path:
+            table.write(path)
+        print(Path(target).name)

@@ -1,0 +1,47 @@
+"""What the two training stages share: where a run keeps its state, and what it leaves."""
+
+import json
+import shutil
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from recurformer.files import atomic_path
+from recurformer.study import Training
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def add_training_arguments(parser: ArgumentParser) -> None:
+    """Files and names of a training run."""
+    parser.add_argument("trained", help="folder to write")
+    parser.add_argument("--metrics", required=True, help="CSV file to write: loss and learning rate by step")
+    parser.add_argument("--checkpoints", required=True, help="folder from which a killed run resumes; removed at the end")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    parser.add_argument("--beta", type=float, default=0.0, help="share of heads replaced, for the measurements")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+
+
+def train_and_keep(
+    args: Namespace,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    dataset: "Dataset",
+    settings: Training,
+) -> None:
+    """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints."""
+    from recurformer.train.trainer import train
+
+    checkpoints = Path(args.checkpoints)
+    train(model, dataset, output_dir=checkpoints, seed=args.seed, **settings.model_dump())
+    rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
+    with atomic_path(args.metrics) as path:
+        pd.DataFrame(rows).assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
+    with atomic_path(args.trained, directory=True) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    shutil.rmtree(checkpoints)

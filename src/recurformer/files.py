@@ -1,0 +1,35 @@
+"""Files that appear whole or not at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
+    """A temporary path beside `target` that becomes it when the block ends well, and vanishes when it does not.
+
+    The temporary name keeps the suffix, from which some writers tell the format.
+
+    Raises:
+        ValueError: the place cannot be written to.
+    """
+    target = Path(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=target.parent))
+    except OSError as error:
+        raise ValueError(f"{target}: cannot be written ({error.strerror})") from None
+    try:
+        inner = scratch / target.name
+        if directory:
+            inner.mkdir()
+        yield inner
+        if directory and target.is_dir():
+            shutil.rmtree(target)
+        os.replace(inner, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

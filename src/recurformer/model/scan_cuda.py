@@ -1,0 +1,132 @@
+"""The selective scan on mamba-ssm's compiled CUDA extension, with the initial state that its kernel lacks.
+
+The extension module `selective_scan_cuda` is probed, not the package `mamba_ssm`: releases exist that import without it, and
+the package imports much that a scan does not need. The recurrence is linear in its initial state h0, so
+
+    y_t += C_t (exp(A sum_{s<=t} delta_s) h0)        h_L += exp(A sum_{s<=L} delta_s) h0
+
+corrects a kernel run from zero exactly (every exponent is negative, nothing overflows).
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .scan_torch import blocked_scan, blocked_scan_backward, operator_name
+
+KERNEL_CHUNK = 2048  # the kernel reports its running state every so many steps
+CORRECTION_SEGMENT = 256  # bounds the (B, D, N, segment) tensor of the correction
+
+
+def _probe() -> ModuleType | None:
+    try:
+        return import_module("selective_scan_cuda")
+    except ImportError:
+        return None
+
+
+EXTENSION = _probe()
+
+
+@torch.library.custom_op(operator_name(__name__, "kernel_scan"), mutates_args=())
+def kernel_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
+    delta_softplus: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return y (B, D, L), the last state (B, D, N), the kernel's chunk states and its output before the gate."""
+    out, chunks, *gated = EXTENSION.fwd(
+        u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus
+    )  # fmt: skip
+    last_state = chunks[:, :, -1, 1::2].clone()
+    return (gated[0], last_state, chunks, out) if gated else (out, last_state, chunks, u.new_empty(0))
+
+
+@kernel_scan.register_fake
+def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
+    batch, channels, length = u.shape
+    count, width = (length + KERNEL_CHUNK - 1) // KERNEL_CHUNK, A.shape[1]
+    last_state = u.new_empty(batch, channels, width, dtype=torch.float32)
+    chunks = u.new_empty(batch, channels, count, 2 * width, dtype=torch.float32)
+    y = u.new_empty(u.shape)
+    return y, last_state, chunks, u.new_empty(0) if z is None else y.clone()
+
+
+@torch.library.custom_op(operator_name(__name__, "kernel_scan_backward"), mutates_args=())
+def kernel_scan_backward(
+    grad_y: Tensor, chunks: Tensor, out: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    z: Tensor | None, delta_bias: Tensor | None, delta_softplus: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Return the gradients of u, delta, A, B, C, D, z, delta_bias; an absent input's gradient is empty."""
+    du, ddelta, dA, dB, dC, dD, dbias, *dz = EXTENSION.bwd(
+        u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, grad_y.contiguous(), chunks,
+        None if z is None else out, None, delta_softplus, False,
+    )  # fmt: skip
+    grads = [du, ddelta, dA, dB.squeeze(1), dC.squeeze(1), dD, dz[0] if dz else None, dbias]
+    inputs = (u, delta, A, B, C, D, z, delta_bias)
+    return [u.new_empty(0) if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads, strict=True)]
+
+
+@kernel_scan_backward.register_fake
+def _empty_gradients(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
+    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, delta, A, B, C, D, z, delta_bias)]
+
+
+def _save_inputs(ctx, inputs, output):
+    *tensors, ctx.delta_softplus = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output[2:])
+
+
+def _backward(ctx, grad_y, grad_last, *_):
+    *tensors, chunks, out = ctx.saved_tensors
+    grads: list[Tensor | None] = [None] * len(tensors)
+    if grad_y is not None:
+        grads = kernel_scan_backward(grad_y, chunks, out, *tensors, ctx.delta_softplus)
+    if grad_last is not None:  # the kernel has no gradient of the last state: the torch scan adds it
+        *_, starts = blocked_scan(*tensors, ctx.delta_softplus, None)
+        *extra, _ = blocked_scan_backward(None, grad_last, starts, *tensors, ctx.delta_softplus, None)
+        grads = [more if grad is None else grad + more for grad, more in zip(grads, extra, strict=True)]
+    return *(None if x is None else grad for x, grad in zip(tensors, grads, strict=True)), None
+
+
+kernel_scan.register_autograd(_backward, setup_context=_save_inputs)
+
+
+def _from_initial_state(
+    delta: Tensor, A: Tensor, C: Tensor, delta_bias: Tensor | None, delta_softplus: bool, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what `state` adds to the outputs (B, D, L) and to the last state (B, D, N)."""
+    delta = delta.float() if delta_bias is None else delta.float() + delta_bias.unsqueeze(-1)
+    elapsed = (F.softplus(delta) if delta_softplus else delta).cumsum(-1)  # (B, D, L)
+    added = []
+    for time, read in zip(elapsed.split(CORRECTION_SEGMENT, -1), C.float().split(CORRECTION_SEGMENT, -1), strict=True):
+        decayed = torch.exp(A.unsqueeze(-1) * time.unsqueeze(2)) * state.unsqueeze(-1)  # (B, D, N, K)
+        added.append((decayed * read.unsqueeze(1)).sum(2))
+    return torch.cat(added, -1), torch.exp(A * elapsed[..., -1:]) * state
+
+
+def scan_mamba_ssm(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
+    delta_softplus: bool, initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
+    if EXTENSION is None or not u.is_cuda:
+        why = "the extension selective_scan_cuda is not installed" if EXTENSION is None else f"the input is on {u.device}"
+        raise ValueError(f"scan backend 'mamba_ssm' needs mamba-ssm's CUDA extension and CUDA tensors, but {why}")
+    dtype = u.dtype
+    delta, B, C = (x.to(dtype) for x in (delta, B, C))
+    u, delta, B, C = (x if x.stride(-1) == 1 else x.contiguous() for x in (u, delta, B, C))
+    A = A.float().contiguous()
+    D, delta_bias = (None if x is None else x.float().contiguous() for x in (D, delta_bias))
+    if z is not None:
+        z = z.to(dtype) if z.stride(-1) == 1 else z.to(dtype).contiguous()
+    if initial_state is None:
+        y, last_state, *_ = kernel_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+        return y, last_state
+    y, last_state, *_ = kernel_scan(u, delta, A, B, C, D, None, delta_bias, delta_softplus)
+    added, kept = _from_initial_state(delta, A, C, delta_bias, delta_softplus, initial_state.float())
+    y = y.float() + added
+    return (y if z is None else y * F.silu(z.float())).to(dtype), last_state + kept

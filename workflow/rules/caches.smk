@@ -1,0 +1,109 @@
+rule cache:
+    input:
+        profile=profile_if_any,
+    output:
+        cache="<results>/caches/{backbone}/cache.csv",
+        parameters="<results>/caches/{backbone}/parameters.csv",
+        record="<results>/caches/{backbone}/cache.run.json",
+    log:
+        "<logs>/cache/{backbone}.log",
+    benchmark:
+        "<benchmarks>/cache/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        betas=config["betas"],
+        settings=flags("caches", "sizes"),
+        backbone=backbone_flags,
+        mamba=flags("mamba", prefix="mamba-"),
+        seed=config["seed"],
+        code=code("cache"),
+    shell:
+        """
+        recurformer cache {output.cache} --parameters {output.parameters} --name {wildcards.backbone} \
+            --profile {input.profile} --betas {params.betas} --seed {params.seed} \
+            {params.settings} {params.backbone} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule memory:
+    output:
+        memory="<results>/caches/{backbone}/memory.csv",
+        record="<results>/caches/{backbone}/memory.run.json",
+    log:
+        "<logs>/memory/{backbone}.log",
+    benchmark:
+        "<benchmarks>/memory/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        betas=config["betas"],
+        settings=flags("caches", "sizes"),
+        backbone=backbone_flags,
+        mamba=flags("mamba", prefix="mamba-"),
+        seed=config["seed"],
+        code=code("memory"),
+    shell:
+        """
+        recurformer memory {output.memory} --name {wildcards.backbone} --betas {params.betas} \
+            --seed {params.seed} {params.settings} {params.backbone} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule complexity:
+    output:
+        complexity="<results>/caches/complexity.csv",
+        record="<results>/caches/complexity.run.json",
+    log:
+        "<logs>/complexity.log",
+    benchmark:
+        "<benchmarks>/complexity.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=flags("caches", "sizes"),
+        mamba=flags("mamba", prefix="mamba-"),
+        code=code("complexity"),
+    shell:
+        """
+        recurformer complexity {output.complexity} {params.settings} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule pyramidinfer:
+    output:
+        pyramidinfer="<results>/caches/pyramidinfer.csv",
+        record="<results>/caches/pyramidinfer.run.json",
+    log:
+        "<logs>/pyramidinfer.log",
+    benchmark:
+        "<benchmarks>/pyramidinfer.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        settings=flags("caches", "sizes"),
+        code=code("pyramidinfer"),
+    shell:
+        """
+        recurformer pyramidinfer {output.pyramidinfer} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

@@ -1,0 +1,128 @@
+import os
+import re
+import sys
+
+from recurformer.cli.arguments import flags as as_flags
+from recurformer.digest import code_digest
+from recurformer.study import load_study
+
+try:
+    config = load_study(config).model_dump(mode="json")
+except ValueError as error:
+    sys.exit(str(error))
+
+LEARNS_HASHHOP = {
+    name
+    for name, backbone in config["backbones"].items()
+    if backbone["source"] == "random"
+}
+
+LANGUAGE = collect(
+    "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
+    backbone=config["language"]["backbones"],
+    beta=config["language"]["betas"],
+    seed=config["seed"],
+)
+HASHHOP = collect(
+    "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
+    backbone=config["hashhop"]["backbones"],
+    beta=config["betas"],
+    seed=config["seed"],
+)
+PROFILED = collect(
+    "<results>/language/{backbone}/{{file}}", backbone=config["language"]["backbones"]
+)
+CACHES = collect(
+    "<results>/caches/{backbone}/{{file}}", backbone=config["caches"]["backbones"]
+)
+MEASUREMENTS = {
+    "cache": collect(CACHES, file="cache.csv"),
+    "memory": collect(CACHES, file="memory.csv"),
+    "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
+    "complexity": ["<results>/caches/complexity.csv"],
+    "hashhop": collect(HASHHOP, file="hashhop.csv"),
+    "perplexity": collect(LANGUAGE, file="perplexity.csv"),
+    "metrics": collect(LANGUAGE, file="metrics.csv"),
+    "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
+    "profile": collect(PROFILED, file="profile.parquet"),
+    "sink": collect(PROFILED, file="sink.parquet"),
+    "contribution": collect(PROFILED, file="contribution.csv"),
+    "attention_map": collect(PROFILED, file="attention_map.parquet"),
+    "influence": collect(PROFILED, file="influence.parquet"),
+    "mqar": collect(
+        "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
+        beta=config["betas"],
+        learning_rate=config["mqar"]["learning_rates"],
+        seed=config["mqar"]["seeds"],
+    ),
+}
+TABLES = {
+    "table1": ["complexity"],
+    "table2": ["cache", "hashhop", "memory", "pyramidinfer"],
+    "table3": ["perplexity"],
+    "table4": ["cache", "hashhop", "memory"],
+    "table5": ["contribution"],
+}
+FIGURES = {
+    "figure1": ["influence"],
+    "figure2": ["sink"],
+    "figure3": ["metrics"],
+    "figure4": ["mqar"],
+    "figure5": ["attention_map"],
+    "figure6": ["profile"],
+}
+
+
+def below(folder, inner=""):
+    """The default study writes to `folder`, any other study below it; `inner` is a folder in there."""
+    name = "" if config["study"] == "default" else config["study"]
+    return os.path.join(folder, name, inner).rstrip(os.sep)
+
+
+def flags(*keys, prefix=""):
+    """The settings at `keys` of the configuration as command-line flags: a tracked param."""
+    block = config
+    for key in keys:
+        block = block[key]
+    return as_flags(block, prefix)
+
+
+def backbone_flags(wildcards):
+    return as_flags(config["backbones"][wildcards.backbone])
+
+
+def code(stage):
+    """A digest of the modules that `stage` uses: when they change, its jobs run again."""
+    return code_digest(f"recurformer.cli.{stage}")
+
+
+def base_checkpoint(wildcards):
+    """What is profiled and converted: the backbone itself, or what it became by learning HashHop."""
+    if (
+        wildcards.get("task", "hashhop") == "hashhop"
+        and wildcards.backbone in LEARNS_HASHHOP
+    ):
+        return f"<results>/hashhop/{wildcards.backbone}/base"
+    return f"<results>/backbones/{wildcards.backbone}"
+
+
+def profile_if_any(wildcards):
+    """The profile that ranks the heads of a backbone, when the study makes one."""
+    for task in ("language", "hashhop"):
+        if wildcards.backbone in config[task]["backbones"]:
+            return f"<results>/{task}/{wildcards.backbone}/profile.parquet"
+    return []
+
+
+def trained_at_most(wildcards):
+    """The trained model with the most heads replaced."""
+    beta, seed = max(config["language"]["betas"]), config["seed"]
+    return f"<results>/language/{wildcards.backbone}/beta-{beta}/seed-{seed}/trained"
+
+
+def table_measurements(wildcards):
+    return [file for kind in TABLES[wildcards.table] for file in MEASUREMENTS[kind]]
+
+
+def figure_measurements(wildcards):
+    return [file for kind in FIGURES[wildcards.figure] for file in MEASUREMENTS[kind]]

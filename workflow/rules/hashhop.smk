@@ -1,0 +1,89 @@
+rule pretrain_hashhop:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+    output:
+        trained=directory("<results>/hashhop/{backbone}/base"),
+        metrics="<results>/hashhop/{backbone}/base.metrics.jsonl",
+        record="<results>/hashhop/{backbone}/base.run.json",
+    log:
+        "<logs>/pretrain_hashhop/{backbone}.log",
+    benchmark:
+        "<benchmarks>/pretrain_hashhop/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=600,
+    params:
+        checkpoints="<results>/checkpoints/hashhop/{backbone}/base",
+        settings=flags("hashhop", "pretraining"),
+        task=flags("hashhop", "task", prefix="task-"),
+        seed=config["seed"],
+        code=code("train_hashhop"),
+    shell:
+        """
+        recurformer train-hashhop {input.checkpoint} {output.trained} --metrics {output.metrics} \
+            --checkpoints {params.checkpoints} --seed {params.seed} {params.settings} {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule train_hashhop:
+    input:
+        converted="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/converted",
+    output:
+        trained=directory(
+            "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained"
+        ),
+        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
+        record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
+    log:
+        "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=600,
+    params:
+        checkpoints="<results>/checkpoints/hashhop/{backbone}/beta-{beta}/seed-{seed}",
+        settings=flags("hashhop", "training"),
+        task=flags("hashhop", "task", prefix="task-"),
+        code=code("train_hashhop"),
+    shell:
+        """
+        recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \
+            --checkpoints {params.checkpoints} --seed {wildcards.seed} {params.settings} {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule hashhop:
+    input:
+        trained="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained",
+    output:
+        hashhop="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.csv",
+        record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.run.json",
+    log:
+        "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/hashhop/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        settings=flags("hashhop", "evaluation"),
+        task=flags("hashhop", "task", prefix="task-"),
+        code=code("hashhop"),
+    shell:
+        """
+        recurformer hashhop {input.trained} {output.hashhop} --name {wildcards.backbone} \
+            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

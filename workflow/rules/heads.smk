@@ -1,0 +1,231 @@
+rule profile_text:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        profile="<results>/language/{backbone}/profile.parquet",
+        record="<results>/language/{backbone}/profile.run.json",
+    log:
+        "<logs>/profile_text/{backbone}.log",
+    benchmark:
+        "<benchmarks>/profile_text/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("language", "profiling"),
+        seed=config["seed"],
+        code=code("profile"),
+    shell:
+        """
+        recurformer profile {input.checkpoint} {output.profile} --articles {input.articles} \
+            --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule profile_hashhop:
+    input:
+        checkpoint=base_checkpoint,
+    output:
+        profile="<results>/hashhop/{backbone}/profile.parquet",
+        record="<results>/hashhop/{backbone}/profile.run.json",
+    log:
+        "<logs>/profile_hashhop/{backbone}.log",
+    benchmark:
+        "<benchmarks>/profile_hashhop/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        settings=flags("hashhop", "profiling"),
+        task=flags("hashhop", "task", prefix="task-"),
+        seed=config["seed"],
+        code=code("profile_hashhop"),
+    shell:
+        """
+        recurformer profile-hashhop {input.checkpoint} {output.profile} \
+            --seed {params.seed} {params.settings} {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule select:
+    input:
+        profile="<results>/{task}/{backbone}/profile.parquet",
+    output:
+        heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
+        record="<results>/{task}/{backbone}/beta-{beta}/heads.run.json",
+    log:
+        "<logs>/select/{task}/{backbone}/beta-{beta}.log",
+    benchmark:
+        "<benchmarks>/select/{task}/{backbone}/beta-{beta}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=10,
+    params:
+        settings=flags("selection"),
+        code=code("select"),
+    shell:
+        """
+        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule convert:
+    input:
+        checkpoint=base_checkpoint,
+        heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
+    output:
+        converted=temp(
+            directory("<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted")
+        ),
+        record="<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.run.json",
+    log:
+        "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=30,
+    params:
+        settings=flags("mamba"),
+        code=code("convert"),
+    shell:
+        """
+        recurformer convert {input.checkpoint} {output.converted} --heads {input.heads} \
+            --seed {wildcards.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule sink:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        sink="<results>/language/{backbone}/sink.parquet",
+        record="<results>/language/{backbone}/sink.run.json",
+    log:
+        "<logs>/sink/{backbone}.log",
+    benchmark:
+        "<benchmarks>/sink/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=flags("language", "maps"),
+        seed=config["seed"],
+        code=code("sink"),
+    shell:
+        """
+        recurformer sink {input.checkpoint} {output.sink} --articles {input.articles} --name {wildcards.backbone} \
+            --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule contribution:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        contribution="<results>/language/{backbone}/contribution.csv",
+        record="<results>/language/{backbone}/contribution.run.json",
+    log:
+        "<logs>/contribution/{backbone}.log",
+    benchmark:
+        "<benchmarks>/contribution/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=flags("language", "maps"),
+        seed=config["seed"],
+        code=code("contribution"),
+    shell:
+        """
+        recurformer contribution {input.checkpoint} {output.contribution} --articles {input.articles} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule attention_map:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+        profile="<results>/language/{backbone}/profile.parquet",
+    output:
+        attention_map="<results>/language/{backbone}/attention_map.parquet",
+        record="<results>/language/{backbone}/attention_map.run.json",
+    log:
+        "<logs>/attention_map/{backbone}.log",
+    benchmark:
+        "<benchmarks>/attention_map/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=flags("language", "maps"),
+        seed=config["seed"],
+        code=code("attention_map"),
+    shell:
+        """
+        recurformer attention-map {input.checkpoint} {output.attention_map} --articles {input.articles} \
+            --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule influence:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+        profile="<results>/language/{backbone}/profile.parquet",
+        trained=trained_at_most,
+    output:
+        influence="<results>/language/{backbone}/influence.parquet",
+        record="<results>/language/{backbone}/influence.run.json",
+    log:
+        "<logs>/influence/{backbone}.log",
+    benchmark:
+        "<benchmarks>/influence/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=flags("language", "maps"),
+        seed=config["seed"],
+        code=code("influence"),
+    shell:
+        """
+        recurformer influence {input.checkpoint} {input.trained} {output.influence} --articles {input.articles} \
+            --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

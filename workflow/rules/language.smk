@@ -1,0 +1,92 @@
+rule train_text:
+    input:
+        converted="<results>/language/{backbone}/beta-{beta}/seed-{seed}/converted",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        trained=directory(
+            "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained"
+        ),
+        metrics="<results>/language/{backbone}/beta-{beta}/seed-{seed}/metrics.csv",
+        record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
+    log:
+        "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/train_text/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 4
+    resources:
+        mem_mb=12000,
+        runtime=600,
+    params:
+        checkpoints="<results>/checkpoints/language/{backbone}/beta-{beta}/seed-{seed}",
+        settings=flags("language", "training"),
+        tokens=config["language"]["tokens"],
+        code=code("train"),
+    shell:
+        """
+        recurformer train {input.converted} {output.trained} --articles {input.articles} \
+            --metrics {output.metrics} --checkpoints {params.checkpoints} \
+            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
+            --tokens {params.tokens} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule perplexity:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        converted="<results>/language/{backbone}/beta-{beta}/seed-{seed}/converted",
+        trained="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        perplexity="<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.csv",
+        record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.run.json",
+    log:
+        "<logs>/perplexity/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/perplexity/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("language", "perplexity"),
+        code=code("perplexity"),
+    shell:
+        """
+        recurformer perplexity {output.perplexity} --before {input.checkpoint} --converted {input.converted} \
+            --trained {input.trained} --articles {input.articles} --name {wildcards.backbone} \
+            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule lm_eval:
+    input:
+        trained="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        lm_eval="<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.csv",
+        record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.run.json",
+    log:
+        "<logs>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=240,
+    params:
+        settings=flags("language", "tasks"),
+        code=code("lm_eval"),
+    shell:
+        """
+        recurformer lm-eval {input.trained} {output.lm_eval} --articles {input.articles} \
+            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

@@ -1,0 +1,27 @@
+rule mqar:
+    output:
+        mqar="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
+        metrics="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/metrics.jsonl",
+        record="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/run.json",
+    log:
+        "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
+    benchmark:
+        "<benchmarks>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=600,
+    params:
+        checkpoints="<results>/checkpoints/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}",
+        settings=flags("mqar"),
+        mamba=flags("mamba", prefix="mamba-"),
+        code=code("mqar"),
+    shell:
+        """
+        recurformer mqar {output.mqar} --metrics {output.metrics} --checkpoints {params.checkpoints} \
+            --beta {wildcards.beta} --rate {wildcards.learning_rate} --seed {wildcards.seed} \
+            {params.settings} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

@@ -1,0 +1,53 @@
+rule corpus:
+    output:
+        articles="<results>/corpus/articles.parquet",
+        record="<results>/corpus/run.json",
+    log:
+        "<logs>/corpus.log",
+    benchmark:
+        "<benchmarks>/corpus.tsv"
+    retries: 2
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        downloads="<resources>/downloads",
+        settings=flags("corpus"),
+        seed=config["seed"],
+        code=code("corpus"),
+    shell:
+        """
+        recurformer corpus {output.articles} --downloads {params.downloads} --seed {params.seed} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule backbone:
+    output:
+        checkpoint=directory("<results>/backbones/{backbone}"),
+        record="<results>/backbones/{backbone}.run.json",
+    log:
+        "<logs>/backbone/{backbone}.log",
+    benchmark:
+        "<benchmarks>/backbone/{backbone}.tsv"
+    retries: 2
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        downloads="<resources>/downloads",
+        settings=backbone_flags,
+        vocabulary=config["hashhop"]["task"]["vocabulary"],
+        code=code("backbone"),
+    shell:
+        """
+        recurformer backbone {output.checkpoint} --downloads {params.downloads} \
+            --vocabulary {params.vocabulary} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """

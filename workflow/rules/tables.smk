@@ -1,0 +1,19 @@
+rule table:
+    input:
+        table_measurements,
+    output:
+        multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
+    log:
+        "<logs>/table/{table}.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        code=code("table"),
+    shell:
+        "recurformer table {wildcards.table} {input} --out {output} 2>&1 | tee {log}"
+
+
+rule tables:
+    input:
+        collect("<results>/tables/{table}.csv", table=TABLES),
