@@ -15,7 +15,6 @@ pathvars:
     figures=below("figures"),
     logs=below("results", "logs"),
     benchmarks=below("results", "benchmarks"),
-    resources="resources",
 
 
 report: "workflow/report/workflow.rst"

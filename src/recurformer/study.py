@@ -47,8 +47,8 @@ class Backbone(Block):
     """For `random`: the width of the feed-forward layer."""
     initializer_range: Rate | None = None
     """For `random`: the standard deviation of the initial weights."""
-    tokenizer: Literal["bytes", "hashes"] | None = None
-    """For `random`: bytes for text, hashes for HashHop with one token a hash."""
+    tokenizer: Literal["byte", "hash"] | None = None
+    """For `random`: byte for text, hash for HashHop with one token a hash."""
     seed: int | None = None
     """For `random`: the seed of the initial weights."""
 
@@ -170,6 +170,8 @@ class Tasks(Block):
     """`passkey`, `hashhop` and `wikipedia` run without a hub; any other name is one of lm-eval's own."""
     samples: Count | None = None
     """Samples of each task; all of them when absent."""
+    tokens: Count = 1024
+    """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
 
 
 class Language(Block):
@@ -240,8 +242,8 @@ class HashHop(Block):
     """Generation and scoring."""
 
 
-class Mqar(Block):
-    """Multi-query associative recall at every share of replaced heads (Figure 4)."""
+class MqarTask(Block):
+    """One run on multi-query associative recall: the model, the samples, the recipe."""
 
     hidden_size: Count = 128
     """Width of the randomly initialised Transformer."""
@@ -261,14 +263,21 @@ class Mqar(Block):
     """Tested slices: (tokens, pairs)."""
     test_samples: Count = 64
     """Samples of each tested slice."""
-    learning_rates: list[Rate]
-    """Every share of replaced heads is trained at each of them."""
-    seeds: list[int] = [0]
-    """One run for each."""
     training: Training
-    """The recipe; its learning rate is replaced by each of `learning_rates`."""
+    """The recipe; its learning rate is replaced by each of the sweep."""
     selection: Selection = Selection(unit="head", scope="layer")
     """The text selects heads in each layer."""
+
+
+class Mqar(Block):
+    """Multi-query associative recall at every share of replaced heads (Figure 4)."""
+
+    task: MqarTask
+    """The same for every share."""
+    learning_rates: Annotated[list[Rate], Field(min_length=1)]
+    """Every share of replaced heads is trained at each of them."""
+    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    """One run for each."""
 
 
 class Sizes(Block):

@@ -3,7 +3,6 @@ rule cache:
         profile=profile_if_any,
     output:
         cache="<results>/caches/{backbone}/cache.csv",
-        parameters="<results>/caches/{backbone}/parameters.csv",
         record="<results>/caches/{backbone}/cache.run.json",
     log:
         "<logs>/cache/{backbone}.log",
@@ -18,13 +17,13 @@ rule cache:
     params:
         betas=config["betas"],
         settings=flags("caches", "sizes"),
-        backbone=backbone_flags,
+        backbone=shape_flags,
         mamba=flags("mamba", prefix="mamba-"),
         seed=config["seed"],
         code=code("cache"),
     shell:
         """
-        recurformer cache {output.cache} --parameters {output.parameters} --name {wildcards.backbone} \
+        recurformer cache {output.cache} --name {wildcards.backbone} \
             --profile {input.profile} --betas {params.betas} --seed {params.seed} \
             {params.settings} {params.backbone} {params.mamba} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
@@ -48,7 +47,7 @@ rule memory:
     params:
         betas=config["betas"],
         settings=flags("caches", "sizes"),
-        backbone=backbone_flags,
+        backbone=shape_flags,
         mamba=flags("mamba", prefix="mamba-"),
         seed=config["seed"],
         code=code("memory"),

@@ -11,6 +11,7 @@ try:
 except ValueError as error:
     sys.exit(str(error))
 
+DOWNLOADS = "resources/downloads"
 LEARNS_HASHHOP = {
     name
     for name, backbone in config["backbones"].items()
@@ -89,6 +90,10 @@ def flags(*keys, prefix=""):
 
 def backbone_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone])
+
+
+def shape_flags(wildcards):
+    return as_flags(config["backbones"][wildcards.backbone], "backbone-")
 
 
 def code(stage):

@@ -3,7 +3,7 @@ rule pretrain_hashhop:
         checkpoint="<results>/backbones/{backbone}",
     output:
         trained=directory("<results>/hashhop/{backbone}/base"),
-        metrics="<results>/hashhop/{backbone}/base.metrics.jsonl",
+        metrics="<results>/hashhop/{backbone}/base.metrics.csv",
         record="<results>/hashhop/{backbone}/base.run.json",
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
@@ -16,7 +16,6 @@ rule pretrain_hashhop:
         mem_mb=4000,
         runtime=600,
     params:
-        checkpoints="<results>/checkpoints/hashhop/{backbone}/base",
         settings=flags("hashhop", "pretraining"),
         task=flags("hashhop", "task", prefix="task-"),
         seed=config["seed"],
@@ -24,7 +23,8 @@ rule pretrain_hashhop:
     shell:
         """
         recurformer train-hashhop {input.checkpoint} {output.trained} --metrics {output.metrics} \
-            --checkpoints {params.checkpoints} --seed {params.seed} {params.settings} {params.task} \
+            --name {wildcards.backbone} --seed {params.seed} \
+            {params.settings} {params.task} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -36,7 +36,7 @@ rule train_hashhop:
         trained=directory(
             "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained"
         ),
-        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
+        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.csv",
         record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
@@ -49,14 +49,14 @@ rule train_hashhop:
         mem_mb=4000,
         runtime=600,
     params:
-        checkpoints="<results>/checkpoints/hashhop/{backbone}/beta-{beta}/seed-{seed}",
         settings=flags("hashhop", "training"),
         task=flags("hashhop", "task", prefix="task-"),
         code=code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \
-            --checkpoints {params.checkpoints} --seed {wildcards.seed} {params.settings} {params.task} \
+            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
+            {params.settings} {params.task} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 

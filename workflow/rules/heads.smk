@@ -22,7 +22,7 @@ rule profile_text:
     shell:
         """
         recurformer profile {input.checkpoint} {output.profile} --articles {input.articles} \
-            --seed {params.seed} {params.settings} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -51,7 +51,7 @@ rule profile_hashhop:
     shell:
         """
         recurformer profile-hashhop {input.checkpoint} {output.profile} \
-            --seed {params.seed} {params.settings} {params.task} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} {params.task} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -225,7 +225,7 @@ rule influence:
         code=code("influence"),
     shell:
         """
-        recurformer influence {input.checkpoint} {input.trained} {output.influence} --articles {input.articles} \
-            --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+        recurformer influence {input.checkpoint} {output.influence} --articles {input.articles} \
+            --trained {input.trained} --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

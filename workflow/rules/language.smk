@@ -19,14 +19,13 @@ rule train_text:
         mem_mb=12000,
         runtime=600,
     params:
-        checkpoints="<results>/checkpoints/language/{backbone}/beta-{beta}/seed-{seed}",
         settings=flags("language", "training"),
         tokens=config["language"]["tokens"],
         code=code("train"),
     shell:
         """
         recurformer train {input.converted} {output.trained} --articles {input.articles} \
-            --metrics {output.metrics} --checkpoints {params.checkpoints} \
+            --metrics {output.metrics} \
             --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
             --tokens {params.tokens} {params.settings} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}

@@ -1,7 +1,6 @@
 rule mqar:
     output:
         mqar="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
-        metrics="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/metrics.jsonl",
         record="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/run.json",
     log:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
@@ -14,13 +13,12 @@ rule mqar:
         mem_mb=4000,
         runtime=600,
     params:
-        checkpoints="<results>/checkpoints/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}",
-        settings=flags("mqar"),
+        settings=flags("mqar", "task"),
         mamba=flags("mamba", prefix="mamba-"),
         code=code("mqar"),
     shell:
         """
-        recurformer mqar {output.mqar} --metrics {output.metrics} --checkpoints {params.checkpoints} \
+        recurformer mqar {output.mqar} \
             --beta {wildcards.beta} --rate {wildcards.learning_rate} --seed {wildcards.seed} \
             {params.settings} {params.mamba} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}

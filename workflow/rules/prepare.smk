@@ -14,7 +14,7 @@ rule corpus:
         mem_mb=4000,
         runtime=30,
     params:
-        downloads="<resources>/downloads",
+        downloads=DOWNLOADS,
         settings=flags("corpus"),
         seed=config["seed"],
         code=code("corpus"),
@@ -41,7 +41,7 @@ rule backbone:
         mem_mb=8000,
         runtime=60,
     params:
-        downloads="<resources>/downloads",
+        downloads=DOWNLOADS,
         settings=backbone_flags,
         vocabulary=config["hashhop"]["task"]["vocabulary"],
         code=code("backbone"),

@@ -1,1 +1,40 @@
-"""Stub."""
+"""Count the cache of a shape at every share of replaced heads, from the cache objects that the model makes (Tables 2 and 4)."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.backbone import meta_backbone
+from recurformer.cli.maps import progress
+from recurformer.files import atomic_path
+from recurformer.study import Backbone, Mamba, Sizes
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("cache", help="CSV file to write")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    parser.add_argument("--profile", nargs="*", default=[], help="head profile that ranks the heads; without one, random")
+    parser.add_argument("--betas", type=float, nargs="+", required=True, help="shares of heads replaced")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
+    add_block(parser, Sizes)
+    add_block(parser, Backbone, "backbone-")
+    add_block(parser, Mamba, "mamba-")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.measure.cache import measure_cache
+
+    sizes = read_block(args, Sizes)
+    frame = measure_cache(
+        meta_backbone(read_block(args, Backbone, "backbone-")),
+        args.name,
+        args.betas,
+        lengths=sizes.lengths,
+        units=sizes.units,
+        profile=HeadProfile.load(args.profile[0]) if args.profile else None,
+        seed=args.seed,
+        mamba=read_block(args, Mamba, "mamba-").model_dump(),
+        progress=progress("conversion"),
+    )
+    with atomic_path(args.cache) as path:
+        frame.to_csv(path, index=False)

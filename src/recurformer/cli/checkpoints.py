@@ -26,7 +26,9 @@ def open_model(folder: str | Path) -> "PreTrainedModel":
     import recurformer.model.modeling  # noqa: F401  registers the converted classes
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # its control characters make logs unreadable
     try:
         return AutoModelForCausalLM.from_pretrained(folder).to(device()).eval()
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:

@@ -9,6 +9,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
-    from recurformer.render.compare import compare
+    from recurformer.render.compare import compare, summary
 
-    print(compare(args.recorded, args.results).to_markdown(index=False))
+    print(summary(compare(args.recorded, args.results)))

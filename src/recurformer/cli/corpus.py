@@ -15,17 +15,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
-    from recurformer.corpora.wikipedia import CORPUS_SOURCES, build_articles
+    from recurformer.corpora.wikipedia import CORPUS_SOURCES
 
     settings = read_block(args, Corpus)
-    texts = CORPUS_SOURCES[settings.source](settings, args.downloads, args.seed)
-    articles = build_articles(
-        texts,
-        minimum_characters=settings.minimum_characters,
-        validation_share=settings.validation_share,
-        seed=args.seed,
-    )
+    options = {"minimum_characters": settings.minimum_characters, "validation_share": settings.validation_share}
+    if settings.source == "hub":
+        options |= {"revision": settings.revision, "count": settings.articles}
+    articles = CORPUS_SOURCES[settings.source](args.downloads, seed=args.seed, **options)
     with atomic_path(args.articles) as path:
         articles.to_parquet(path, index=False)
-    counts = articles.groupby("split").text.agg(["size", lambda text: text.str.len().sum()])
-    print("\n".join(f"{split}: {articles} articles, {size:,} characters" for split, (articles, size) in counts.T.items()))
+    for split, texts in articles.groupby("split").text:
+        print(f"{split}: {len(texts)} articles, {texts.str.len().sum():,} characters")

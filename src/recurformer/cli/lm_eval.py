@@ -1,1 +1,38 @@
-"""Stub."""
+"""Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
+
+import tempfile
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Tasks
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("checkpoint", help="folder of the model")
+    parser.add_argument("lm_eval", help="CSV file to write: one row a metric")
+    parser.add_argument("--articles", required=True, help="Parquet file of articles")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    add_block(parser, Tasks)
+
+
+def run(args: Namespace) -> None:
+    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
+
+    settings = read_block(args, Tasks)
+    local = LocalSettings(
+        open_tokenizer(args.checkpoint),
+        samples=settings.samples,
+        seed=args.seed,
+        passkey_tokens=settings.tokens,
+        articles=open_texts(args.articles, split="validation"),
+        window=settings.tokens,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        rows = lm_eval_rows(open_model(args.checkpoint), settings.names, local, folder=folder)
+    with atomic_path(args.lm_eval) as path:
+        rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
+    print(rows.to_string(index=False))

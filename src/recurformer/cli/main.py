@@ -27,6 +27,7 @@ STAGES = {
     "influence": "weights that attention and Mamba give to earlier tokens",
     "cache": "cache sizes, counted",
     "memory": "the longest input by a memory model",
+    "pyramidinfer": "the cache sizes of the PyramidInfer baseline",
     "complexity": "growth of cache peak and cache size",
     "table": "render one table of the paper",
     "figure": "render one figure of the paper",

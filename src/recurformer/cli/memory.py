@@ -1,1 +1,35 @@
-"""Stub."""
+"""The longest input that fits a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
+
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.backbone import meta_backbone
+from recurformer.cli.maps import progress
+from recurformer.files import atomic_path
+from recurformer.study import Backbone, Mamba, Sizes
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("memory", help="CSV file to write")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    parser.add_argument("--betas", type=float, nargs="+", required=True, help="shares of heads replaced")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
+    add_block(parser, Sizes)
+    add_block(parser, Backbone, "backbone-")
+    add_block(parser, Mamba, "mamba-")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.measure.memory import measure_memory
+
+    frame = measure_memory(
+        meta_backbone(read_block(args, Backbone, "backbone-")),
+        args.name,
+        args.betas,
+        memory_gib=read_block(args, Sizes).memory_gib,
+        seed=args.seed,
+        mamba=read_block(args, Mamba, "mamba-").model_dump(),
+        progress=progress("model"),
+    )
+    with atomic_path(args.memory) as path:
+        frame.to_csv(path, index=False)

@@ -1,1 +1,38 @@
-"""Stub."""
+"""Train a small Transformer with a share of its heads replaced on multi-query associative recall, and test it (Figure 4)."""
+
+import shutil
+from argparse import ArgumentParser, Namespace
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Mamba, MqarTask
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("mqar", help="CSV file to write: one row a tested slice")
+    parser.add_argument("--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)")
+    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced")
+    parser.add_argument("--rate", type=float, required=True, help="learning rate")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and samples")
+    add_block(parser, MqarTask)
+    add_block(parser, Mamba, "mamba-")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.cli.checkpoints import device
+    from recurformer.evaluate.mqar import run_mqar
+
+    checkpoints = args.checkpoints or f"{args.mqar}.checkpoints"
+    rows = run_mqar(
+        args.beta,
+        args.rate,
+        args.seed,
+        read_block(args, MqarTask),
+        output_dir=checkpoints,
+        mamba=read_block(args, Mamba, "mamba-").model_dump(),
+        device=device(),
+    )
+    with atomic_path(args.mqar) as path:
+        rows.to_csv(path, index=False)
+    shutil.rmtree(checkpoints)
+    print(rows.assign(accuracy=rows.correct / rows.queries)[["length", "pairs", "accuracy"]].to_string(index=False))

@@ -1,8 +1,10 @@
 """Recency ratios of every head over windows of text (equation 1; appendix B)."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.maps import progress
 from recurformer.study import Profiling
 
 
@@ -10,6 +12,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder of the model")
     parser.add_argument("profile", help="Parquet file to write")
     parser.add_argument("--articles", required=True, help="Parquet file of articles")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of windows")
     add_block(parser, Profiling)
 
@@ -23,5 +26,5 @@ def run(args: Namespace) -> None:
     texts = open_texts(args.articles).text
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = windows(texts, tokenizer, tokens=settings.tokens, count=settings.samples, seed=args.seed)
-    profile = profile_heads(open_model(args.checkpoint), input_ids, window=settings.window, threshold=settings.threshold)
-    profile.save(args.profile)
+    profile = profile_heads(open_model(args.checkpoint), input_ids, window=settings.window, threshold=settings.threshold, progress=progress("window"))
+    replace(profile, model=args.name).save(args.profile)

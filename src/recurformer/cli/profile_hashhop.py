@@ -1,6 +1,7 @@
 """Recency ratios of every head over HashHop samples, for models that know no other language."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from recurformer.cli.arguments import add_block, read_block
 from recurformer.study import HashHopTask, Profiling
@@ -9,6 +10,7 @@ from recurformer.study import HashHopTask, Profiling
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder of the model")
     parser.add_argument("profile", help="Parquet file to write")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     add_block(parser, Profiling)
     add_block(parser, HashHopTask, "task-")
@@ -31,4 +33,4 @@ def run(args: Namespace) -> None:
         attention_mask=batch.get("attention_mask"),
         batch_size=8,
     )
-    profile.save(args.profile)
+    replace(profile, model=args.name).save(args.profile)

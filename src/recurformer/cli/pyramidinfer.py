@@ -1,1 +1,25 @@
-"""Stub."""
+"""The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
+
+from argparse import ArgumentParser, Namespace
+
+import pandas as pd
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Sizes
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("pyramidinfer", help="CSV file to write")
+    parser.add_argument("--name", default="llama2-7b", help="the backbone whose layers count; the paper's is Llama2-7B")
+    parser.add_argument("--layers", type=int, default=32, help="its layers")
+    add_block(parser, Sizes)
+
+
+def run(args: Namespace) -> None:
+    from recurformer.measure.cache import pyramidinfer_cache_ratio
+
+    lengths = read_block(args, Sizes).lengths
+    rows = [(args.name, "pyramidinfer", length, pyramidinfer_cache_ratio(length, args.layers)) for length in lengths]
+    with atomic_path(args.pyramidinfer) as path:
+        pd.DataFrame(rows, columns=["model", "method", "length", "ratio"]).to_csv(path, index=False)

@@ -20,7 +20,7 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
     parser.add_argument("trained", help="folder to write")
     parser.add_argument("--metrics", required=True, help="CSV file to write: loss and learning rate by step")
-    parser.add_argument("--checkpoints", required=True, help="folder from which a killed run resumes; removed at the end")
+    parser.add_argument("--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, default=0.0, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
@@ -36,7 +36,7 @@ def train_and_keep(
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints."""
     from recurformer.train.trainer import train
 
-    checkpoints = Path(args.checkpoints)
+    checkpoints = Path(args.checkpoints or f"{args.trained}.checkpoints")
     train(model, dataset, output_dir=checkpoints, seed=args.seed, **settings.model_dump())
     rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
     with atomic_path(args.metrics) as path:

@@ -1,8 +1,9 @@
 """Wiki markup to the prose that a reader sees.
 
-mwparserfromhell parses; this module decides what each kind of node leaves behind. Boxes, tables, references, files, categories, formulas
-and headings leave nothing, links leave their label, and the few templates that stand inside sentences (a converted length, a foreign
-word) leave their words, since dropping them would leave holes in the sentences that a language model is scored on.
+mwparserfromhell parses; this module decides what each kind of node leaves behind. Boxes, tables, references, files,
+categories, formulas and headings leave nothing, links leave their label, and the few templates that stand inside
+sentences (a converted length, a foreign word) leave their words, since dropping them would leave holes in the sentences
+that a language model is scored on.
 """
 
 import re
@@ -37,16 +38,37 @@ DROPPED_SECTIONS = frozenset(
     }
 )
 DROPPED_TAGS = frozenset(
-    {"ref", "references", "table", "gallery", "math", "source", "syntaxhighlight", "timeline", "score", "hiero", "imagemap", "code", "pre"}
+    {
+        "ref",
+        "references",
+        "table",
+        "gallery",
+        "math",
+        "source",
+        "syntaxhighlight",
+        "timeline",
+        "score",
+        "hiero",
+        "imagemap",
+        "code",
+        "pre",
+    }
 )
 LINE_TAGS = frozenset({"br", "li", "dt", "dd", "hr", "p", "div", "blockquote", "center", "poem"})
 NOT_PROSE_LINKS = ("file:", "image:", "category:", "media:", "wikt:", "special:")
 INTERWIKI = re.compile(r"^:?[a-z]{2,3}(-[a-z-]+)?:\S")
 SHORTEST_LINE = 30  # characters; shorter lines are list items, captions and labels, not sentences
+LIST_END = re.compile(r"^([*#:;].*)\n(?=[^*#:;\s])", re.MULTILINE)  # the line after a list starts a paragraph
+CLOSING = frozenset(".!?:;\"”'’)…")
 
 
-def _argument(template: Template, position: int | str, default: str = "") -> str:
-    return to_text(template.get(position).value).strip() if template.has(position) else default
+def _words(template: Template) -> list[str]:
+    """The positional arguments, as text."""
+    return [to_text(parameter.value).strip() for parameter in template.params if not parameter.showkey]
+
+
+def _argument(template: Template, position: int) -> str:
+    return to_text(template.get(position).value).strip() if template.has(position) else ""
 
 
 def _nth(position: int) -> Callable[[Template], str]:
@@ -59,13 +81,12 @@ def _literal(text: str) -> Callable[[Template], str]:
 
 def _last(template: Template) -> str:
     """The last positional argument: templates for foreign words put the word there."""
-    positional = [parameter for parameter in template.params if not parameter.showkey]
-    return to_text(positional[-1].value).strip() if positional else ""
+    return "".join(_words(template)[-1:])
 
 
 def _convert(template: Template) -> str:
     """`{{convert|5|to|6|km|mi}}` reads "5 to 6 km" (the conversion in brackets is left out)."""
-    words = [to_text(parameter.value).strip() for parameter in template.params if not parameter.showkey]
+    words = _words(template)
     if len(words) >= 4 and words[1] in CONVERT_JOINTS:
         return f"{words[0]} {CONVERT_JOINTS[words[1]]} {words[2]} {words[3]}"
     return " ".join(words[:2])
@@ -73,30 +94,37 @@ def _convert(template: Template) -> str:
 
 def _as_of(template: Template) -> str:
     start = "as of" if template.has("lc") else "As of"
-    words = [to_text(parameter.value).strip() for parameter in template.params if not parameter.showkey]
-    month = MONTHS[int(words[1]) - 1] + " " if len(words) > 1 and words[1].isdigit() and 1 <= int(words[1]) <= 12 else ""
+    words = _words(template)
+    month = (
+        MONTHS[int(words[1]) - 1] + " " if len(words) > 1 and words[1].isdigit() and 1 <= int(words[1]) <= 12 else ""
+    )
     return f"{start} {month}{words[0]}" if words else ""
 
 
 def _chemical(template: Template) -> str:
-    return "".join(to_text(parameter.value).strip() for parameter in template.params if not parameter.showkey)
+    return "".join(_words(template))
 
 
 def _fraction(template: Template) -> str:
-    words = [to_text(parameter.value).strip() for parameter in template.params if not parameter.showkey]
+    words = _words(template)
     return {1: "1/{0}", 2: "{0}/{1}", 3: "{0} {1}/{2}"}.get(len(words), "").format(*words)
 
 
 CONVERT_JOINTS = {"to": "to", "-": "to", "–": "to", "and": "and", "or": "or", "x": "by", "by": "by"}
 MONTHS = (
-    "January February March April May June July August September October November December".split()
-)  # fmt: skip
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 TEMPLATES: dict[str, Callable[[Template], str]] = {
     **dict.fromkeys(("convert", "cvt"), _convert),
     **dict.fromkeys(("lang", "transl", "transliteration", "unicode", "vanchor", "visible anchor", "angbr"), _last),
-    **dict.fromkeys(("nowrap", "nobr", "small", "smaller", "big", "abbr", "tooltip", "sub", "sup", "nihongo", "val"), _nth(1)),
-    **dict.fromkeys(("quote", "blockquote", "cquote", "quotation", "bquote", "noitalic", "sc", "smallcaps", "keypress"), _nth(1)),
-    **dict.fromkeys(("nobold", "vr", "math", "mvar", "gaps", "sic", "flag", "flagcountry", "nts", "respell"), _nth(1)),
+    **dict.fromkeys(
+        ("nowrap", "nobr", "small", "smaller", "big", "abbr", "tooltip", "sub", "sup", "nihongo", "val"), _nth(1)
+    ),
+    **dict.fromkeys(
+        ("quote", "blockquote", "cquote", "quotation", "bquote", "noitalic", "sc", "smallcaps", "keypress"), _nth(1)
+    ),
+    **dict.fromkeys(("nobold", "vr", "math", "mvar", "gaps", "sic", "flag", "flagcountry", "nts"), _nth(1)),
     **dict.fromkeys(("as of", "asof"), _as_of),
     **dict.fromkeys(("chem", "chem2"), _chemical),
     **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
@@ -109,6 +137,8 @@ TEMPLATES: dict[str, Callable[[Template], str]] = {
     "uss": lambda template: f"USS {_argument(template, 1)}",
     "simplenuclide2": lambda template: f"{_argument(template, 1)}-{_argument(template, 2)}",
     "railgauge": _nth(1),
+    "carbon": _literal("C"),
+    "hydrogen": _literal("H"),
 }
 
 
@@ -133,14 +163,14 @@ def _tag(node: Tag) -> str:
     if name in DROPPED_TAGS:
         return ""
     inner = "" if node.contents is None else to_text(node.contents)
-    return f"\n{inner}\n" if name in LINE_TAGS else inner
+    return f"\n\n{inner}" if name in LINE_TAGS else inner
 
 
 NODES: dict[type, Callable] = {
     Text: lambda node: str(node.value),
     HTMLEntity: lambda node: node.normalize(),
     Comment: lambda node: "",
-    Heading: lambda node: "\n",
+    Heading: lambda node: "\n\n",
     ExternalLink: lambda node: to_text(node.title) if node.title is not None else "",
     Template: _template,
     Wikilink: _wikilink,
@@ -149,7 +179,7 @@ NODES: dict[type, Callable] = {
 
 
 def to_text(code: Wikicode | str) -> str:
-    """Text of parsed markup, before the tidying of `clean_markup`; kinds of nodes that NODES does not name leave nothing."""
+    """Text of parsed markup, not yet tidied; kinds of nodes that NODES does not name leave nothing."""
     if isinstance(code, str):
         code = mwparserfromhell.parse(code)
     return "".join(NODES.get(type(node), lambda _: "")(node) for node in code.nodes)
@@ -160,9 +190,8 @@ def _kept_sections(code: Wikicode) -> list[str]:
     kept: list[str] = []
     dropped_level: int | None = None
     for node in code.nodes:
-        if isinstance(node, Heading):
-            if dropped_level is None or node.level <= dropped_level:
-                dropped_level = node.level if to_text(node.title).strip().lower() in DROPPED_SECTIONS else None
+        if isinstance(node, Heading) and (dropped_level is None or node.level <= dropped_level):
+            dropped_level = node.level if to_text(node.title).strip().lower() in DROPPED_SECTIONS else None
         if dropped_level is None:
             kept.append(NODES.get(type(node), lambda _: "")(node))
     return kept
@@ -170,9 +199,18 @@ def _kept_sections(code: Wikicode) -> list[str]:
 
 # (pattern, replacement), in this order: what dropped nodes leave inside a sentence.
 TIDY = [
+    # References and tags that the parser left as text because their markup is broken.
+    (re.compile(r"<ref\b[^<>]*/>|<ref\b.{0,2000}?</ref>", re.DOTALL | re.IGNORECASE), ""),
+    (
+        re.compile(
+            r"</?(?:ref|br|small|sub|sup|div|span|center|blockquote|p|i|b|u|li|ul|ol|nowiki|gallery)\b[^<>]*>", re.I
+        ),
+        "",
+    ),
     (re.compile(r"__[A-Z]+__"), ""),
     (re.compile(r"\{\||\|\}|\}\}|\{\{|\[\[|\]\]|'{2,}"), ""),
-    (re.compile(r"[\u00a0\u2009\u202f\t]"), " "),
+    (re.compile(r"^\s*(?:\{\||\|[-+}]?|!).*$", re.MULTILINE), ""),  # rows of tables that the parser could not close
+    (re.compile(r"[\u00a0\u2009\u202f\t]|(?<!\n)\n(?!\n)"), " "),  # a single line break is a space in wiki markup
     (re.compile(r"[\u200b\u200e\u200f\ufeff]"), ""),
     (re.compile(r"\(\s*(?:[;,:/–-]\s*)+"), "("),
     (re.compile(r"(?:\s*[;,:])+\s*\)"), ")"),
@@ -185,15 +223,16 @@ TIDY = [
 
 
 def _is_prose(line: str) -> bool:
-    return len(line) >= SHORTEST_LINE and not line.startswith(("|", "!", "{", "}")) and line[-1] in ".!?:;\"”')…"
+    return len(line) >= SHORTEST_LINE and line[-1] in CLOSING and "|thumb" not in line
 
 
 def clean_markup(markup: str) -> str:
     """Prose of one page in wiki markup: paragraphs separated by one blank line, no headings, no tables, no references.
 
-    Lines shorter than SHORTEST_LINE characters or without closing punctuation are dropped: they are list entries and captions.
+    Lines shorter than SHORTEST_LINE characters or without closing punctuation are dropped: they are list entries and
+    captions.
     """
-    text = "".join(_kept_sections(mwparserfromhell.parse(markup)))
+    text = "".join(_kept_sections(mwparserfromhell.parse(LIST_END.sub(r"\1\n\n", markup))))
     for pattern, replacement in TIDY:
         text = pattern.sub(replacement, text)
     lines = (line.strip() for line in text.split("\n"))

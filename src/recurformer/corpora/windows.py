@@ -1,0 +1,78 @@
+"""Fixed-length windows of tokens from texts, for head profiles, contribution statistics and attention maps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of one text without special tokens, and without the tokenizer's warning about long texts."""
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def text_prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer itself puts before a text: [BOS] for Llama, nothing for Qwen2 and SmolLM2."""
+    special = tokenizer("")["input_ids"]
+    return special[:1] if special and special[0] == tokenizer.bos_token_id else []
+
+
+def windows(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: int,
+    count: int | None = None,
+    seed: int = 0,
+    *,
+    minimum_tokens: int | None = None,
+) -> torch.Tensor:
+    """Disjoint windows of exactly `tokens` tokens, the beginnings of different texts first.
+
+    The paper (appendix B) takes the first 1,024 tokens of 1,024 random articles of more than 1,030 tokens. Where there
+    are fewer articles than windows, the second windows of all articles follow, then the third ones, so that the windows
+    stay spread over as many articles as possible. Every window starts with what the tokenizer puts before a text, if
+    anything.
+
+    Args:
+        texts: one string per article.
+        tokenizer: any Hugging Face tokenizer.
+        tokens: tokens of a window, the prefix included.
+        count: number of windows; None takes all there are.
+        seed: decides the order of the articles.
+        minimum_tokens: use only texts of more than this number of tokens (paper: 1,030); None asks only for one full
+            window.
+
+    Returns:
+        Long tensor (count, tokens).
+
+    Raises:
+        ValueError: no texts, a window longer than every text, or fewer windows than asked for.
+    """
+    if not len(texts):
+        raise ValueError("windows: there are no texts to cut windows from")
+    prefix = text_prefix(tokenizer)
+    body = tokens - len(prefix)
+    if body < 1:
+        raise ValueError(f"windows: {tokens} tokens leave no room for text after the prefix of {len(prefix)}")
+    encoded = [encode_text(tokenizer, text) for text in texts]
+    least = max(body, 0 if minimum_tokens is None else minimum_tokens + 1 - len(prefix))
+    eligible = [index for index, ids in enumerate(encoded) if len(ids) >= least]
+    if not eligible:
+        longest = max(map(len, encoded)) + len(prefix)
+        raise ValueError(
+            f"windows: the longest of {len(texts)} texts has {longest} tokens, a window needs {least + len(prefix)}"
+        )
+    order = np.random.default_rng(seed).permutation(eligible)
+    rounds = max(len(encoded[index]) for index in eligible) // body
+    cut = [
+        prefix + encoded[index][turn * body : (turn + 1) * body]
+        for turn in range(rounds)
+        for index in order
+        if len(encoded[index]) >= (turn + 1) * body
+    ]
+    if count is not None and len(cut) < count:
+        raise ValueError(
+            f"windows: {count} windows of {tokens} tokens were asked for, {len(eligible)} texts give only {len(cut)}"
+        )
+    return torch.tensor(cut[:count], dtype=torch.long)  # (count, tokens)

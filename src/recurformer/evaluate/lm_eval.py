@@ -1,0 +1,240 @@
+"""lm-eval tasks on a model object, by lm-eval's own HFLM: three with local data, and by name all that lm-eval has.
+
+The tasks are `tasks/*.yaml`. Each run writes, into a folder of its own, their samples as JSON lines and a YAML file
+that includes the task's own and says where the samples are; so nothing is downloaded, and `lm-eval run --tasks
+<folder>/passkey.yaml` repeats the run.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.tasks.hashhop import HashHopTask, score_hashes
+from recurformer.tasks.passkey import PasskeyTask, score_passkey
+from recurformer.train.data import item_generator
+
+TASK_FILES = Path(__file__).with_name("tasks")
+GENERATED_SAMPLES = 100
+BOOTSTRAP_ITERATIONS = 100
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """A task with local data: how its samples are made, and what differs from lm-eval's defaults when it runs.
+
+    Attributes:
+        records: the samples, as JSON objects.
+        overrides: keys of the task's YAML file that depend on the run.
+        harness: arguments of HFLM.
+    """
+
+    records: list[dict[str, Any]]
+    overrides: dict[str, Any] = field(default_factory=dict)
+    harness: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What the local tasks are made from.
+
+    Attributes:
+        tokenizer: of the model.
+        samples: of each task; None: 100 generated ones, all articles.
+        seed: of the generated samples.
+        hashhop: sizes and layout of HashHop.
+        passkey_tokens: longest passkey prompt.
+        articles: column text, for `wikipedia`.
+        window: tokens that `wikipedia` shows the model at once.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    samples: int | None = None
+    seed: int = 0
+    hashhop: HashHopTask = field(default_factory=HashHopTask)
+    passkey_tokens: int = 1024
+    articles: pd.DataFrame | None = None
+    window: int = 1024
+
+
+def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
+    """Samples answered in writing, with as many tokens as the longest right answer has, and two to stop."""
+    count = GENERATED_SAMPLES if settings.samples is None else settings.samples
+    samples = [task.sample(item_generator(settings.seed, index, "test")) for index in range(count)]
+    lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]
+    limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + 2}
+    return LocalTask([vars(sample) for sample in samples], {"generation_kwargs": limits})
+
+
+def _hashhop(settings: LocalSettings) -> LocalTask:
+    return _generated(settings, settings.hashhop)
+
+
+def _passkey(settings: LocalSettings) -> LocalTask:
+    return _generated(settings, PasskeyTask(settings.tokenizer, settings.passkey_tokens))
+
+
+def _wikipedia(settings: LocalSettings) -> LocalTask:
+    if settings.articles is None or settings.articles.empty:
+        raise ValueError("wikipedia: the task needs articles, and there are none")
+    texts = settings.articles.text.iloc[: settings.samples]
+    # HFLM itself puts a beginning token before each article; it would predict the one that a tokenizer adds
+    return LocalTask(
+        [{"text": text} for text in texts], harness={"max_length": settings.window, "add_bos_token": False}
+    )
+
+
+LOCAL_TASKS = {"hashhop": _hashhop, "passkey": _passkey, "wikipedia": _wikipedia}
+
+
+def score_hashhop(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+    """h_gq of one answer, and whether it is right to the end (called by lm-eval)."""
+    hops = len(doc["target"])
+    correct = score_hashes(results[0], doc["target"])
+    return {"h_gq": correct / hops, "exact": float(correct == hops)}
+
+
+def score_passkey_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+    """Whether one answer starts with the key (called by lm-eval)."""
+    return {"accuracy": float(score_passkey(results[0], doc["key"]))}
+
+
+def lm_eval_rows(
+    model: PreTrainedModel,
+    names: Sequence[str],
+    settings: LocalSettings,
+    *,
+    folder: str | Path,
+    batch_size: int = 1,
+) -> pd.DataFrame:
+    """Run tasks one after another, saying so on stderr.
+
+    Args:
+        model: a causal language model, converted or not, where it is.
+        names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (its data come from the hub).
+        settings: what the local tasks are made from; its `samples` bounds the others too.
+        folder: where the local data are written.
+        batch_size: requests in one forward pass.
+
+    Returns:
+        One row a metric: task, metric, value, stderr (NaN where lm-eval gives none), samples.
+
+    Raises:
+        ValueError: an unknown task, one whose data cannot be loaded, or no articles for `wikipedia`.
+    """
+    rows: list[tuple[str, str, float, float, int]] = []
+    for number, name in enumerate(names):
+        started = time.perf_counter()
+        if name in LOCAL_TASKS:
+            rows += _run_local(model, name, settings, Path(folder), batch_size)
+        else:
+            rows += _run_hub(model, name, settings, batch_size)
+        seconds = time.perf_counter() - started
+        print(f"task {number + 1}/{len(names)} {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    return pd.DataFrame(rows, columns=["task", "metric", "value", "stderr", "samples"])
+
+
+def _run_local(
+    model: PreTrainedModel, name: str, settings: LocalSettings, folder: Path, batch_size: int
+) -> list[tuple[str, str, float, float, int]]:
+    task = LOCAL_TASKS[name](settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    samples, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
+    samples.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in task.records))
+    where = {"data_files": {"test": str(samples.resolve())}, "cache_dir": str((folder / "cache").resolve())}
+    config.write_text(
+        yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": where, **task.overrides})
+    )
+    return _run(model, settings.tokenizer, str(config), _task_manager(False), batch_size=batch_size, **task.harness)
+
+
+def _run_hub(
+    model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
+) -> list[tuple[str, str, float, float, int]]:
+    with _quiet():
+        manager = _task_manager(True)
+    if name not in manager.all_tasks:
+        raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
+    try:
+        return _run(model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples)
+    except (
+        OSError
+    ) as error:  # the base of all that requests and the hub's client raise when they cannot reach or find something
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"task {name!r}: its data cannot be loaded from the hub ({reason})") from None
+
+
+@functools.cache
+def _task_manager(with_hub_tasks: bool) -> Any:
+    """lm-eval's index; the hub tasks' takes many seconds, for it reads some ten thousand YAML files."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=with_hub_tasks)
+
+
+def _run(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: str,
+    manager: Any,
+    *,
+    batch_size: int,
+    limit: int | None = None,
+    **harness: Any,
+) -> list[tuple[str, str, float, float, int]]:
+    """The rows of one task, given by its name or by a YAML file."""
+    with _quiet():
+        from lm_eval import simple_evaluate
+        from lm_eval.models.huggingface import HFLM
+
+        found = simple_evaluate(
+            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
+            tasks=[task],
+            limit=limit,
+            task_manager=manager,
+            bootstrap_iters=BOOTSTRAP_ITERATIONS,
+            log_samples=False,
+        )
+    counts = found["n-samples"]
+    rows = []
+    for full_name, measured in found["results"].items():
+        shown = full_name.removeprefix("recurformer_")
+        for key, value in measured.items():
+            metric, _, kind = key.partition(",")
+            if kind and not metric.endswith("_stderr"):
+                error = measured.get(f"{metric}_stderr,{kind}")
+                label = metric if kind == "none" else f"{metric},{kind}"
+                known = isinstance(error, int | float)
+                samples = counts.get(full_name, {}).get("effective", measured.get("sample_len", 0))
+                rows.append((shown, label, float(value), float(error) if known else float("nan"), int(samples)))
+    return rows
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lm-eval's bars and remarks, which fill a log, and without the worker processes of its bootstrap."""
+    logger = logging.getLogger("lm_eval")
+    level, workers = logger.level, os.environ.get("DISABLE_MULTIPROC")
+    logger.setLevel(logging.ERROR)
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+        if workers is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = workers

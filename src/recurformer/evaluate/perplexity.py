@@ -1,0 +1,111 @@
+"""Perplexity of a causal language model on whole articles, counted token by token.
+
+Protocol: each article is cut into disjoint windows, and a token is predicted, exactly once, from what stands before it
+in its window. Without a beginning-of-sequence token that leaves out the first token of each window; with one, it stands
+before each window, is never predicted itself, and every token of the article is.
+"""
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.train.data import pad_batch
+
+
+def perplexity_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    articles: pd.DataFrame,
+    *,
+    tokens: int,
+    windows: int | None = None,
+    bos: bool | None = None,
+    batch_size: int = 1,
+) -> pd.DataFrame:
+    """Negative log-likelihood of each article.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        tokenizer: its tokenizer.
+        articles: columns title, text and, if rows of several splits are there, split.
+        tokens: longest window that the model reads, in tokens, its beginning-of-sequence token included; at least 2.
+        windows: windows of each article, from its beginning; None: all, the last one as short as it is.
+        bos: whether a beginning-of-sequence token stands before each window; None: as the tokenizer itself begins a
+            text.
+        batch_size: windows in one forward pass; changes the memory, not the result.
+
+    Returns:
+        One row an article, in their order: split (if given), article, tokens (those predicted) and their
+        negative_log_likelihood in nats.
+
+    Raises:
+        ValueError: a window too short, an article without a token to predict, bos asked of a tokenizer that has none.
+    """
+    if tokens < 2:
+        raise ValueError(f"tokens: a window of {tokens} has nothing to predict; give at least 2")
+    prefix = _prefix(tokenizer, bos)
+    pieces: list[tuple[int, torch.Tensor]] = []
+    for number, text in enumerate(articles.text):
+        found = list(_windows(tokenizer, text, prefix, tokens))[:windows]
+        if not found:
+            raise ValueError(f"article {articles.title.iloc[number]!r}: too short, no token of it can be predicted")
+        pieces += [(number, window) for window in found]
+
+    counts = [0] * len(articles)
+    sums = [0.0] * len(articles)
+    for start in range(0, len(pieces), batch_size):
+        batch = pieces[start : start + batch_size]
+        for (number, window), nll in zip(batch, _batch_nll(model, [window for _, window in batch]), strict=True):
+            counts[number] += len(window) - 1
+            sums[number] += nll
+    rows = pd.DataFrame({"article": articles.title.to_numpy(), "tokens": counts, "negative_log_likelihood": sums})
+    if "split" in articles:
+        rows.insert(0, "split", articles.split.to_numpy())
+    return rows
+
+
+def perplexity(rows: pd.DataFrame) -> float:
+    """Perplexity over all tokens of `rows`: exp(sum of negative log-likelihoods / predicted tokens)."""
+    return math.exp(rows.negative_log_likelihood.sum() / rows.tokens.sum())
+
+
+def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer begins a text with a beginning-of-sequence token unasked, as Llama's does."""
+    ids = tokenizer("a").input_ids
+    return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
+
+
+def _prefix(tokenizer: PreTrainedTokenizerBase, bos: bool | None) -> list[int]:
+    if bos is None:
+        bos = begins_with_bos(tokenizer)
+    if bos and tokenizer.bos_token_id is None:
+        raise ValueError("bos: the tokenizer has no beginning-of-sequence token; set bos to false")
+    return [tokenizer.bos_token_id] if bos else []
+
+
+def _windows(tokenizer: PreTrainedTokenizerBase, text: str, prefix: list[int], tokens: int) -> Iterator[torch.Tensor]:
+    """Windows of one article, (at most `tokens`,), each with at least one token to predict."""
+    ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    fresh = tokens - len(prefix)
+    for start in range(0, len(ids), fresh):
+        window = prefix + ids[start : start + fresh]
+        if len(window) > 1:
+            yield torch.tensor(window)
+
+
+@torch.no_grad()
+def _batch_nll(model: PreTrainedModel, windows: list[torch.Tensor]) -> list[float]:
+    """Sum of the negative log-likelihoods of all tokens but the first of each window; the sum in float64."""
+    batch = pad_batch([{"input_ids": window} for window in windows], pad_token_id=0, side="right")
+    batch = {key: value.to(model.device) for key, value in batch.items()}
+    logits = model(**batch, use_cache=False).logits  # (B, L, V)
+    sums = []
+    for row, window in zip(logits, windows, strict=True):
+        targets = window[1:].to(row.device)
+        losses = F.cross_entropy(row[: len(targets)].float(), targets, reduction="none")  # (L - 1,)
+        sums.append(losses.double().sum().item())
+    return sums

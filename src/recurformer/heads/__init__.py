@@ -1,0 +1,1 @@
+"""Which attention heads look at recent tokens, and which of them are replaced."""

@@ -1,0 +1,137 @@
+"""Choosing the heads to replace: the share beta that a ranking puts first (section 3.2)."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from recurformer.heads.profile import HeadProfile
+
+Unit = Literal["kv_group", "head"]
+Scope = Literal["global", "layer"]
+UNITS = ("kv_group", "head")
+SCOPES = ("global", "layer")
+
+
+def ra_i_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
+    """RA-I, ties broken by mean recency ratio. Replaces the most recency-aware heads first, as the paper does.
+
+    The ratio is scaled below 1 / heads, so that it breaks ties only, also between the mean RA-I of groups of heads.
+    """
+    return profile.ra_i.double() + profile.mean_rr / (profile.shape[1] + 1)
+
+
+def mean_rr_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
+    """Mean recency ratio: the same idea without a threshold."""
+    return profile.mean_rr
+
+
+def random_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
+    """A random ranking: what the choice of heads is worth."""
+    return random_ranking(*profile.shape, seed=seed)
+
+
+def inverse_ra_i_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
+    """The least recency-aware heads first: the opposite of the paper's choice."""
+    return -ra_i_scores(profile)
+
+
+# name -> f(profile, seed) -> scores (layers, heads), the highest is replaced first
+SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
+    "ra_i": ra_i_scores,
+    "mean_rr": mean_rr_scores,
+    "random": random_scores,
+    "inverse_ra_i": inverse_ra_i_scores,
+}
+
+
+def random_ranking(layers: int, heads: int, seed: int = 0) -> Tensor:
+    """Random scores (layers, heads) that depend on the seed only; for shapes whose weights nobody has."""
+    return torch.rand(layers, heads, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def replaced_count(units: int, beta: float) -> int:
+    """How many of `units` are replaced: Python's `round(units * beta)`, so a half goes to the even neighbour.
+
+    Raises:
+        ValueError: beta outside [0, 1].
+    """
+    if not 0 <= beta <= 1:
+        raise ValueError(f"beta={beta} must lie in [0, 1]: it is a share of the heads")
+    return round(units * beta)
+
+
+def _refuse_missing(scores: Tensor) -> None:
+    missing = (~scores.isfinite()).nonzero()
+    if len(missing):
+        layer, head = missing[0].tolist()
+        raise ValueError(f"layer {layer} head {head} has no score: profile the model before any head is replaced")
+
+
+def rank_heads(
+    scores: Tensor, kv_heads: int, beta: float, unit: Unit = "kv_group", scope: Scope = "global"
+) -> list[list[int]]:
+    """Take the share `beta` of units with the highest scores; equal scores in order of layer, then head.
+
+    Args:
+        scores: (layers, heads), finite.
+        kv_heads: key-value heads in a layer; query heads g * heads / kv_heads onwards share the key-value head g.
+        beta: share of the units, in [0, 1]; see `replaced_count`.
+        unit: "kv_group" takes all query heads of a key-value head together, ranked by their mean score, so that its
+            cache is freed; "head" takes single query heads.
+        scope: "global" ranks over all layers, "layer" takes the share in each layer.
+
+    Returns:
+        For each layer the chosen query heads in ascending order.
+
+    Raises:
+        ValueError: an unknown unit or scope, beta outside [0, 1], kv_heads not a divisor of the heads, a score not
+            finite.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r} is unknown; choose one of {', '.join(UNITS)}")
+    if scope not in SCOPES:
+        raise ValueError(f"scope={scope!r} is unknown; choose one of {', '.join(SCOPES)}")
+    layers, heads = scores.shape
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads} must divide the {heads} heads of a layer")
+    _refuse_missing(scores)
+    units = kv_heads if unit == "kv_group" else heads
+    size = heads // units
+    pool = scores.double().reshape(layers, units, size).mean(-1)  # (layers, units)
+    if scope == "global":
+        pool = pool.reshape(1, -1)
+    count = replaced_count(pool.shape[1], beta)
+    order = pool.sort(dim=1, descending=True, stable=True).indices  # stable: equal scores keep layer, then head order
+    chosen = torch.zeros(pool.shape, dtype=torch.bool).scatter_(1, order[:, :count], True).reshape(layers, units)
+    return [row.repeat_interleave(size).nonzero().flatten().tolist() for row in chosen]
+
+
+def select_heads(
+    profile: HeadProfile,
+    beta: float,
+    unit: Unit = "kv_group",
+    scope: Scope = "global",
+    by: str = "ra_i",
+    seed: int = 0,
+) -> list[list[int]]:
+    """Choose the query heads to replace, per layer, for `recurformer.convert`.
+
+    A larger beta chooses a superset (same profile and settings). See `rank_heads` for units, scopes and rounding.
+
+    Args:
+        profile: recency ratios of the model before conversion.
+        beta: share of the units to replace, in [0, 1].
+        unit: "kv_group" (default: frees the key-value cache under grouped-query attention) or "head".
+        scope: "global" (default: the only reading under which the paper's cache sizes fit) or "layer".
+        by: a name in `SELECTORS`.
+        seed: of the random ranking.
+
+    Raises:
+        ValueError: an unknown name, beta outside [0, 1], or heads without a recency ratio.
+    """
+    if by not in SELECTORS:
+        raise ValueError(f"by={by!r} is no ranking; choose one of {', '.join(SELECTORS)}")
+    _refuse_missing(profile.mean_rr)
+    return rank_heads(SELECTORS[by](profile, seed), profile.kv_heads, beta, unit, scope)

@@ -1,0 +1,1 @@
+"""Measurements of models: cache, memory, parameters, contributions, attention maps and influence."""

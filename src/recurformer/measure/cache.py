@@ -1,0 +1,214 @@
+"""Cache sizes, counted from the cache objects that a model really makes (columns cs_10k and cs_60k of Tables 2 and 4).
+
+Nothing here is a formula of sizes, except PyramidInfer's, which the paper's numbers identify. A model on the meta
+device runs its own forward pass over the full length; that moves shapes only, so it is exact and takes seconds at 7B
+and 61,440 tokens.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.select import Scope, random_ranking, rank_heads, select_heads
+from recurformer.model.convert import convert
+
+KINDS = ("key", "value", "conv_state", "recurrent_state")
+COLUMNS = ["layer", "kind", "dtype", "bytes"]
+
+
+def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
+    """Yield (layer, kind, tensor) for everything that a transformers cache holds."""
+    for index, layer in enumerate(cache.layers):
+        for kind, name in (("key", "keys"), ("value", "values")):
+            if (tensor := getattr(layer, name, None)) is not None:
+                yield index, kind, tensor
+        for kind in ("conv_state", "recurrent_state"):
+            for tensor in (getattr(layer, f"{kind}s", None) or {}).values():
+                if tensor is not None:
+                    yield index, kind, tensor
+
+
+def cache_bytes(cache: Cache) -> pd.DataFrame:
+    """Count what each layer of a transformers cache holds.
+
+    Returns:
+        One row per tensor: layer, kind ("key", "value", "conv_state" or "recurrent_state"), dtype, bytes.
+    """
+    rows = [
+        (layer, kind, str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size())
+        for layer, kind, tensor in cache_tensors(cache)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def meta_twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model of the same class, config and dtype on the meta device; the model itself if it is there
+    already.
+    """
+    if model.device.type == "meta":
+        return model
+    with torch.device("meta"):
+        twin = type(model)._from_config(
+            copy.deepcopy(model.config), dtype=model.dtype, attn_implementation=model.config._attn_implementation
+        )
+    return twin.eval()
+
+
+@torch.no_grad()
+def count_cache(model: PreTrainedModel, length: int, batch_size: int = 1) -> pd.DataFrame:
+    """Count the cache after a forward pass over `length` tokens, on the meta device.
+
+    Args:
+        model: a causal language model, converted or not, on any device; only its class, config and dtype matter.
+        length: tokens in the cache.
+        batch_size: sequences in the cache.
+
+    Returns:
+        The frame of `cache_bytes`.
+
+    Raises:
+        ValueError: length or batch_size below 1.
+    """
+    for name, value in (("length", length), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    twin = meta_twin(model)
+    cache = DynamicCache(config=twin.config)
+    twin.base_model(
+        torch.empty(batch_size, length, dtype=torch.long, device="meta"), past_key_values=cache, use_cache=True
+    )
+    return cache_bytes(cache)
+
+
+def freed_kv_heads(heads: Sequence[Sequence[int]], attention_heads: int, kv_heads: int) -> int:
+    """Count the key-value heads all of whose query heads are replaced."""
+    size = attention_heads // kv_heads
+    return sum(
+        set(range(group * size, (group + 1) * size)) <= set(replaced) for replaced in heads for group in range(kv_heads)
+    )
+
+
+def _summary(frame: pd.DataFrame) -> dict[str, Any]:
+    sums = frame.groupby("kind").bytes.sum().reindex(KINDS, fill_value=0)
+    states = (
+        frame[frame.kind.isin(["conv_state", "recurrent_state"])].drop_duplicates("kind").set_index("kind")["dtype"]
+    )
+    return {
+        "kv_bytes": int(sums["key"] + sums["value"]),
+        "conv_bytes": int(sums["conv_state"]),
+        "recurrent_bytes": int(sums["recurrent_state"]),
+        "total_bytes": int(sums.sum()),
+        "state_dtype": " ".join(f"{str(kind).removesuffix('_state')}:{dtype}" for kind, dtype in states.items()),
+    }
+
+
+def measure_cache(
+    model: PreTrainedModel,
+    name: str,
+    betas: Sequence[float],
+    lengths: Sequence[int] = (10_240, 61_440),
+    units: Sequence[Any] = ("kv_group", "head"),
+    profile: HeadProfile | None = None,
+    scope: Scope = "global",
+    by: str = "ra_i",
+    seed: int = 0,
+    batch_size: int = 1,
+    mamba: dict[str, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Convert one shape at every beta and count its caches: the rows of cache.csv.
+
+    Args:
+        model: the unconverted model; only its shape and dtype matter.
+        name: written to the column `model`.
+        betas: shares of heads to replace.
+        lengths: tokens in the cache.
+        units: selection units to compare.
+        profile: decides which heads are replaced. Without one (no weights) the ranking is random; that changes the
+            counts under unit "head" with grouped-query attention only.
+        scope: see `select_heads`.
+        by: ranking used with `profile`.
+        seed: of a random ranking.
+        batch_size: sequences in the cache.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+        progress: called with (conversions done, conversions).
+
+    Returns:
+        model, unit, beta, length, kv_bytes, conv_bytes, recurrent_bytes, total_bytes, state_dtype (such as
+        "conv:bfloat16 recurrent:float32"), ratio (total over the unconverted model's total at the same length),
+        heads_replaced, kv_heads_freed, ranking ("profile" or "random").
+
+    Raises:
+        ValueError: beta outside [0, 1], an unknown unit or ranking, or a profile of another shape.
+    """
+    base = meta_twin(model)
+    config = base.config
+    layers, heads, kv_heads = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
+    if profile is not None and profile.shape != (layers, heads):
+        raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {(layers, heads)}")
+    original = {length: _summary(count_cache(base, length, batch_size))["total_bytes"] for length in lengths}
+    counted: dict[str, list[dict[str, Any]]] = {}  # units often choose the same heads: count them once
+    rows = []
+    for done, (unit, beta) in enumerate([(unit, beta) for unit in units for beta in betas], start=1):
+        if profile is None:
+            chosen = rank_heads(random_ranking(layers, heads, seed), kv_heads, beta, unit, scope)
+        else:
+            chosen = select_heads(profile, beta, unit, scope, by, seed)
+        if str(chosen) not in counted:
+            converted = convert(base, chosen, **(mamba or {}))
+            counted[str(chosen)] = [_summary(count_cache(converted, length, batch_size)) for length in lengths]
+        for length, counts in zip(lengths, counted[str(chosen)], strict=True):
+            rows.append(
+                {
+                    "model": name,
+                    "unit": unit,
+                    "beta": beta,
+                    "length": length,
+                    **counts,
+                    "ratio": counts["total_bytes"] / original[length],
+                    "heads_replaced": sum(map(len, chosen)),
+                    "kv_heads_freed": freed_kv_heads(chosen, heads, kv_heads),
+                    "ranking": "random" if profile is None else "profile",
+                }
+            )
+        if progress is not None:
+            progress(done, len(units) * len(betas))
+    return pd.DataFrame(rows)
+
+
+def pyramidinfer_cache_ratio(length: int, layers: int, keep: float = 0.7, minimum: int = 32) -> float:
+    """PyramidInfer's cache over the full cache, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
+
+    Layer l keeps floor(length * keep^l) tokens, at least `minimum` and never more than there are. The paper's
+    "P_reduce = 0.7" is therefore a share kept, of the whole length, in every layer.
+
+    Raises:
+        ValueError: length, layers or minimum below 1, or keep outside (0, 1].
+    """
+    for name, value in (("length", length), ("layers", layers), ("minimum", minimum)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep={keep} must lie in (0, 1]: it is the share of tokens that the next layer keeps")
+    kept = sum(min(length, max(minimum, int(length * keep**layer))) for layer in range(layers))
+    return kept / (layers * length)
+
+
+def pyramidinfer_rows(
+    lengths: Sequence[int] = (10_240, 61_440),
+    model: str = "llama2-7b",
+    layers: int = 32,
+    keep: float = 0.7,
+    minimum: int = 32,
+) -> pd.DataFrame:
+    """The rows of pyramidinfer.csv: model, method ("pyramidinfer"), length, ratio."""
+    rows = [
+        (model, "pyramidinfer", length, pyramidinfer_cache_ratio(length, layers, keep, minimum)) for length in lengths
+    ]
+    return pd.DataFrame(rows, columns=["model", "method", "length", "ratio"])

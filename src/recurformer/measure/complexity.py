@@ -1,0 +1,107 @@
+"""How cache peak and cache size grow with the length: the measured side of Table 1.
+
+One attention layer (eager, whose O(l^2) the paper's table counts) and one Mamba block stand in one small model on the
+meta device: real code, real cache objects, exact byte counts, no arithmetic.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.peak import PeakMemory
+from recurformer.model.convert import convert
+
+MIXERS = ("attention", "mamba")  # layer 0 and layer 1 of the measured model
+
+
+def growth_exponent(lengths: Sequence[float], sizes: Sequence[float]) -> float:
+    """Fit sizes = a * lengths^p by least squares in logarithms and return p: 0 constant, 1 linear, 2 quadratic.
+
+    Raises:
+        ValueError: fewer than two different lengths, unequal numbers of values, or a value that is not positive.
+    """
+    if len(lengths) != len(sizes) or len(set(lengths)) < 2:
+        raise ValueError(
+            f"a growth exponent needs at least 2 different lengths and a size for each, got {list(lengths)}"
+        )
+    if min(*lengths, *sizes) <= 0:
+        raise ValueError("a growth exponent needs positive lengths and sizes")
+    return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
+
+
+def _two_mixers(hidden_size: int, heads: int, mamba: dict[str, int]) -> nn.Module:
+    """A model on the meta device whose layer 0 attends and whose layer 1 is one Mamba block over as many heads."""
+    config = LlamaConfig(
+        hidden_size=hidden_size, num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=heads,
+        intermediate_size=hidden_size, vocab_size=8,
+    )  # fmt: skip
+    with torch.device("meta"):
+        base = LlamaForCausalLM(config).eval()
+    model = convert(base, [[], list(range(heads))], **mamba)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def _record_peak(module: nn.Module, cache: Callable[[], Cache], layer: int, peaks: dict[str, int]) -> None:
+    """Make `module` write the peak of its forward pass, its cache included, to `peaks`."""
+    forward = module.forward
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        held = [tensor for index, _, tensor in cache_tensors(cache()) if index == layer]
+        with PeakMemory(include=held) as memory:
+            del held
+            result = forward(*args, **kwargs)
+        peaks[MIXERS[layer]] = memory.peak
+        return result
+
+    module.forward = measured  # type: ignore[method-assign]
+
+
+@torch.no_grad()
+def measure_complexity(
+    lengths: Sequence[int], hidden_size: int = 128, heads: int = 4, mamba: dict[str, int] | None = None
+) -> pd.DataFrame:
+    """Measure prefill over each length, and one generation step behind as many tokens: the rows of complexity.csv.
+
+    "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
+    other tensor that it made, scores and projections included. "cache_size" is what its cache holds afterwards.
+
+    Args:
+        lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Large against
+            `hidden_size`, else the l * d terms of Table 1 hide the l^2 term.
+        hidden_size: model dimension d.
+        heads: attention heads, and heads that the Mamba block replaces.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+
+    Returns:
+        mixer ("attention", "mamba"), phase ("prefill", "generation"), quantity ("cache_peak", "cache_size"), length,
+        bytes.
+
+    Raises:
+        ValueError: a length below 1.
+    """
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"lengths must be at least 1 token each, got {list(lengths)}")
+    model: Any = _two_mixers(hidden_size, heads, mamba or {})
+    peaks: dict[str, int] = {}
+    cache = DynamicCache(config=model.config)
+    attention, block = model.base_model.layers[0].self_attn, model.base_model.layers[1].self_attn.mamba
+    for layer, module in enumerate((attention, block)):
+        _record_peak(module, lambda: cache, layer, peaks)
+    rows = []
+    for length in lengths:
+        cache = DynamicCache(config=model.config)
+        for phase, tokens in (("prefill", length), ("generation", 1)):
+            input_ids = torch.empty(1, tokens, dtype=torch.long, device="meta")
+            model.base_model(input_ids, past_key_values=cache, use_cache=True)
+            sizes = cache_bytes(cache).groupby("layer").bytes.sum()
+            for layer, mixer in enumerate(MIXERS):
+                rows.append((mixer, phase, "cache_peak", length, peaks[mixer]))
+                rows.append((mixer, phase, "cache_size", length, int(sizes[layer])))
+    return pd.DataFrame(rows, columns=["mixer", "phase", "quantity", "length", "bytes"])

@@ -1,0 +1,209 @@
+"""What the first token contributes to the attention-weighted sum: Figure 2 and Table 5.
+
+A token's contribution to a query is its attention weight times the norm of its value vector (section 3.1). Both
+measurements stream the attention weights (`recurformer.heads.stream`) and sum them in float64.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+
+NORMS = {"l1": 1, "l2": 2}
+NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+Progress = Callable[[int, int], None] | None
+
+
+def _unpadded(input_ids: Tensor, minimum: int) -> None:
+    check_batch(input_ids)
+    if input_ids.shape[1] < minimum:
+        raise ValueError(f"input_ids has {input_ids.shape[1]} token(s) in a sample, at least {minimum} are needed")
+
+
+class _SinkSums:
+    """Attention on the first token by layer and head, and the value norms and attention matrices of all heads."""
+
+    def __init__(self, layers: int, heads: int, tokens: int):
+        self.attention = torch.zeros(layers, heads, tokens, tokens, dtype=torch.float64)
+        self.value_norm = torch.zeros(layers, heads, tokens, dtype=torch.float64)
+        self.contribution = torch.zeros_like(self.attention)
+
+    def __call__(self, block: AttentionBlock) -> None:
+        rows, keys = slice(block.start, block.stop), slice(0, block.stop)
+        heads = block.heads.cpu()
+        norms = block.values[:, :, : block.stop].double().norm(dim=-1)  # (B, H, keys)
+        weights = block.weights.double()
+        self.attention[block.layer, heads, rows, keys] += weights.sum(0).cpu()
+        self.contribution[block.layer, heads, rows, keys] += (weights * norms.unsqueeze(2)).sum(0).cpu()
+        self.value_norm[block.layer, heads, rows] += norms[:, :, rows].sum(0).cpu()
+
+
+def sink_statistics(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    name: str,
+    layer: int | None = None,
+    head: int | None = None,
+    batch_size: int = 1,
+    progress: Progress = None,
+) -> pd.DataFrame:
+    """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
+
+    The sink head is the one with the highest mean attention on the first token, over all samples and all queries but
+    the first (whose only key is the first token), unless `layer` and `head` name another one. (The paper shows layer
+    24, head 18 of Llama-2-7b, over 1,024 samples of 32 tokens, and does not say how it was found.)
+
+    Args:
+        model: causal language model, see `watch_attention`.
+        input_ids: (samples, tokens) without padding; 32 tokens in the paper. All heads' (tokens, tokens) averages are
+            kept: meant for short windows.
+        name: written to the column `model`.
+        layer: index of the layer to show, together with `head`.
+        head: index of the query head to show.
+        batch_size: samples in one forward pass.
+        progress: called with (samples done, samples).
+
+    Returns:
+        model, layer, head, quantity, query, key, value, samples. Quantities, each averaged over the samples:
+        "value_norm" (L2 norm of the key's value vector, query -1), "attention" (weight), "contribution" (weight times
+        norm), the latter two for every key <= query.
+
+    Raises:
+        ValueError: fewer than 2 tokens, only one of `layer` and `head`, or a model that cannot be watched.
+    """
+    _unpadded(input_ids, minimum=2)
+    if (layer is None) != (head is None):
+        raise ValueError(f"layer={layer} and head={head}: give both or neither")
+    samples, tokens = input_ids.shape
+    sums = _SinkSums(model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
+    watch_attention(model, input_ids, sums, batch_size=batch_size, progress=progress)
+    if layer is None or head is None:
+        on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
+        layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
+    query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
+    parts = [("value_norm", np.full(tokens, -1), np.arange(tokens), sums.value_norm[layer, head].numpy())]
+    for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
+        parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key]))
+    frames = [
+        pd.DataFrame({"quantity": quantity, "query": queries, "key": keys, "value": values / samples})
+        for quantity, queries, keys, values in parts
+    ]
+    frame = pd.concat(frames, ignore_index=True)
+    frame.insert(0, "model", name)
+    frame.insert(1, "layer", layer)
+    frame.insert(2, "head", head)
+    return frame.assign(samples=samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """Mean contributions of the first token and of the other tokens.
+
+    Attributes:
+        first: (samples, layers, heads) for each norm, float64; NaN where no head attends.
+        other: likewise.
+    """
+
+    first: dict[str, Tensor]
+    other: dict[str, Tensor]
+
+
+class _ContributionSums:
+    """Attention that every key received, summed over the queries; multiplied by its value norm at the end of a
+    layer.
+    """
+
+    def __init__(self, samples: int, layers: int, heads: int, tokens: int):
+        nan = torch.full((samples, layers, heads), float("nan"), dtype=torch.float64)
+        self.result = Contributions({p: nan.clone() for p in NORMS}, {p: nan.clone() for p in NORMS})
+        self.queries = torch.arange(tokens, 0, -1, dtype=torch.float64)  # how many queries see each key
+        self.received: Tensor | None = None
+
+    def __call__(self, block: AttentionBlock) -> None:
+        if self.received is None:
+            shape = (*block.weights.shape[:2], len(self.queries))
+            self.received = torch.zeros(shape, dtype=torch.float64, device=block.weights.device)
+        self.received[..., : block.stop] += block.weights.sum(2, dtype=torch.float64)
+        if block.stop < len(self.queries):
+            return
+        place = (block.samples[:, None], block.layer, block.heads.cpu()[None, :])
+        for norm, order in NORMS.items():
+            norms = block.values.double().norm(p=order, dim=-1)  # (B, H, L)
+            contribution = (self.received * norms).cpu() / self.queries
+            self.result.first[norm][place] = contribution[..., 0]
+            self.result.other[norm][place] = contribution[..., 1:].mean(-1)
+        self.received = None
+
+
+def token_contributions(
+    model: PreTrainedModel, input_ids: Tensor, batch_size: int = 1, progress: Progress = None
+) -> Contributions:
+    """Measure, per window and head, what the first and the other tokens contribute (section 4.4: 512 windows of 256
+    tokens).
+
+    The contribution of token i is the mean of A[t, i] * ||v_i||_p over the queries t >= i, which are those that see
+    it; p is 1 or 2. `other` is its mean over the tokens i >= 1.
+
+    Args:
+        model: causal language model, see `watch_attention`.
+        input_ids: (samples, tokens) without padding.
+        batch_size: samples in one forward pass.
+        progress: called with (samples done, samples).
+
+    Raises:
+        ValueError: fewer than 2 tokens, or a model that cannot be watched.
+    """
+    _unpadded(input_ids, minimum=2)
+    samples, tokens = input_ids.shape
+    sums = _ContributionSums(samples, model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
+    watch_attention(model, input_ids, sums, batch_size=batch_size, progress=progress)
+    return sums.result
+
+
+def _mean_interval(values: Tensor) -> tuple[float, float]:
+    """95 % confidence interval of the mean over windows, each window one observation (Student's t)."""
+    windows = values.numpy()
+    half = stats.t.ppf(0.975, len(windows) - 1) * windows.std(ddof=1) / len(windows) ** 0.5
+    return windows.mean() - half, windows.mean() + half
+
+
+def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
+    """Summarise contributions: the rows of contribution.csv (Table 5).
+
+    Two intervals, because the paper's "95 % CI" reaches below zero for quantities that cannot be negative and whose
+    mean over 512 windows is far better known: only a spread of the values looks like that. "mean" is the 95 %
+    confidence interval of the mean over windows; "spread" is mean +- 1.96 standard deviations over all (window,
+    layer, head). `p_value` is that of a paired t-test over windows, first against other tokens, two-sided.
+
+    Returns:
+        model, norm ("l1", "l2"), tokens ("first", "other"), interval ("mean", "spread"), mean, low, high, samples
+        (windows), p_value (the same for both kinds of tokens).
+
+    Raises:
+        ValueError: fewer than 2 windows.
+    """
+    rows = []
+    for norm in NORMS:
+        kinds = {"first": contributions.first[norm], "other": contributions.other[norm]}
+        per_window = {tokens: values.flatten(1).nanmean(1) for tokens, values in kinds.items()}
+        samples = len(per_window["first"])
+        if samples < 2:
+            raise ValueError(f"an interval over windows needs at least 2 of them, got {samples}")
+        p_value = float(stats.ttest_rel(per_window["first"].numpy(), per_window["other"].numpy()).pvalue)
+        for tokens, values in kinds.items():
+            flat = values[~values.isnan()]
+            mean, half = float(flat.mean()), NORMAL_95 * float(flat.std())
+            intervals = {"mean": _mean_interval(per_window[tokens]), "spread": (mean - half, mean + half)}
+            rows += [
+                (name, norm, tokens, interval, mean, low, high, samples, p_value)
+                for interval, (low, high) in intervals.items()
+            ]
+    columns = ["model", "norm", "tokens", "interval", "mean", "low", "high", "samples", "p_value"]
+    return pd.DataFrame(rows, columns=columns)

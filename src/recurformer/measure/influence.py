@@ -1,0 +1,200 @@
+"""How much each earlier token influences one query: through an attention head, and through the Mamba block that
+replaced it.
+
+Figure 1 draws this as a schematic; here both halves are measured. The S6 recurrence is linear in its input, so its
+output is exactly an attention-like sum (Ali et al. 2024, arXiv 2403.01590, write Mamba in this form):
+
+    y[t, d] = sum_{s <= t} M[t, s, d] u[s, d] + D[d] u[t, d]
+    M[t, s, d] = sum_n C[t, n] exp(A[d, n] (delta[s+1, d] + ... + delta[t, d])) delta[s, d] B[s, n]
+"""
+
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.select import ra_i_scores
+from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+
+ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of its layer
+
+
+def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, query: int) -> Tensor:
+    """The row t = `query` of M: what the scan's output at t takes of each input, without the skip weight D.
+
+    Args:
+        delta: step sizes after bias and softplus (B, D, L).
+        A: state transition (D, N), negative.
+        B: input matrix of every step (B, N, L).
+        C: output matrix of every step (B, N, L).
+        query: t.
+
+    Returns:
+        (B, D, t + 1).
+    """
+    delta, B = delta[..., : query + 1], B[..., : query + 1]
+    elapsed = delta.cumsum(-1)
+    since = elapsed[..., -1:] - elapsed  # delta[s+1] + ... + delta[t], (B, D, t + 1)
+    decay = torch.exp(A[None, :, :, None] * since.unsqueeze(2))  # (B, D, N, t + 1)
+    gates = C[..., query : query + 1] * B  # (B, N, t + 1)
+    return (decay * gates.unsqueeze(1)).sum(2) * delta
+
+
+class _ScanInputs:
+    """What a Mamba block's `x_proj` reads and gives, from which the scan's arguments follow."""
+
+    def __init__(self, block: Any):
+        self.block = block
+        self.inputs: Tensor | None = None  # u, (B, L, D)
+        self.projected: Tensor | None = None  # step sizes in low rank, B and C, (B, L, rank + 2 N)
+
+    def __call__(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.inputs, self.projected = args[0], output
+
+    def arguments(self) -> dict[str, Tensor]:
+        """u, delta (after softplus), A, B, C, D in float64, in `selective_scan`'s layout."""
+        assert self.inputs is not None and self.projected is not None
+        width = self.block.A_log.shape[1]
+        rank = self.projected.shape[-1] - 2 * width
+        steps, B, C = self.projected.split([rank, width, width], -1)
+        delta = F.softplus(self.block.dt_proj(steps).double())
+        return {
+            "u": self.inputs.double().transpose(1, 2),
+            "delta": delta.transpose(1, 2),
+            "A": -torch.exp(self.block.A_log.double()),
+            "B": B.double().transpose(1, 2),
+            "C": C.double().transpose(1, 2),
+            "D": self.block.D.double(),
+        }
+
+
+@torch.no_grad()
+def scan_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
+    """Run a converted model and return what the scan of one layer's Mamba block reads, in float64.
+
+    Returns:
+        u and delta (after softplus) (B, D, L), A (D, N), B and C (B, N, L), D (D,).
+
+    Raises:
+        ValueError: the layer has no Mamba block.
+    """
+    base: Any = model.base_model
+    block = getattr(base.layers[layer].self_attn, "mamba", None)
+    if block is None:
+        raise ValueError(f"layer {layer} has no Mamba block: none of its heads was replaced")
+    inputs = _ScanInputs(block)
+    handle = block.x_proj.register_forward_hook(inputs)
+    training = model.training
+    model.eval()
+    try:
+        base(input_ids.to(model.device), use_cache=False)
+        return inputs.arguments()
+    finally:
+        handle.remove()
+        model.train(training)
+
+
+def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
+    """Share of each token in what one layer's Mamba block reads at position `query`, (query + 1,), summing to 1.
+
+    |M[query, s, d]| is averaged over the channels d and the samples, then normalised over s.
+
+    Raises:
+        ValueError: the layer has no Mamba block, or `query` is outside the input.
+    """
+    _check_query(input_ids, query)
+    arguments = scan_arguments(model, input_ids, layer)
+    delta, A, B, C = (arguments[name] for name in ("delta", "A", "B", "C"))
+    weights = unrolled_weights(delta, A, B, C, query).abs().mean((0, 1))
+    return (weights / weights.sum()).cpu()
+
+
+def attention_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, head: int, query: int) -> Tensor:
+    """Attention weights of one head at position `query`, averaged over the samples, (query + 1,), summing to 1.
+
+    Raises:
+        ValueError: the head does not attend, or `query` is outside the input.
+    """
+    _check_query(input_ids, query)
+    rows: list[Tensor] = []
+
+    def keep_row(block: AttentionBlock) -> None:
+        if block.layer == layer and block.start <= query < block.stop and head in block.heads.tolist():
+            place = block.heads.tolist().index(head)
+            rows.append(block.weights[:, place, query - block.start, : query + 1].double().cpu())
+
+    watch_attention(model, input_ids, keep_row)
+    if not rows:
+        raise ValueError(f"layer {layer} head {head} does not attend in {type(model).__name__}")
+    return torch.cat(rows).mean(0)
+
+
+def _check_query(input_ids: Tensor, query: int) -> None:
+    check_batch(input_ids)
+    if not 0 <= query < input_ids.shape[1]:
+        raise ValueError(f"query={query} is outside the {input_ids.shape[1]} tokens of a sample")
+
+
+def replaced_example(profile: HeadProfile, recurrent_heads: list[list[int]]) -> tuple[int, int]:
+    """The replaced head with the highest RA-I, ties broken by mean recency ratio, then by index: (layer, head).
+
+    Raises:
+        ValueError: no head is replaced.
+    """
+    replaced = [(layer, head) for layer, heads in enumerate(recurrent_heads) for head in heads]
+    if not replaced:
+        raise ValueError("no head of the converted model is replaced: convert with beta > 0")
+    scores = ra_i_scores(profile)
+    return max(replaced, key=lambda place: float(scores[place]))
+
+
+def measure_influence(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    input_ids: Tensor,
+    profile: HeadProfile,
+    name: str,
+    query: int | None = None,
+) -> pd.DataFrame:
+    """Compare a recency-aware head with the Mamba block that replaced it: the rows of influence.parquet (Figure 1).
+
+    Args:
+        original: the model before conversion; the attention row is its.
+        converted: the converted and trained model.
+        input_ids: (samples, tokens) without padding; weights are averaged over the samples.
+        profile: recency ratios of `original`; the example is `replaced_example`.
+        name: written to the column `model`.
+        query: position of the query token; the last one when absent.
+
+    Returns:
+        model, mixer ("attention", "mamba"), layer, head (-1 for the Mamba block, which serves all replaced heads of the
+        layer), query, key, weight (summing to 1 for each mixer).
+
+    Raises:
+        ValueError: no head is replaced, or `query` is outside the input.
+    """
+    layer, head = replaced_example(profile, getattr(converted.config, "recurrent_heads", None) or [])
+    position = input_ids.shape[-1] - 1 if query is None else query
+    weights = {
+        ("attention", head): attention_influence(original, input_ids, layer, head, position),
+        ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
+    }
+    frames = [
+        pd.DataFrame(
+            {
+                "model": name,
+                "mixer": mixer,
+                "layer": layer,
+                "head": index,
+                "query": position,
+                "key": range(position + 1),
+                "weight": row.numpy(),
+            }
+        )
+        for (mixer, index), row in weights.items()
+    ]
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,148 @@
+"""One layer's self-attention after conversion: retained heads attend, replaced heads' values pass through Mamba."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+from transformers import initialization as init
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager_attention_forward
+
+from .layout import HeadLayout, head_layout
+from .mamba import MambaBlock
+
+# Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
+BROADCASTING_ATTENTION = frozenset({"eager", "sdpa"})
+
+
+class RecurFormerAttention(nn.Module):
+    """Self-attention of the retained heads in parallel with one Mamba block over the replaced heads (Algorithm 1).
+
+    Queries and keys are projected for retained heads only, values for all. The output projection's columns are ordered
+    [retained heads | replaced heads], so that the concatenation of Algorithm 1 needs no gather.
+
+    Args:
+        base: the stock attention module that this one stands in for (its biases and scaling are taken over).
+        config: a RecurFormer config.
+        layer_index: the layer's place.
+    """
+
+    replaced_values: Tensor  # places among the value heads of the replaced query heads
+    retained_values: Tensor  # the same of the retained query heads; only when query groups are ragged
+    padded_positions: Tensor  # retained query heads in groups padded to one size; only when query groups are ragged
+
+    def __init__(self, base: Any, config: Any, layer_index: int):
+        super().__init__()
+        self.config, self.layer_idx, self.is_causal = config, layer_index, True
+        self.head_dim, self.scaling, self.attention_dropout = base.head_dim, base.scaling, base.attention_dropout
+        self.layout = head_layout(
+            config.recurrent_heads[layer_index], config.num_attention_heads, config.num_key_value_heads
+        )
+        sizes = self.layout.group_sizes
+        self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
+        hidden, dim = config.hidden_size, self.head_dim
+
+        def heads_like(stock: nn.Linear, heads: int) -> nn.Linear:
+            return nn.Linear(hidden, heads * dim, bias=stock.bias is not None)
+
+        if self.layout.retained:
+            self.q_proj = heads_like(base.q_proj, len(self.layout.retained))
+            self.k_proj = heads_like(base.k_proj, self.layout.attended_kv_heads)
+        self.v_proj = heads_like(base.v_proj, len(self.layout.kv_heads))
+        self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
+        self.mamba = MambaBlock(
+            len(self.layout.replaced) * dim,
+            d_state=config.mamba_d_state,
+            d_conv=config.mamba_d_conv,
+            expand=config.mamba_expand,
+            dt_rank=config.mamba_dt_rank,
+            layer_index=layer_index,
+        )
+        # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
+        self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
+        for name, positions in self._positions().items():
+            self.register_buffer(name, torch.tensor(positions, dtype=torch.long), persistent=False)
+
+    def _positions(self) -> dict[str, list[int]]:
+        layout: HeadLayout = self.layout
+        positions = {"replaced_values": layout.value_head_of_replaced}
+        if layout.ragged:
+            positions |= {
+                "retained_values": layout.value_head_of_retained,
+                "padded_positions": layout.padded_position_of_retained,
+            }
+        return positions
+
+    def init_weights(self) -> None:
+        """Refill the index buffers, which no checkpoint carries (the meta device leaves them without values)."""
+        for name, positions in self._positions().items():
+            init.copy_(getattr(self, name), torch.tensor(positions, dtype=torch.long))
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        recurrent_mask: Tensor | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mix (B, L, hidden) along L.
+
+        Args:
+            hidden_states: inputs (B, L, hidden).
+            position_embeddings: cosines and sines of the rotary embedding.
+            attention_mask: what the configured attention function takes, or None.
+            past_key_values: the cache; holds keys and values of attended KV heads, convolution and recurrent state.
+            recurrent_mask: padding mask (B, L) of these tokens or None.
+            **kwargs: handed on to the attention function.
+
+        Returns:
+            outputs (B, L, hidden), and the retained heads' attention weights if the attention function gives them.
+        """
+        shape = hidden_states.shape[:-1]
+        values = self.v_proj(hidden_states).view(*shape, -1, self.head_dim)  # (B, L, KV heads, head_dim)
+        mixed, weights = [], None
+        if self.layout.retained:
+            query = self.q_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)  # (B, H, L, head_dim)
+            key = self.k_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)
+            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+            value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
+            if past_key_values is not None:
+                key, value = past_key_values.update(key, value, self.layer_idx)
+            output, weights = self._attend(query, key, value, attention_mask, **kwargs)
+            mixed.append(output.reshape(*shape, -1))
+        elif self.counts_tokens and past_key_values is not None:
+            tick = values[:, :, :1, :1].transpose(1, 2)
+            past_key_values.update(tick, tick, self.layer_idx)
+        replaced = values.index_select(2, self.replaced_values).flatten(2)
+        mixed.append(self.mamba(replaced, past_key_values, recurrent_mask))
+        return self.o_proj(torch.cat(mixed, -1)), weights
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend with the retained heads; returns (B, L, H, head_dim) and weights (B, H, L, keys) or None.
+
+        Query groups of unequal size: a decode step pads every group with zero queries and lets the group be the query
+        axis, so that the cached keys are not copied at every step; longer inputs gather the keys of each query head.
+        """
+        implementation = self.config._attn_implementation
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        kwargs |= {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
+        if not self.layout.ragged:
+            return attend(self, query, key, value, attention_mask, **kwargs)
+        if query.shape[2] != 1 or implementation not in BROADCASTING_ATTENTION:
+            key, value = key.index_select(1, self.retained_values), value.index_select(1, self.retained_values)
+            return attend(self, query, key, value, attention_mask, **kwargs)
+        batch, groups, width = len(query), self.layout.attended_kv_heads, max(self.layout.group_sizes)
+        padded = query.new_zeros(batch, groups * width, self.head_dim).index_copy(
+            1, self.padded_positions, query.squeeze(2)
+        )
+        padded = padded.view(batch, groups, width, self.head_dim)
+        output, weights = attend(self, padded, key, value, attention_mask, is_causal=False, **kwargs)
+        output = output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
+        if weights is not None:
+            weights = weights.flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(2)
+        return output, weights

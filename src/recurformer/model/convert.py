@@ -1,0 +1,179 @@
+"""Conversion: a pretrained causal language model in, the same model with some heads replaced by Mamba blocks out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from .config import MODEL_TYPE_PREFIX
+from .layout import check_heads, head_layout
+from .modeling import BACKBONES
+
+# of the base's config; the converted one has its own, and its weights are ordinary floating-point numbers
+NOT_INHERITED = (
+    "architectures",
+    "auto_map",
+    "layer_types",
+    "model_type",
+    "quantization_config",
+    "transformers_version",
+)
+
+
+def _head_rows(heads: Sequence[int], head_dim: int) -> list[int]:
+    return [head * head_dim + row for head in heads for row in range(head_dim)]
+
+
+def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
+    """Return a stock state dict as a converted model's, without the Mamba blocks' parameters.
+
+    Rows of the query, key and value projections are taken by head (the keys of fully replaced KV heads vanish); columns
+    of the output projection are ordered [retained | replaced].
+
+    Args:
+        state: state dict of the stock model; not modified.
+        config: the RecurFormer config, which names the replaced heads.
+    """
+    state = dict(state)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for index, replaced in enumerate(config.recurrent_heads):
+        if not replaced:
+            continue
+        layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
+        kept = {"q": layout.retained, "k": layout.kv_heads[: layout.attended_kv_heads], "v": layout.kv_heads}
+        prefix = f"model.layers.{index}.self_attn."
+        for projection, heads in kept.items():
+            for part in ("weight", "bias"):
+                stock = state.pop(f"{prefix}{projection}_proj.{part}", None)
+                if stock is not None and heads:
+                    state[f"{prefix}{projection}_proj.{part}"] = stock[_head_rows(heads, head_dim)]
+        columns = _head_rows([*layout.retained, *layout.replaced], head_dim)
+        state[f"{prefix}o_proj.weight"] = state[f"{prefix}o_proj.weight"][:, columns].contiguous()
+    return state
+
+
+def _converted_class(model: PreTrainedModel) -> type[Any]:
+    kind = model.config.model_type
+    if kind.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError(
+            f"the model is a converted one already ({kind}): convert its original with all heads to be replaced"
+        )
+    converted = BACKBONES.get(kind)
+    if converted is None:
+        raise ValueError(f"model type {kind!r} is not supported; supported are {', '.join(sorted(BACKBONES))}")
+    if not isinstance(model, converted.base_class):
+        raise ValueError(
+            f"{type(model).__name__} has no language-model head: convert needs a {converted.base_class.__name__}"
+        )
+    return converted
+
+
+def _check_weights(model: PreTrainedModel) -> bool:
+    """Return whether the whole model is on the meta device; refuse weights that cannot be sliced by head."""
+    parameters = list(model.parameters())
+    quantized = [p.dtype for p in parameters if not p.is_floating_point()]
+    if quantized:
+        raise ValueError(
+            f"the model has weights of type {quantized[0]}: load it without quantization before converting"
+        )
+    on_meta = {p.is_meta for p in parameters}
+    if len(on_meta) > 1:
+        raise ValueError(
+            "some of the model's weights are offloaded: load it on one device (or all on meta) before converting"
+        )
+    devices = {str(p.device) for p in parameters}
+    if len(devices) > 1:
+        raise ValueError(
+            f"the model's weights lie on several devices ({', '.join(sorted(devices))}): convert it on one"
+        )
+    return on_meta == {True}
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Silence the progress bar and the warning that the Mamba blocks are newly initialised: they are meant to be."""
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
+
+
+def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedModel) -> PreTrainedModel:
+    state = {name: tensor.clone() for name, tensor in split_weights(model.state_dict(), config).items()}
+    with _without_load_report():
+        loaded: Any = converted.from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=model.dtype,
+            attn_implementation=model.config._attn_implementation,
+            output_loading_info=True,
+        )
+    new, info = loaded
+    wrong = [name for name in info["missing_keys"] if ".mamba." not in name] + list(info["unexpected_keys"])
+    if wrong:
+        raise ValueError(f"the model's weights do not fit {type(model).__name__}: {', '.join(sorted(wrong))}")
+    return new.to(model.device)
+
+
+def convert(
+    model: PreTrainedModel,
+    heads: Sequence[Iterable[int]],
+    d_state: int = 16,
+    d_conv: int = 4,
+    expand: int = 2,
+    dt_rank: int = 256,
+) -> PreTrainedModel:
+    """Replace attention heads by one Mamba block per layer (RecurFormer, Algorithm 1; sizes of the paper's appendix).
+
+    The given model is left as it is and shares no weights with the new one, whose Mamba blocks are initialised from
+    torch's global random state. A model on the meta device gives one on the meta device (shapes only).
+
+    Args:
+        model: a Llama, Mistral or Qwen2 causal language model.
+        heads: for every layer the replaced query heads; none and all are ordinary cases.
+        d_state: states per channel.
+        d_conv: taps of the convolution.
+        expand: channels per input feature.
+        dt_rank: rank of the step-size projection.
+
+    Returns:
+        the converted model: same dtype, device, training mode and generation config.
+
+    Raises:
+        ValueError: wrong heads, a model that is converted already, of another type, quantized, or partly offloaded.
+    """
+    converted = _converted_class(model)
+    on_meta = _check_weights(model)
+    base = model.config
+    settings = {key: value for key, value in base.to_dict().items() if key not in NOT_INHERITED}
+    config = converted.config_class(
+        **settings,
+        recurrent_heads=check_heads(heads, base.num_hidden_layers, base.num_attention_heads),
+        mamba_d_state=d_state,
+        mamba_d_conv=d_conv,
+        mamba_expand=expand,
+        mamba_dt_rank=dt_rank,
+    )
+    if on_meta:
+        with torch.device("meta"):
+            new = converted._from_config(config, dtype=model.dtype, attn_implementation=base._attn_implementation)
+    else:
+        new = _build(converted, config, model)
+    stock_buffers = dict(model.named_buffers())
+    for name, buffer in new.named_buffers():  # the rotary frequencies as the model has them, whatever it was cast to
+        if name in stock_buffers:
+            buffer.data = stock_buffers[name].clone()
+    new.config._name_or_path = ""
+    new.generation_config = deepcopy(model.generation_config)
+    return new.train(model.training)

@@ -1,0 +1,97 @@
+"""Which heads of a layer attend, which are replaced, and where each one's keys and values lie."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+
+def check_heads(heads: Sequence[Iterable[Any]], layers: int, query_heads: int) -> list[list[int]]:
+    """Return the replaced query heads of every layer as sorted lists of ints.
+
+    Raises:
+        ValueError: the number of layers differs, or a head is out of range or named twice.
+    """
+    if len(heads) != layers:
+        raise ValueError(
+            f"heads names {len(heads)} layers, but the model has {layers}: give one list of query heads per layer"
+        )
+    checked = []
+    for index, layer in enumerate(heads):
+        try:
+            numbers = sorted(operator.index(head) for head in layer)
+        except TypeError:
+            raise ValueError(f"heads[{index}]={layer!r} must be a list of query head numbers") from None
+        wrong = [head for head in numbers if not 0 <= head < query_heads]
+        if wrong:
+            raise ValueError(
+                f"heads[{index}] names head {wrong[0]}, but the layer's query heads are 0 to {query_heads - 1}"
+            )
+        twice = [head for head, following in pairwise(numbers) if head == following]
+        if twice:
+            raise ValueError(f"heads[{index}] names head {twice[0]} twice: name every replaced query head once")
+        checked.append(numbers)
+    return checked
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Order of one layer's heads. A KV head is kept, with its keys, while one of its query heads still attends.
+
+    Attributes:
+        retained: query heads that attend, in order.
+        replaced: query heads whose value states pass through the Mamba block, in order.
+        kv_heads: KV heads in the order of the value projection's rows: first those that keep their keys.
+        attended_kv_heads: how many of `kv_heads` keep their keys and enter the cache.
+        group_sizes: retained query heads of every attended KV head; ragged when head replacement splits a group (GQA).
+    """
+
+    retained: tuple[int, ...]
+    replaced: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    attended_kv_heads: int
+    group_sizes: tuple[int, ...]
+    queries_per_kv_head: int
+
+    @property
+    def ragged(self) -> bool:
+        """Whether attended KV heads serve different numbers of query heads."""
+        return len(set(self.group_sizes)) > 1
+
+    @property
+    def value_head_of_retained(self) -> list[int]:
+        """Position in `kv_heads` that every retained query head reads."""
+        return self._positions(self.retained)
+
+    @property
+    def value_head_of_replaced(self) -> list[int]:
+        """Position in `kv_heads` that every replaced query head reads."""
+        return self._positions(self.replaced)
+
+    @property
+    def padded_position_of_retained(self) -> list[int]:
+        """Position of every retained query head when each group is padded to the largest one."""
+        width = max(self.group_sizes, default=0)
+        return [group * width + member for group, size in enumerate(self.group_sizes) for member in range(size)]
+
+    def _positions(self, heads: Sequence[int]) -> list[int]:
+        position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}
+        return [position[head // self.queries_per_kv_head] for head in heads]
+
+
+def head_layout(replaced: Sequence[int], query_heads: int, kv_heads: int) -> HeadLayout:
+    """Lay out a layer whose query heads `replaced` (checked) are replaced."""
+    group = query_heads // kv_heads
+    gone = set(replaced)
+    retained = tuple(head for head in range(query_heads) if head not in gone)
+    attended = sorted({head // group for head in retained})
+    value_only = sorted({head // group for head in gone} - set(attended))
+    return HeadLayout(
+        retained=retained,
+        replaced=tuple(sorted(gone)),
+        kv_heads=(*attended, *value_only),
+        attended_kv_heads=len(attended),
+        group_sizes=tuple(sum(head // group == kv_head for head in retained) for kv_head in attended),
+        queries_per_kv_head=group,
+    )

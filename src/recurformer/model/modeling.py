@@ -1,0 +1,214 @@
+"""The converted models: the library's own backbone classes with `RecurFormerAttention` in layers with replaced heads.
+
+Importing this module registers them with the auto classes. A further Llama-shaped backbone is one `define_config` line
+in config.py and one `define` line here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    LlamaForCausalLM,
+    LlamaModel,
+    MistralForCausalLM,
+    MistralModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen2Model,
+)
+from transformers.masking_utils import create_causal_mask, create_recurrent_attention_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention import RecurFormerAttention
+from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
+from .mamba import MambaBlock
+
+_Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use
+
+PACKING_ARGUMENTS = ("cu_seq_lens_q", "seq_idx")
+PACKING_REFUSED = (
+    "packed sequences (position_ids that restart) are not supported: a Mamba block would carry its state from one into"
+    " the next; give one sequence per row with an attention_mask"
+)
+
+
+def _refuse_packing(attention_mask: Tensor | Mapping | None, position_ids: Tensor | None, arguments: Mapping) -> None:
+    if any(arguments.get(name) is not None for name in PACKING_ARGUMENTS):
+        raise ValueError(PACKING_REFUSED)
+    # beside a padding mask restarting positions are those of padding tokens (generate() counts so)
+    if attention_mask is not None or position_ids is None or position_ids.shape[-1] == 1 or position_ids.is_meta:
+        return
+    consecutive = (position_ids.diff(dim=-1) == 1).all()
+    if torch.compiler.is_compiling():
+        torch._assert_async(consecutive, PACKING_REFUSED)
+    elif not consecutive:
+        raise ValueError(PACKING_REFUSED)
+
+
+class RecurFormerPreTrainedMixin(_Backbone):
+    """What base model and language model share."""
+
+    _is_stateful = True  # a recurrent state cannot be rolled back: the library then refuses assisted decoding
+    _can_compile_fullgraph = True
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """Load as the library does; damaged weight files are reported by name of the checkpoint.
+
+        Raises:
+            ValueError: a safetensors file is corrupt or truncated.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: a safetensors file is corrupt or incomplete ({error}); copy it again"
+            ) from error
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, (MambaBlock, RecurFormerAttention)):
+            module.init_weights()
+
+
+class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
+    """The backbone without language-model head."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        for index, layer in enumerate(self.layers):
+            if config.recurrent_heads[index]:
+                layer.self_attn = RecurFormerAttention(layer.self_attn, config, index)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | Mapping[str, Tensor | None] | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPast:
+        """Run the layers; arguments as of the library's models.
+
+        Args:
+            input_ids: tokens (B, L); or give `inputs_embeds` (B, L, hidden).
+            attention_mask: padding mask (B, tokens so far), or the masks by kind that generate() prepares.
+            position_ids: positions (B, L) or (1, L); counted on from the cache by default.
+            past_key_values: a cache made for this config, e.g. `DynamicCache(config=model.config)`.
+            inputs_embeds: see `input_ids`.
+            use_cache: whether to make and return a cache.
+            **kwargs: handed on to the layers and the attention function.
+
+        Raises:
+            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if any(self.config.recurrent_heads):
+            _refuse_packing(attention_mask, position_ids, kwargs)
+            if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
+                raise ValueError(
+                    f"attention_mask has {attention_mask.dim()} dimensions: Mamba blocks need the mask (batch, tokens)"
+                )
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        if position_ids is None:
+            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = (torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + seen).unsqueeze(0)
+        if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
+            masks: Mapping[str, Any] = attention_mask
+        else:
+            arguments = {
+                "config": self.config,
+                "inputs_embeds": inputs_embeds,
+                "attention_mask": attention_mask,
+                "past_key_values": past_key_values,
+                "position_ids": position_ids,
+            }
+            masks = {
+                "full_attention": create_causal_mask(**arguments),
+                "linear_attention": create_recurrent_attention_mask(**arguments),
+            }
+        hidden_states = inputs_embeds
+        position_embeddings = self.rotary_emb(hidden_states, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                attention_mask=masks.get("full_attention"),
+                recurrent_mask=masks.get("linear_attention"),
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                position_embeddings=position_embeddings,
+                **kwargs,
+            )
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+        )
+
+
+class RecurFormerForCausalLMMixin(RecurFormerPreTrainedMixin):
+    """The language model; `base_class` is the stock class that it is converted from."""
+
+    model_class: type[PreTrainedModel]
+    base_class: type[PreTrainedModel]
+
+    def __init__(self, config: PreTrainedConfig):
+        PreTrainedModel.__init__(self, config)  # the stock __init__ would build the whole attention a second time
+        self.model = self.model_class(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+
+BACKBONES: dict[str, type[Any]] = {}
+"""Language-model classes by the model type of the backbone that they are converted from."""
+
+
+def define(
+    name: str, config: type[PreTrainedConfig], base_model: type[Any], base_lm: type[Any]
+) -> tuple[type[Any], type[Any]]:
+    """Return the RecurFormer model and language model over the stock classes, registered with the auto classes."""
+    records = dict(base_model._can_record_outputs)
+    records["attentions"] = [records["attentions"], RecurFormerAttention]
+    module = {"__module__": __name__, "config_class": config}
+    model = type(
+        f"RecurFormer{name}Model", (RecurFormerModelMixin, base_model), {**module, "_can_record_outputs": records}
+    )
+    language_model = type(
+        f"RecurFormer{name}ForCausalLM",
+        (RecurFormerForCausalLMMixin, base_lm),
+        {**module, "model_class": model, "base_class": base_lm},
+    )
+    AutoModel.register(config, model, exist_ok=True)
+    AutoModelForCausalLM.register(config, language_model, exist_ok=True)
+    BACKBONES[base_lm.config_class.model_type] = language_model
+    return model, language_model
+
+
+RecurFormerLlamaModel, RecurFormerLlamaForCausalLM = define(
+    "Llama", RecurFormerLlamaConfig, LlamaModel, LlamaForCausalLM
+)
+RecurFormerMistralModel, RecurFormerMistralForCausalLM = define(
+    "Mistral", RecurFormerMistralConfig, MistralModel, MistralForCausalLM
+)
+RecurFormerQwen2Model, RecurFormerQwen2ForCausalLM = define(
+    "Qwen2", RecurFormerQwen2Config, Qwen2Model, Qwen2ForCausalLM
+)

@@ -1,0 +1,152 @@
+"""How far two results trees agree: a reference run against one's own, measurement by measurement."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+KEY_COLUMNS = frozenset(
+    (
+        "sample",
+        "layer",
+        "head",
+        "query",
+        "key",
+        "beta",
+        "length",
+        "seed",
+        "learning_rate",
+        "pairs",
+        "article",
+        "hops",
+        "step",
+    )
+)
+"""Numeric columns that say what was measured; every column of texts does so too. All other numbers are measurements."""
+COLUMNS = [
+    "file", "status", "column", "rows", "unmatched", "largest_difference", "largest_relative", "differing",
+    "equal_share",
+]  # fmt: skip
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder to compare")
+    found = (path for path in folder.rglob("*") if path.suffix in READERS and path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        return READERS[path.suffix](path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
+
+
+def _keyed(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Index the rows by their keys; rows with the same keys are numbered, so that the first meets the first."""
+    keyed = frame[keys].astype(object).where(frame[keys].notna(), "")
+    # Numbers go through text: 0.9 and 0.90, 1 and 1.0 are the same key.
+    texts = keyed.map(lambda cell: f"{cell:.10g}" if isinstance(cell, int | float) else str(cell))
+    number = texts.groupby(keys).cumcount() if keys else pd.Series(range(len(frame)), index=frame.index)
+    return frame.set_index(pd.MultiIndex.from_frame(texts.assign(occurrence=number)))
+
+
+def _is_measurement(frame: pd.DataFrame, column: str) -> bool:
+    numeric = pd.api.types.is_numeric_dtype(frame[column]) and not pd.api.types.is_bool_dtype(frame[column])
+    return numeric and column not in KEY_COLUMNS
+
+
+def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """Largest differences of two columns of numbers; two missing values agree, one missing value does not."""
+    both_missing = np.isnan(ours) & np.isnan(theirs)
+    one_missing = np.isnan(ours) ^ np.isnan(theirs)
+    with np.errstate(invalid="ignore"):
+        difference = np.where(ours == theirs, 0.0, np.abs(ours - theirs))  # equal infinities differ by nothing
+    scale = np.maximum(np.abs(ours), np.abs(theirs))
+    relative = np.divide(difference, scale, out=np.zeros_like(difference), where=(difference > 0) & np.isfinite(scale))
+    relative[np.isinf(difference)] = np.inf
+    known = ~(both_missing | one_missing)
+    same = both_missing | (known & (difference == 0))
+    return {
+        "largest_difference": float(difference[known].max(initial=0.0)),
+        "largest_relative": float(relative[known].max(initial=0.0)),
+        "differing": int((~same).sum()),
+        "equal_share": float(same.mean()) if len(same) else 1.0,
+    }
+
+
+def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> list[dict[str, object]]:
+    """One row for each column of measurements, and one for each column that only one of the files has."""
+    shared = [column for column in recorded.columns if column in results.columns]
+    # A column without any number is read as text in one file and as numbers in the other: either reading suffices.
+    measured = [c for c in shared if _is_measurement(recorded, c) or _is_measurement(results, c)]
+    keys = [column for column in shared if column not in measured]
+    ours, theirs = _keyed(results, keys), _keyed(recorded, keys)
+    common = theirs.index.intersection(ours.index)
+    facts = {"file": name, "rows": len(common), "unmatched": len(ours) + len(theirs) - 2 * len(common)}
+    rows: list[dict[str, object]] = []
+    for column in measured:
+        numbers = [
+            pd.to_numeric(frame.loc[common, column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+            for frame in (ours, theirs)
+        ]
+        rows.append({**facts, "status": "compared", "column": column, **_compare_column(*numbers)})
+    if not measured:
+        rows.append({**facts, "status": "compared", "column": ""})
+    for frame, other, status in ((recorded, results, "column missing"), (results, recorded, "column extra")):
+        rows += [{"file": name, "status": status, "column": c} for c in frame.columns if c not in other.columns]
+    return rows
+
+
+def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
+    """Compare every CSV and Parquet file, measurements and tables, that lies below both folders under the same path.
+
+    Rows are matched by their keys: the columns of texts and those in `KEY_COLUMNS`.
+
+    Args:
+        recorded_dir: the reference run.
+        results_dir: the run to compare with it.
+
+    Returns:
+        One row for each file and column of measurements: file, status ("compared"; "missing": only in the reference,
+        "extra": only in results; "column missing", "column extra" likewise), column, rows (matched), unmatched (rows of
+        either side without a partner), largest_difference, largest_relative (over the larger of the two absolute
+        values), differing (matched rows that are not equal), equal_share (of the matched rows).
+
+    Raises:
+        ValueError: a folder is missing, a file is unreadable, or neither folder holds any.
+    """
+    recorded, results = _files(Path(recorded_dir)), _files(Path(results_dir))
+    if not recorded and not results:
+        raise ValueError(f"{recorded_dir} and {results_dir} hold no {' or '.join(READERS)} file")
+    rows: list[dict[str, object]] = []
+    for name in sorted({*recorded, *results}):
+        if name in recorded and name in results:
+            rows += _compare_file(name, _read(recorded[name]), _read(results[name]))
+        else:
+            rows.append({"file": name, "status": "missing" if name in recorded else "extra"})
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    counts = ["rows", "unmatched", "differing"]
+    return frame.astype(dict.fromkeys(counts, "Int64"))
+
+
+def summary(comparison: pd.DataFrame) -> str:
+    """A comparison in Markdown: the counts, the files that are on one side only, and the columns that differ."""
+    compared = comparison[comparison["status"] == "compared"]
+    equal = compared["differing"].fillna(0).eq(0) & compared["unmatched"].fillna(0).eq(0)
+    lines = [
+        f"{compared['file'].nunique()} files, {len(compared)} columns compared: {int(equal.sum())} equal, "
+        f"{int((~equal).sum())} different."
+    ]
+    for status in ("missing", "extra", "column missing", "column extra"):
+        rows = comparison[comparison["status"] == status]
+        names = [f"{row.file} {row.column}" if status.startswith("column") else row.file for row in rows.itertuples()]
+        if names:
+            lines.append(f"{status} ({len(names)}): {', '.join(map(str, names))}")
+    if not equal.all():
+        different = compared[~equal].sort_values("largest_relative", ascending=False).drop(columns="status")
+        lines.append(different.to_markdown(index=False, floatfmt=".3g"))
+    return "\n\n".join(lines) + "\n"

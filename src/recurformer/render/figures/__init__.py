@@ -1,0 +1,23 @@
+"""The paper's figures: name -> function of measurement frames, whose parameters are named after the kinds it needs."""
+
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from recurformer.render.figures.figure1 import figure1
+from recurformer.render.figures.figure2 import figure2
+from recurformer.render.figures.figure3 import figure3
+from recurformer.render.figures.figure4 import figure4
+from recurformer.render.figures.figure5 import figure5
+from recurformer.render.figures.figure6 import figure6
+
+FIGURES: dict[str, Callable[..., Figure]] = {
+    "figure1": figure1,
+    "figure2": figure2,
+    "figure3": figure3,
+    "figure4": figure4,
+    "figure5": figure5,
+    "figure6": figure6,
+}
+
+__all__ = ["FIGURES"]

@@ -1,0 +1,69 @@
+"""What the renderers expect of each kind of measurement, and the one check that all of them make."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "cache": ("model", "unit", "beta", "length", "ratio"),
+    "pyramidinfer": ("model", "length", "ratio"),
+    "memory": ("model", "beta", "protocol", "l_m", "memory_bytes", "source"),
+    "hashhop": ("model", "beta", "seed", "variant", "sample", "correct", "hops"),
+    "perplexity": ("model", "beta", "seed", "stage", "split", "tokens", "negative_log_likelihood"),
+    "contribution": ("model", "norm", "tokens", "interval", "mean", "low", "high", "samples", "p_value"),
+    "complexity": ("mixer", "phase", "quantity", "length", "bytes"),
+    "sink": ("model", "layer", "head", "quantity", "query", "key", "value", "samples"),
+    "metrics": ("model", "beta", "seed", "step", "loss"),
+    "mqar": ("beta", "learning_rate", "seed", "length", "pairs", "trained_length", "correct", "queries"),
+    "attention_map": ("model", "level", "layer", "head", "ra_i", "query", "key", "weight", "samples"),
+    "profile": ("model", "sample", "layer", "head", "rr", "threshold"),
+    "influence": ("model", "mixer", "layer", "head", "query", "key", "weight"),
+}
+"""Kind of measurement -> the columns that the renderers read."""
+
+
+def require(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Return `frame` when it has rows and the columns of `kind`.
+
+    Raises:
+        ValueError: it is empty or lacks columns; the message names them.
+    """
+    missing = [column for column in COLUMNS[kind] if column not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{kind} measurements lack the column(s) {', '.join(missing)}; needed: {', '.join(COLUMNS[kind])}"
+        )
+    if frame.empty:
+        raise ValueError(f"{kind} measurements have no rows: nothing to render")
+    return frame
+
+
+def require_values(frame: pd.DataFrame, kind: str, column: str, needed: Iterable[str]) -> None:
+    """Check that every needed value occurs in `column`.
+
+    Raises:
+        ValueError: naming the values that do not.
+    """
+    missing = sorted(set(needed) - set(frame[column]))
+    if missing:
+        found = ", ".join(sorted(map(str, frame[column].unique())))
+        raise ValueError(f"{kind} measurements have no row with {column} = {', '.join(missing)} (there are: {found})")
+
+
+def models_in_order(*frames: pd.DataFrame) -> list[str]:
+    """The models of all frames: the paper's backbones first and in its order, the others as they come."""
+    found = dict.fromkeys(model for frame in frames for model in frame["model"].unique())
+    return [model for model in BACKBONE_LABELS if model in found] + [m for m in found if m not in BACKBONE_LABELS]
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows, columns as attributes."""
+    return frame.itertuples(index=False)
+
+
+def groups(frame: pd.DataFrame, keys: str | list[str], sort: bool = False) -> list[tuple[Any, pd.DataFrame]]:
+    """The rows that share a key, key by key; in order of appearance unless `sort` is set. A missing key is a key."""
+    return list(frame.groupby(keys, sort=sort, dropna=False))

@@ -1,0 +1,89 @@
+"""One look for all figures, and files that are the same bytes for the same input."""
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+STYLE_FILE = Path(__file__).with_name("recurformer.mplstyle")
+WIDTH = 7.2
+"""Width of a figure in inches: a page's text width."""
+NOTE_COLOUR = "0.25"
+NOTE_CHARACTERS_PER_INCH = 17
+
+Arguments = ParamSpec("Arguments")
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one of several lines is drawn: it differs from the others in hue, in lightness, in dashes and in marker."""
+
+    colour: str
+    dashes: tuple[float, tuple[float, ...]]
+    marker: str
+
+
+SERIES = (
+    Series("#000000", (0, ()), "o"),
+    Series("#A63C00", (0, (5, 1.5)), "s"),
+    Series("#12306F", (0, (1.5, 1)), "^"),
+    Series("#4FA8DC", (0, (6, 1.5, 1.5, 1.5)), "D"),
+    Series("#0E8F6C", (0, (3, 1, 1, 1, 1, 1)), "v"),
+    Series("#F0B93A", (0, (8, 2)), "P"),
+)
+"""The palette of Okabe and Ito (2008), darkened or lightened until all differ in grey. The first is the
+original model's, wherever there is one."""
+
+
+def series(index: int) -> Series:
+    """The style of the series number `index`; after the last, the first again."""
+    return SERIES[index % len(SERIES)]
+
+
+def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Run a drawing function under the shared style; the caller's matplotlib settings play no part and stay."""
+
+    @wraps(draw)
+    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        with mpl.rc_context():
+            _apply_style()
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as SVG (text as text) or PNG (150 dpi), without date or version: same figure, same bytes.
+
+    Raises:
+        ValueError: another suffix.
+    """
+    path = Path(path)
+    metadata: dict[str, dict[str, str | None]] = {
+        ".svg": {"Date": None, "Creator": None, "Title": str(figure.get_label()) or None},
+        ".png": {"Software": None},
+    }
+    if path.suffix not in metadata:
+        raise ValueError(
+            f"{path}: a figure is written as {', '.join(metadata)}, not {path.suffix or 'without a suffix'}"
+        )
+    with mpl.rc_context():
+        _apply_style()
+        figure.savefig(path, metadata=metadata[path.suffix])
+
+
+def add_note(figure: Figure, text: str) -> None:
+    """Small print below the axes, broken into lines: rules and numbers that a reader needs beside the picture."""
+    characters = int(NOTE_CHARACTERS_PER_INCH * figure.get_figwidth())
+    lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
+    figure.supxlabel("\n".join(lines), fontsize=7.5, color=NOTE_COLOUR, x=0.01, ha="left")
+
+
+def _apply_style() -> None:
+    mpl.rcdefaults()
+    mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))

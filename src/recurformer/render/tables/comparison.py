@@ -1,0 +1,115 @@
+"""Ours, the paper's and the difference: the layout that Tables 2 and 4 share."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
+from recurformer.render.measurements import groups, records
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
+from recurformer.render.tables.measured import QUANTITIES, Key, Row, Value, settings_of
+
+DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
+HEADINGS = {"chunked": "chunked", "paper": "appendix layout", "official": "official layout", "head": "unit head"}
+"""Headings of what stands beside the compared value."""
+REASONS = {
+    "l_m": "not measured nor computed in this study",
+    "h_gq": "no HashHop run in this study: it needs the published weights and a GPU (config/paper.yaml)",
+    "cs_10k": "caches of 10,240 tokens were not counted in this study",
+    "cs_60k": "caches of 61,440 tokens were not counted in this study",
+}
+PYRAMIDINFER = "PyramidInfer"
+
+
+def printed_by_row(cells: Iterable[PrintedCell]) -> dict[tuple[Row, str], PrintedCell]:
+    """The paper's entries: (line, quantity) -> entry."""
+    return {(Row(cell.model, cell.method, cell.beta), cell.quantity): cell for cell in cells}
+
+
+def long_frame(
+    rows: Iterable[Row], values: Mapping[Key, Value], printed: Mapping[tuple[Row, str], PrintedCell]
+) -> pd.DataFrame:
+    """One row for each line, quantity and setting.
+
+    Returns:
+        model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
+        low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured" or
+        "model"; "not-run" where the paper has a value and we have none, else "").
+    """
+    entries = []
+    for row in rows:
+        for quantity in QUANTITIES:
+            cell = printed.get((row, quantity))
+            for place, setting in enumerate(settings_of(values, row, quantity)):
+                value = values.get((row, quantity, setting), Value(float("nan"), source=""))
+                entries.append(
+                    {
+                        "model": row.model, "method": row.method, "beta": row.beta, "quantity": quantity,
+                        "setting": setting, "compared": place == 0, "ours": value.ours, "low": value.low,
+                        "high": value.high, "samples": value.samples,
+                        "paper": cell.value if cell else float("nan"), "printed": cell.printed if cell else "",
+                        "status": value.source or (NOT_RUN if cell else ""),
+                    }
+                )  # fmt: skip
+    frame = pd.DataFrame(entries)
+    frame["beta"] = frame["beta"].astype(float)
+    frame["samples"] = frame["samples"].astype("Int64")
+    frame.insert(list(frame).index("status"), "difference", frame["ours"] - frame["paper"])
+    return frame
+
+
+def _ours_text(entry: Any) -> str:
+    if entry.status in {"", NOT_RUN}:
+        return entry.status or NOTHING
+    text = number(entry.ours, DECIMALS[entry.quantity])
+    limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
+    return f"{text} {limits}".strip() + (" (model)" if entry.status == "model" else "")
+
+
+def display(long: pd.DataFrame) -> pd.DataFrame:
+    """The lines as text, grouped by quantity: ours, paper, difference, and what was measured under other settings."""
+    beside = {
+        quantity: list(dict.fromkeys(rows.loc[~rows["compared"] & ~rows["status"].isin(["", NOT_RUN]), "setting"]))
+        for quantity, rows in long.groupby("quantity")
+    }
+    lines = []
+    for (model, method, beta), rows in groups(long, ["model", "method", "beta"]):
+        line = {("", "Model"): label(model), ("", "Method"): method, ("", "β"): number(beta, 2)}
+        for quantity in QUANTITIES:
+            entries = {entry.setting: entry for entry in records(rows[rows["quantity"] == quantity])}
+            first = next(entry for entry in entries.values() if entry.compared)
+            line[quantity, "ours"] = _ours_text(first)
+            line[quantity, "paper"] = first.printed or NOTHING
+            line[quantity, "difference"] = number(first.difference, DECIMALS[quantity], signed=True)
+            for setting in beside[quantity]:
+                other = entries.get(setting, first)
+                known = not other.compared and other.status != NOT_RUN
+                line[quantity, HEADINGS.get(setting, setting)] = _ours_text(other) if known else NOTHING
+        lines.append(line)
+    return pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
+
+
+def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame) -> tuple[str, ...]:
+    """How the values came about, and why those are missing that are."""
+    card = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
+    found = [
+        "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
+        "Heads are replaced by whole query groups (unit kv_group), or one by one (unit head), which frees a "
+        "key-value head only when all its query heads are replaced.",
+        "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % "
+        "interval; prompts as the public generator lays them out (several full chains), “appendix layout”: one chain "
+        "among lone pairs.",
+        f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
+        "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do.",
+    ]
+    if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
+        found.append(
+            f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
+            "nothing under unit kv_group."
+        )
+    missing = long[(long["status"] == NOT_RUN) & long["compared"]]
+    for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
+        models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
+        found.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
+    return tuple(found)

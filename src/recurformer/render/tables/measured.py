@@ -1,0 +1,117 @@
+"""What the measurements say about l_m, h_gq and the cache sizes of a model at one beta, for Tables 2 and 4."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from recurformer.render.measurements import groups, records, require
+from recurformer.tasks.interval import bounded_mean
+
+CACHE_LENGTHS = {"cs_10k": 10_240, "cs_60k": 61_440}
+"""Quantity -> tokens in the cache."""
+QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
+SETTINGS = {
+    "l_m": ("one_shot", "chunked"),
+    "h_gq": ("official", "paper"),
+    **dict.fromkeys(CACHE_LENGTHS, ("kv_group", "head")),
+}
+"""How each quantity can be measured (protocol of the prefill, layout of the task, selection unit): the first that a
+model has is compared with the paper, the others stand beside it."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One measured value: its interval and number of samples where it is a mean, and where it comes from."""
+
+    ours: float
+    low: float = float("nan")
+    high: float = float("nan")
+    samples: float = float("nan")
+    source: str = "measured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a model under a method; beta is None for a method that replaces no heads."""
+
+    model: str
+    method: str
+    beta: float | None
+
+
+Key = tuple[Row, str, str]
+"""(line, quantity, setting)"""
+
+
+def replacing(model: str, beta: float) -> Row:
+    """The line of a model with the share beta of its heads replaced; 0 is the original.
+
+    Beta is rounded: what a file wrote as 0.9 and what a program computed as 0.9 are the same share.
+    """
+    share = round(float(beta), 6)
+    return Row(model, "RecurFormer" if share else "Original Model", share)
+
+
+def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
+    lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
+    chosen = cache[cache["length"].isin(lengths)]
+    if chosen.empty:
+        raise ValueError(
+            f"cache measurements have no length {' or '.join(map(str, lengths))}: these are cs_10k and cs_60k"
+        )
+    if "ranking" in chosen:  # where the heads were ranked by their profile, a random ranking of them adds nothing
+        by_profile = chosen["ranking"] == "profile"
+        cells = [chosen[column] for column in ("model", "unit", "beta", "length")]
+        profiled = by_profile.groupby(cells).transform("any")
+        chosen = chosen[by_profile | ~profiled]
+    values: dict[Key, Value] = {}
+    for row in records(chosen):
+        key = (replacing(row.model, row.beta), lengths[row.length], row.unit)
+        if key in values:
+            raise ValueError(
+                f"cache measurements have several rows for model {row.model}, beta {row.beta}, length {row.length}, "
+                f"{row.unit}"
+            )
+        values[key] = Value(float(row.ratio), source="counted")
+    return values
+
+
+def _scores(hashhop: pd.DataFrame) -> dict[Key, Value]:
+    values: dict[Key, Value] = {}
+    for (model, beta, variant), rows in groups(hashhop, ["model", "beta", "variant"]):
+        mean, low, high = bounded_mean((rows["correct"] / rows["hops"]).to_numpy())
+        values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows))
+    return values
+
+
+def _longest(memory: pd.DataFrame) -> dict[Key, Value]:
+    values: dict[Key, Value] = {}
+    # A measured length replaces a computed one, whatever the order of the rows.
+    ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
+    for row in records(ordered):
+        values[replacing(row.model, row.beta), "l_m", row.protocol] = Value(float(row.l_m), source=row.source)
+    return values
+
+
+def measured_values(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame) -> dict[Key, Value]:
+    """Everything that is known of every model and beta.
+
+    Raises:
+        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, or two caches for one cell.
+    """
+    require(cache, "cache")
+    require(hashhop, "hashhop")
+    require(memory, "memory")
+    return {**_caches(cache), **_scores(hashhop), **_longest(memory)}
+
+
+def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[str, ...]:
+    """The settings under which a quantity was measured for a line's model, the one to compare first; never empty."""
+    known = {
+        setting
+        for row, what, setting in values
+        if row.model == line.model and what == quantity and (row.beta is None) == (line.beta is None)
+    }
+    ordered = [setting for setting in SETTINGS[quantity] if setting in known]
+    return (*ordered, *sorted(known.difference(ordered))) or SETTINGS[quantity][:1]

@@ -1,0 +1,68 @@
+"""A rendered table: numbers for machines, text for readers, and its three file formats."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from tabulate import tabulate
+
+from recurformer.render.tables.latex import column_pairs, latex_table
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One table of the paper.
+
+    Attributes:
+        name: "table1" ... "table5"; the name of its files.
+        title: caption, one sentence.
+        frame: the numbers, tidy: what the CSV file holds.
+        display: the same as text, one row a line; columns are pairs (group, heading), the group "" where there is none.
+        notes: how to read it, and the reason of every cell that was not run.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    display: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def to_csv(self) -> str:
+        """The numbers, 10 significant digits, empty where there is none."""
+        return self.frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+
+    def to_markdown(self) -> str:
+        """Heading, pipe table and notes."""
+        headings = [f"{group} {heading}".strip() for group, heading in column_pairs(self.display)]
+        cells = [[str(cell).replace("|", r"\|") for cell in row] for row in self.display.to_numpy()]
+        align = ["left" if is_text else "right" for is_text in _text_columns(self.display)]
+        body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
+        notes = "".join(f"- {note}\n" for note in self.notes)
+        return f"### {self.name.replace('table', 'Table ')}. {self.title}\n\n{body}\n\n{notes}"
+
+    def to_latex(self) -> str:
+        """A table environment for the packages booktabs and adjustbox."""
+        return latex_table(self.name, self.title, self.display, self.notes, _text_columns(self.display))
+
+    def write(self, path: str | Path) -> None:
+        """Write the format that the suffix of `path` names: .csv, .md or .tex.
+
+        Raises:
+            ValueError: another suffix.
+        """
+        path = Path(path)
+        if path.suffix not in FORMATS:
+            raise ValueError(
+                f"{path}: a table is written as {', '.join(FORMATS)}, not {path.suffix or 'without a suffix'}"
+            )
+        path.write_text(FORMATS[path.suffix](self), encoding="utf-8")
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {".csv": Table.to_csv, ".md": Table.to_markdown, ".tex": Table.to_latex}
+
+
+def _text_columns(display: pd.DataFrame) -> list[bool]:
+    """Which columns hold words rather than numbers: those that are aligned to the left."""
+    words = display.map(lambda cell: any(character.isalpha() for character in str(cell))).mean()
+    return [group == "" and share > 0.5 for (group, _), share in zip(column_pairs(display), words, strict=True)]

@@ -1,0 +1,97 @@
+"""Table 1: the printed orders of growth beside the growth that was measured."""
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper.table1 import MIXER_HEADINGS, QUANTITY_HEADINGS, growth
+from recurformer.render.measurements import records, require
+from recurformer.render.tables.cell_text import NOT_RUN, number
+from recurformer.render.tables.table import Table
+
+
+def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
+    """Slope of log(bytes) over log(length), by least squares.
+
+    Raises:
+        ValueError: fewer than two lengths, or a length or size that is not positive.
+    """
+    if len(np.unique(lengths)) < 2:
+        raise ValueError(
+            f"complexity measurements: a growth exponent needs at least 2 lengths, got {len(np.unique(lengths))}"
+        )
+    if (lengths <= 0).any() or (sizes <= 0).any():
+        raise ValueError("complexity measurements: lengths and bytes must be positive to be fitted on a log-log scale")
+    return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
+
+
+def _exponents(measured: pd.DataFrame) -> dict[str, float]:
+    """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
+    if measured.empty:
+        return {}
+    points = measured.groupby("length")["bytes"].mean()
+    lengths, sizes = points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+    return {
+        "exponent": growth_exponent(lengths, sizes),
+        "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
+        "shortest_length": int(lengths[0]),
+        "longest_length": int(lengths[-1]),
+        "lengths": len(lengths),
+        "bytes_at_longest": float(sizes[-1]),
+    }
+
+
+def table1(complexity: pd.DataFrame) -> Table:
+    """Table 1: each O(.) beside the exponent of a log-log fit of bytes over length.
+
+    Args:
+        complexity: mixer, phase, quantity, length, bytes.
+
+    Raises:
+        ValueError: missing columns, no rows, fewer than two lengths, or bytes that are not positive.
+    """
+    require(complexity, "complexity")
+    paper = growth()
+    rows = []
+    for entry in records(paper):
+        chosen = (
+            (complexity["mixer"] == entry.mixer)
+            & (complexity["phase"] == entry.phase)
+            & (complexity["quantity"] == entry.quantity)
+        )
+        rows.append(
+            {
+                "phase": entry.phase,
+                "mixer": entry.mixer,
+                "quantity": entry.quantity,
+                "paper": entry.printed,
+                "paper_exponent": entry.exponent,
+                **_exponents(complexity[chosen]),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    if "exponent" not in frame:
+        raise ValueError("complexity measurements have no row of a mixer, phase and quantity that Table 1 knows")
+    frame["difference"] = frame["exponent"] - frame["paper_exponent"]
+    lengths = sorted(complexity["length"].unique())
+    display = pd.DataFrame(
+        {
+            ("", "Phase"): frame["phase"].str.capitalize(),
+            ("", "Mixer"): frame["mixer"].map(MIXER_HEADINGS),
+            ("", "Quantity"): frame["quantity"].map(QUANTITY_HEADINGS),
+            ("", "Paper"): frame["paper"],
+            ("exponent", "ours"): [NOT_RUN if np.isnan(value) else number(value, 2) for value in frame["exponent"]],
+            ("exponent", "paper"): [number(value, 0) for value in frame["paper_exponent"]],
+            ("exponent", "difference"): [number(value, 2, signed=True) for value in frame["difference"]],
+            ("exponent", "longest pair"): [number(value, 2) for value in frame["exponent_longest"]],
+        }
+    )
+    notes = (
+        "Paper: as printed; l_p is the length of the input, l_g that of the generated text, d the model dimension. "
+        "Its exponent is the highest power of a length in it.",
+        "Ours: slope of log(bytes) over log(length), least squares over the lengths "
+        f"{', '.join(f'{length:,}' for length in lengths)}; “longest pair”: between the two longest of them, where "
+        "lower-order terms weigh least.",
+    )
+    return Table(
+        "table1", "Growth of cache peak and cache size with the length, printed and measured", frame, display, notes
+    )

@@ -1,0 +1,77 @@
+"""Table 2: longest input, generation quality and cache size by optimisation method."""
+
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import table2 as paper
+from recurformer.render.measurements import groups, models_in_order, records, require
+from recurformer.render.tables.comparison import PYRAMIDINFER, display, long_frame, notes, printed_by_row
+from recurformer.render.tables.measured import CACHE_LENGTHS, SETTINGS, Key, Row, Value, measured_values, replacing
+from recurformer.render.tables.table import Table
+
+
+def _rows(models: list[str], values: dict[Key, Value]) -> list[Row]:
+    """The paper's lines, then every other model: its original and the shares that the paper's Table 2 uses."""
+    printed = list(dict.fromkeys(row for row, _ in printed_by_row(paper.CELLS)))
+    measured = {row for row, *_ in values}
+    rows = []
+    for model in [*BACKBONE_LABELS, *(model for model in models if model not in BACKBONE_LABELS)]:
+        shares = [replacing(model, beta) for beta in sorted({0.0, *paper.BETAS.values()})]
+        rows += [row for row in printed if row.model == model] or [row for row in shares if row in measured]
+        pyramid = Row(model, PYRAMIDINFER, None)
+        rows += [pyramid] if pyramid in measured and pyramid not in rows else []
+    return rows
+
+
+def _wide(long: pd.DataFrame) -> pd.DataFrame:
+    """One row a line, for the CSV file: <quantity>_ours, _paper, _difference, _status, _ours_<other setting>."""
+    lines = []
+    for (model, method, beta), rows in groups(long, ["model", "method", "beta"]):
+        line: dict[str, object] = {"model": model, "method": method, "beta": beta}
+        for entry in records(rows):
+            if not entry.compared:
+                line[f"{entry.quantity}_ours_{entry.setting}"] = entry.ours
+                continue
+            for part in ("ours", "paper", "difference", "status"):
+                line[f"{entry.quantity}_{part}"] = getattr(entry, part)
+            if entry.quantity == "h_gq":
+                line.update({f"h_gq_{part}": getattr(entry, part) for part in ("low", "high", "samples", "setting")})
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def table2(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame, pyramidinfer: pd.DataFrame) -> Table:
+    """Table 2: every line of the paper's, then the study's other models, each as ours, the paper's and the difference.
+
+    Args:
+        cache: model, unit, beta, length, ratio.
+        hashhop: model, beta, seed, variant, sample, correct, hops.
+        memory: model, beta, protocol, l_m, memory_bytes, source.
+        pyramidinfer: model, length, ratio.
+
+    Raises:
+        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, or two caches for one cell.
+    """
+    values = measured_values(cache, hashhop, memory)
+    require(pyramidinfer, "pyramidinfer")
+    for quantity, length in CACHE_LENGTHS.items():
+        for row in records(pyramidinfer[pyramidinfer["length"] == length]):
+            values[Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]] = Value(
+                float(row.ratio), source="counted"
+            )
+    models = models_in_order(cache, hashhop, memory, pyramidinfer)
+    long = long_frame(_rows(models, values), values, printed_by_row(paper.CELLS))
+    others = ", ".join(label(model) for model in models if model not in BACKBONE_LABELS)
+    return Table(
+        "table2",
+        "Longest input, generation quality and cache size by optimisation method: ours, the paper's, and the "
+        "difference",
+        _wide(long),
+        display(long),
+        (
+            *notes(long, cache, memory),
+            "PyramidInfer: cache sizes of the paper's setting (0.7 of the tokens kept from layer to layer, at least "
+            "32); its h_gq and l_m: not-run: the method itself is not part of this study yet.",
+            *([f"{others}: not in the paper, shown at the shares that its Table 2 uses."] if others else []),
+        ),
+    )

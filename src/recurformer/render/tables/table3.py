@@ -1,0 +1,113 @@
+"""Table 3: perplexity after continual training, original against RecurFormer."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import table3 as paper
+from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, number
+from recurformer.render.tables.measured import replacing
+from recurformer.render.tables.table import Table
+
+SPLIT = "validation"
+STAGES = ("before", "converted", "trained")
+"""Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
+
+
+def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
+    """Perplexity of every model, beta and stage: exp(nats / tokens), each summed, mean over the seeds."""
+    keys = ["model", "beta", "stage", "seed"]
+    sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
+    sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
+    return (
+        sums.groupby(keys[:-1], sort=False)
+        .agg(
+            ours=("ours", "mean"),
+            lowest_seed=("ours", "min"),
+            highest_seed=("ours", "max"),
+            seeds=("seed", "nunique"),
+            tokens=("tokens", "max"),
+        )
+        .reset_index()
+    )
+
+
+def _printed() -> pd.DataFrame:
+    """The paper's six values, each at the stage "trained"."""
+    cells = [(cell.model, cell.beta, "trained", cell.value, cell.printed) for cell in paper.CELLS]
+    return pd.DataFrame(cells, columns=["model", "beta", "stage", "paper", "printed"])
+
+
+def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Each value over that of the original model at the same stage: the cost of the conversion, whatever the corpus."""
+    original = frame[frame["beta"] == 0].set_index(["model", "stage"])[column]
+    return frame[column] / original.reindex(pd.MultiIndex.from_frame(frame[["model", "stage"]])).to_numpy()
+
+
+def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """One line of text from the stages of one model at one beta."""
+    stages = rows.set_index("stage").reindex(STAGES)
+    ours = {stage: number(float(stages["ours"][stage]), 3) for stage in STAGES}
+    trained: dict[Any, Any] = stages.loc["trained"].to_dict()
+    if trained["status"] == NOT_RUN:
+        ours["trained"] = NOT_RUN
+    return {
+        ("", "Model"): label(rows["model"].iloc[0]),
+        ("", "Method"): replacing(rows["model"].iloc[0], rows["beta"].iloc[0]).method,
+        ("", "β"): number(rows["beta"].iloc[0], 2),
+        ("before training", "original"): ours["before"],
+        ("before training", "converted"): ours["converted"],
+        ("after training", "ours"): ours["trained"],
+        ("after training", "paper"): trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
+        ("after training", "difference"): number(trained["difference"], 3, signed=True),
+        ("over original", "ours"): number(trained["ours_over_original"], 3),
+        ("over original", "paper"): number(trained["paper_over_original"], 3),
+        ("over original", "difference"): number(
+            trained["ours_over_original"] - trained["paper_over_original"], 3, signed=True
+        ),
+    }
+
+
+def table3(perplexity: pd.DataFrame) -> Table:
+    """Table 3: perplexity on held-out articles, before and after the same training of original and RecurFormer.
+
+    Args:
+        perplexity: model, beta, seed, stage ("before", "converted", "trained"), split, tokens, negative_log_likelihood
+            (nats, summed over the tokens); one row an article. Only the split "validation" counts.
+
+    Raises:
+        ValueError: missing columns, no rows, or none of the validation split.
+    """
+    require(perplexity, "perplexity")
+    require_values(perplexity, "perplexity", "split", [SPLIT])
+    held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
+    frame = _perplexities(held_out).merge(_printed(), on=["model", "beta", "stage"], how="outer", sort=False)
+    frame["difference"] = frame["ours"] - frame["paper"]
+    frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
+    for column in ("ours", "paper"):
+        frame[f"{column}_over_original"] = _over_original(frame, column)
+    frame[["seeds", "tokens"]] = frame[["seeds", "tokens"]].astype("Int64")
+    models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
+    order = {name: place for place, name in enumerate([*models, *STAGES])}
+    frame = frame.sort_values(["model", "beta", "stage"], key=lambda column: column.replace(order), ignore_index=True)
+    lines = [_line(rows) for _, rows in groups(frame, ["model", "beta"])]
+    not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]
+    notes = [
+        "Perplexity of the causal language model on held-out Wikipedia articles: exp of the mean negative "
+        "log-likelihood of all predicted tokens. Original and RecurFormer are trained likewise: same articles, same "
+        "steps.",
+        f"Ours: {int(frame['tokens'].max()):,} tokens, mean over {int(frame['seeds'].max())} seed(s). Perplexities of "
+        "different tokenizers and articles do not compare; what the conversion costs does: “over original” is the "
+        "perplexity over that of the original model after the same training.",
+    ]
+    if not_run:
+        notes.append(
+            f"{', '.join(not_run)}: not-run: no continual training of it in this study; it needs the published "
+            "weights and a GPU (config/paper.yaml)."
+        )
+    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
+    title = "Perplexity on held-out Wikipedia articles, original and RecurFormer"
+    return Table("table3", title, frame, display, tuple(notes))

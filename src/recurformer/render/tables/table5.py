@@ -1,0 +1,90 @@
+"""Table 5: what the first token and the other tokens contribute."""
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import table5 as paper
+from recurformer.render.measurements import groups, models_in_order, require
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
+from recurformer.render.tables.table import Table
+
+KEYS = ["model", "norm", "tokens"]
+TOKENS = {"first": "first", "other": "non-first"}
+
+
+def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
+    """One row a model, norm and kind of token: the mean with both of its intervals."""
+    intervals = contribution.drop_duplicates(KEYS).set_index(KEYS)[["mean", "samples", "p_value"]]
+    for kind in ("mean", "spread"):
+        rows = contribution[contribution["interval"] == kind].set_index(KEYS)
+        if rows.index.duplicated().any():
+            raise ValueError(f"contribution measurements have several rows of interval {kind} for {rows.index[0]}")
+        bounds = rows[["low", "high"]].rename(columns={"low": f"{kind}_low", "high": f"{kind}_high"})
+        intervals = intervals.join(bounds)
+    return intervals.rename(columns={"mean": "ours"}).reset_index()
+
+
+def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
+    row = rows[rows["norm"] == norm].iloc[0]
+    group = f"{norm.upper()} contribution"
+    known = row["status"] == "measured"
+    return {
+        (group, "ours"): number(row["ours"], 4) if known else NOT_RUN,
+        (group, "CI of the mean"): interval(row["mean_low"], row["mean_high"], 4) or NOTHING,
+        (group, "spread"): interval(row["spread_low"], row["spread_high"], 4) or NOTHING,
+        (group, "paper"): number(row["paper"], 4),
+        (group, "paper's CI"): interval(row["paper_low"], row["paper_high"], 4) or NOTHING,
+        (group, "difference"): number(row["difference"], 4, signed=True),
+    }
+
+
+def table5(contribution: pd.DataFrame) -> Table:
+    """Table 5: mean contributions (attention weight times norm of the value) and both readings of their interval.
+
+    Args:
+        contribution: model, norm ("l1", "l2"), tokens ("first", "other"), interval ("mean", "spread"), mean, low, high,
+            samples, p_value.
+
+    Raises:
+        ValueError: missing columns, no rows, or two rows for one cell.
+    """
+    require(contribution, "contribution")
+    printed = paper.contributions().rename(columns={"mean": "paper", "low": "paper_low", "high": "paper_high"})
+    frame = _measured(contribution).merge(printed, on=KEYS, how="outer", sort=False)
+    frame["difference"] = frame["ours"] - frame["paper"]
+    frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
+    frame["samples"] = frame["samples"].astype("Int64")
+    models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(contribution)]))
+    order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
+    frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
+    lines = []
+    for model in models:
+        for tokens, heading in TOKENS.items():
+            rows = frame[(frame["model"] == model) & (frame["tokens"] == tokens)]
+            line = {("", "Model"): label(model), ("", "Tokens"): heading}
+            lines.append(line | _norm_text(rows, "l1") | _norm_text(rows, "l2"))
+    measured = frame[frame["status"] == "measured"]
+    tests = "; ".join(
+        f"{label(model)} p = {rows['p_value'].max():.2g} ({int(rows['samples'].max())} windows)"
+        for model, rows in groups(measured, "model")
+    )
+    notes = [
+        "Contribution of a token to a query: attention weight times the L1 or L2 norm of its value vector, averaged "
+        "over queries, heads and layers.",
+        "“CI of the mean”: 95 % confidence interval of the mean over windows. “spread”: mean ± 1.96 standard "
+        "deviations over windows, layers and heads. A contribution cannot be negative: the paper's intervals, which "
+        "reach below zero, can only be spreads.",
+        f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
+    ]
+    if not_run := [label(model) for model in models if model not in set(measured["model"])]:
+        notes.append(
+            f"{', '.join(not_run)}: not-run: its published weights were not profiled in this study (config/paper.yaml)."
+        )
+    return Table(
+        "table5",
+        "Contributions of the first token and of the other tokens: ours, the paper's, and the difference",
+        frame,
+        pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0])),
+        tuple(notes),
+    )

@@ -1,0 +1,153 @@
+"""Multi-query associative recall: return the value of each key that was shown earlier.
+
+Protocol of zoology (https://github.com/HazyResearch/zoology, `multiquery_ar`; the paper's appendix A.2 and figure 4):
+the context lists `k1 v1 k2 v2 …`, then every key comes once more, at a gap that follows a power law, and is to be
+answered with its value.
+
+           key val key val         query                   query
+    input:  2   8   4   7   0   0   4   0   0   0   0   0   2   0
+    label:  ·   ·   ·   ·   ·   ·   7   ·   ·   ·   ·   ·   8   ·
+
+Labels stand at the query's own position: the model's output at position i predicts labels[i], without another shift.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from recurformer.tasks.draw import draw_distinct, draw_weighted
+from recurformer.tasks.interval import bounded_mean
+
+IGNORED = -100
+
+
+class Slice(NamedTuple):
+    """Samples of one size: tokens, and key-value pairs among them."""
+
+    length: int
+    pairs: int
+
+
+# The mixture that the paper describes (train on 4-64 pairs in 64-256 tokens, test on 4-256 pairs in 64-1,024), as
+# zoology publishes it.
+TRAIN_SLICES = (Slice(64, 4), Slice(128, 8), Slice(256, 16), Slice(256, 32), Slice(256, 64))
+TEST_SLICES = (
+    Slice(64, 4),
+    Slice(64, 8),
+    Slice(64, 16),
+    Slice(128, 32),
+    Slice(256, 64),
+    Slice(512, 128),
+    Slice(1024, 256),
+)
+
+
+def sample(
+    rng: np.random.Generator,
+    vocabulary: int,
+    length: int,
+    pairs: int,
+    power: float = 0.01,
+    *,
+    random_non_queries: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One sample: input_ids (length,) and labels (length,), as in `sample_batch`."""
+    input_ids, labels = sample_batch(rng, 1, vocabulary, length, pairs, power, random_non_queries=random_non_queries)
+    return input_ids[0], labels[0]
+
+
+def sample_batch(
+    rng: np.random.Generator,
+    batch: int,
+    vocabulary: int,
+    length: int,
+    pairs: int,
+    power: float = 0.01,
+    *,
+    random_non_queries: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Independent samples, fast enough to be drawn during training.
+
+    Args:
+        rng: the only source of randomness.
+        batch: number of samples.
+        vocabulary: token ids; 0 is filler, keys come from 1 … vocabulary/2 - 1, values from vocabulary/2 … vocabulary -
+            1.
+        length: tokens of a sample.
+        pairs: key-value pairs, each queried once.
+        power: exponent a of the gaps' law p(i) ∝ i^(a-1), in slots of two tokens; 1 is uniform. With pairs = length / 4
+            every slot is used, whatever the power.
+        random_non_queries: replace the filler by random tokens, which may happen to be keys.
+
+    Returns:
+        input_ids (batch, length) and labels (batch, length), int64; labels are -100 but at the queries.
+
+    Raises:
+        ValueError: sizes that do not fit each other.
+    """
+    check_sizes(vocabulary, length, pairs)
+    half = vocabulary // 2
+    keys = 1 + draw_distinct(rng, half - 1, batch, pairs)  # (batch, pairs)
+    values = half + draw_distinct(rng, vocabulary - half, batch, pairs)  # (batch, pairs)
+    slots = (length - 2 * pairs) // 2
+    weights = np.arange(1, slots + 1, dtype=np.float64) ** (power - 1)
+    positions = 2 * pairs + 2 * draw_weighted(rng, weights, batch, pairs)  # (batch, pairs)
+
+    input_ids = np.zeros((batch, length), dtype=np.int64)
+    labels = np.full((batch, length), IGNORED, dtype=np.int64)
+    input_ids[:, 0 : 2 * pairs : 2] = keys
+    input_ids[:, 1 : 2 * pairs : 2] = values
+    np.put_along_axis(input_ids, positions, keys, axis=1)
+    np.put_along_axis(labels, positions, values, axis=1)
+    if random_non_queries:
+        filler = input_ids == 0
+        input_ids[filler] = rng.integers(vocabulary, size=int(filler.sum()))
+    return torch.from_numpy(input_ids), torch.from_numpy(labels)
+
+
+def check_sizes(vocabulary: int, length: int, pairs: int) -> None:
+    """Raise a ValueError that names what does not fit."""
+    if pairs < 1:
+        raise ValueError(f"pairs is {pairs}; there must be at least one")
+    if length % 2 or 4 * pairs > length:
+        raise ValueError(f"length is {length}; it must be even and at least 4 times the {pairs} pairs")
+    if vocabulary <= length or vocabulary // 2 - 1 < pairs:
+        raise ValueError(f"vocabulary is {vocabulary}; it must exceed the length {length}")
+
+
+def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right answers and queries of each sample.
+
+    Args:
+        predictions: predicted token ids (batch, length), or logits (batch, length, vocabulary).
+        labels: (batch, length) as made by `sample_batch`.
+
+    Returns:
+        correct (batch,) and queries (batch,), int64.
+    """
+    if predictions.dim() == labels.dim() + 1:
+        predictions = predictions.argmax(dim=-1)
+    asked = labels != IGNORED
+    return ((predictions == labels) & asked).sum(dim=-1), asked.sum(dim=-1)
+
+
+def slice_accuracy(measured: pd.DataFrame, by: tuple[str, ...] = ("length", "pairs")) -> pd.DataFrame:
+    """Accuracy of each slice, never one mean over all: sizes differ too much in difficulty.
+
+    Args:
+        measured: rows with the columns `by`, correct and queries, for example one a sample.
+        by: columns that name a slice.
+
+    Returns:
+        One row a slice: the columns `by`, correct, queries, samples, accuracy, and low and high, the limits of the 95 %
+        interval over samples (queries of one sample are not independent).
+    """
+    rows = []
+    for name, group in measured.groupby(list(by), sort=True):
+        _, low, high = bounded_mean((group["correct"] / group["queries"]).to_numpy())
+        totals = group[["correct", "queries"]].sum()
+        accuracy = totals["correct"] / totals["queries"]
+        rows.append((*name, int(totals["correct"]), int(totals["queries"]), len(group), accuracy, low, high))
+    return pd.DataFrame(rows, columns=[*by, "correct", "queries", "samples", "accuracy", "low", "high"])

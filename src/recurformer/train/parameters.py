@@ -1,0 +1,20 @@
+"""Which parameters learn at which rate, and which of them decay."""
+
+from typing import Any
+
+from torch import nn
+
+UNDECAYED = ("A_log", ".mamba.D", "norm")
+
+
+def parameter_groups(
+    model: nn.Module, learning_rate: float, mamba_learning_rate: float, weight_decay: float
+) -> list[dict[str, Any]]:
+    """Trainable parameters for an optimiser, in at most four groups: Mamba blocks or not, decayed or not."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            rate = mamba_learning_rate if ".mamba." in name else learning_rate
+            decayed = parameter.ndim > 1 and not any(part in name for part in UNDECAYED)
+            groups.setdefault((rate, weight_decay if decayed else 0.0), []).append(parameter)
+    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]

@@ -1,0 +1,215 @@
+"""One training run of a causal language model through transformers' `Trainer`: resumable, logged, reproducible."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
+from recurformer.train.metrics import MetricLog, TrainingDiverged
+from recurformer.train.parameters import parameter_groups
+from recurformer.train.schedules import SCHEDULES
+from recurformer.train.surroundings import quiet_library, training_state
+
+__all__ = ["TrainingDiverged", "train"]
+
+
+def train(
+    model: PreTrainedModel,
+    dataset: Dataset,
+    *,
+    output_dir: str | Path,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    mamba_learning_rate: float | None = None,
+    weight_decay: float = 0.01,
+    warmup_share: float = 0.1,
+    schedule: str = "cosine",
+    gradient_clip: float = 1.0,
+    seed: int = 0,
+    log_every: int = 10,
+    save_every: int = 200,
+    gradient_accumulation: int = 1,
+    bf16: bool = False,
+    gradient_checkpointing: bool = False,
+) -> pd.DataFrame:
+    """Train `model` in place, on the device where it is, with AdamW.
+
+    Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from its
+    last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
+    weights, bit for bit, as one that was never killed; with any other model, data or settings it starts again. Nothing
+    is kept at the end but metrics.jsonl and the last checkpoints: the trained model is the caller's to save.
+
+    Args:
+        model: a causal language model, float32; converted or not.
+        dataset: items 0, 1, … without an end (see `recurformer.train.data`); its method `collate` makes batches of them.
+        output_dir: folder for metrics.jsonl (step, loss, learning_rate, tokens, seconds) and checkpoints.
+        steps: optimiser steps.
+        batch_size: samples in one optimiser step.
+        learning_rate: peak learning rate.
+        mamba_learning_rate: peak learning rate of the Mamba blocks; None: the same.
+        weight_decay: of matrices; biases, norms, A_log and D are not decayed.
+        warmup_share: share of the steps over which the learning rate rises.
+        schedule: a name in `recurformer.train.schedules.SCHEDULES`.
+        gradient_clip: largest norm of the gradient.
+        seed: of what is random in the model, such as dropout; the data have their own.
+        log_every: steps between two lines of metrics.jsonl.
+        save_every: steps between two checkpoints, rounded up to a multiple of log_every.
+        gradient_accumulation: forward passes over which the samples of one step are spread; divides batch_size.
+        bf16: compute in bfloat16 where the model is on a CUDA device; ignored elsewhere, where it only slows.
+        gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
+
+    Returns:
+        The rows of metrics.jsonl.
+
+    Raises:
+        ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written.
+        TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
+    if batch_size % gradient_accumulation:
+        raise ValueError(f"gradient_accumulation: {gradient_accumulation} does not divide batch_size {batch_size}")
+    settings = {key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir"}}
+    folder = Path(output_dir)
+    first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
+    open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
+
+    log = MetricLog(folder / "metrics.jsonl", steps, log_every)
+    checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
+    log.resume(step_of(checkpoint) if checkpoint else 0)
+
+    shape = SCHEDULES[schedule]
+    groups = parameter_groups(model, learning_rate, mamba_learning_rate or learning_rate, weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: shape(step, steps, warmup_share))
+    on_cuda = model.device.type == "cuda"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=batch_size // gradient_accumulation,
+        gradient_accumulation_steps=gradient_accumulation,
+        max_grad_norm=gradient_clip,
+        seed=seed,
+        bf16=bf16 and on_cuda,
+        use_cpu=model.device.type == "cpu",
+        dataloader_pin_memory=on_cuda,
+        dataloader_num_workers=0,
+        remove_unused_columns=False,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        save_total_limit=2,
+        eval_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    save_steps = -(-save_every // log_every) * log_every
+    callback = _LogAndSave(
+        log, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
+    )
+    with quiet_library(), training_state(model, gradient_checkpointing):
+        trainer = _LeanTrainer(
+            log=log,
+            model=model,
+            args=arguments,
+            train_dataset=dataset,
+            data_collator=getattr(dataset, "collate", _stack),
+            optimizers=(optimizer, scheduler),
+            callbacks=[callback],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        _require_finite(model, steps)
+    return pd.DataFrame(log.rows)
+
+
+def _stack(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {key: torch.stack([item[key] for item in items]) for key in items[0]}
+
+
+class _ItemsInOrder(torch.utils.data.Sampler[int]):
+    """Items 0, 1, … `count` - 1: what is random about them lies in the dataset."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class _LeanTrainer(Trainer):
+    """The library's Trainer without what costs time at every step of a small model, and with a record of every loss."""
+
+    def __init__(self, log: MetricLog, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.log_of_losses = log
+
+    def get_train_dataloader(self) -> DataLoader:
+        return self.accelerator.prepare(
+            DataLoader(
+                self.train_dataset,
+                batch_size=self.args.train_batch_size,
+                sampler=_ItemsInOrder(self._samples()),
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
+            )
+        )
+
+    def num_examples(self, dataloader: DataLoader) -> int:
+        return self._samples()
+
+    def _samples(self) -> int:
+        """Items that the whole run reads."""
+        return self.args.max_steps * self.get_total_train_batch_size(self.args)
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        mask = inputs.get("attention_mask")
+        tokens = inputs["input_ids"].numel() if mask is None else int(mask.sum())
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self.log_of_losses.add(loss, tokens)
+        return loss
+
+    def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
+        """Not counted: the library walks through all parameters to do so, at every step."""
+        return 0
+
+
+class _LogAndSave(TrainerCallback):
+    """Writes the metric log and says when a checkpoint is due, once the losses up to it are known to be finite."""
+
+    def __init__(self, log: MetricLog, save_steps: int, passes: int, learning_rate: Callable[[int], float]) -> None:
+        self.metric_log, self.save_steps, self.passes, self.learning_rate = log, save_steps, passes, learning_rate
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step = state.global_step
+        if self.metric_log.is_due(step):
+            self.metric_log.write(step, self.learning_rate(step - 1), self.passes)
+        self.metric_log.show_progress(step)
+        if step % self.save_steps == 0 and step < state.max_steps:
+            _require_finite(kwargs["model"], step)
+            control.should_save = True
+        return control
+
+    def on_save(self, args, state, control, **kwargs):
+        seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+
+def _require_finite(model: nn.Module, step: int) -> None:
+    """A finite loss can still have had a gradient that was not."""
+    norms = torch.stack([parameter.detach().abs().max().double().cpu() for parameter in model.parameters()])
+    if not torch.isfinite(norms).all():
+        raise TrainingDiverged(
+            f"step {step}: a weight is no longer finite; lower the learning rate or the gradient clip"
+        )

@@ -1,0 +1,140 @@
+import pytest
+import torch
+
+from recurformer.backbones import BACKBONE_SOURCES, load_backbone, make_random, open_backbone, save_backbone
+from recurformer.corpora.package import ResourceError
+
+SMALL = {"hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate_size": 48, "vocab_size": 50}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "mistral"])
+@pytest.mark.parametrize("head_dim", [None, 16])
+def test_architectures_and_sizes(architecture, head_dim):
+    model = make_random(architecture, head_dim=head_dim, **SMALL)
+    assert model.config.model_type == architecture
+    layer = model.model.layers[1].self_attn
+    size = head_dim or 8
+    assert layer.q_proj.weight.shape == (4 * size, 32) and layer.k_proj.weight.shape == (2 * size, 32)
+    assert (layer.q_proj.bias is not None) == (architecture == "qwen2")
+    logits = model(torch.arange(12)[None]).logits
+    assert logits.shape == (1, 12, 50) and logits.isfinite().all()
+    assert model.generate(torch.arange(4)[None], max_new_tokens=3, do_sample=False).shape == (1, 7)
+
+
+def test_seed_and_initial_spread():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, second = (make_random("llama", seed=1, initializer_range=0.05, **SMALL) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.lm_head.weight, make_random("llama", seed=2, **SMALL).lm_head.weight)
+    assert first.lm_head.weight.std().item() == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "size"), [("hash", 64), ("byte", 259)])
+def test_with_a_tokenizer(name, size):
+    settings = {
+        "source": "random",
+        "architecture": "llama",
+        "tokenizer": name,
+        "hidden_size": 32,
+        "heads": 2,
+        "seed": 3,
+    }
+    model, tokenizer = open_backbone(settings | ({"vocab_size": 64} if name == "hash" else {}))
+    assert model.config.vocab_size == len(tokenizer) == size
+    for config in (model.config, model.generation_config):
+        assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, 2)
+    assert model.dtype == torch.float32
+
+
+def test_without_a_tokenizer():
+    model, tokenizer = open_backbone({"source": "random", "vocab_size": 17, "dtype": "bfloat16"})
+    assert tokenizer is None and model.config.vocab_size == 17 and model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"source": "random", "architecture": "gpt2"},
+            "there is no architecture 'gpt2'; choose one of llama, qwen2, mistral",
+        ),
+        ({"source": "random", "heads": 4, "kv_heads": 3}, "heads 4 is no multiple of kv_heads 3"),
+        ({"source": "random", "hidden_size": 30, "heads": 4}, "hidden_size 30 is no multiple of heads 4"),
+        ({"source": "random", "tokenizer": "words"}, "there is no tokenizer 'words'; choose one of hash, byte"),
+        ({"source": "disk"}, "backbone source is 'disk'; choose one of wheel, shape, random, hub"),
+        ({}, "backbone source is None"),
+        (
+            {"source": "shape", "nmae": "llama2-7b"},
+            "backbone source 'shape': .*nmae|missing a required argument: 'name'",
+        ),
+        (
+            {"source": "hub", "repo": "a/b", "cache_dir": "x"},
+            "backbone source 'hub': missing a required argument: 'revision'",
+        ),
+    ],
+)
+def test_wrong_settings_are_one_clear_line(settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        open_backbone(settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_source_is_callable():
+    assert {"wheel", "shape", "random", "hub"} <= set(BACKBONE_SOURCES)
+
+
+def test_save_and_load(tmp_path):
+    model, tokenizer = open_backbone({"source": "random", "tokenizer": "byte", "hidden_size": 32, "heads": 2})
+    place = save_backbone(model, tokenizer, tmp_path / "new" / "model")
+    again, reader = load_backbone(place)
+    ids = reader("Some text.", return_tensors="pt")["input_ids"]
+    assert torch.equal(again(ids).logits, model.eval()(ids).logits) and not again.training
+    assert [entry.name for entry in place.parent.iterdir()] == ["model"]
+
+
+def test_saving_replaces_the_older_model_as_a_whole(tmp_path):
+    small, tokenizer = open_backbone({"source": "random", "tokenizer": "byte", "hidden_size": 32, "heads": 2})
+    save_backbone(small, tokenizer, tmp_path / "model")
+    save_backbone(make_random("qwen2", **SMALL), None, tmp_path / "model")
+    model, reader = load_backbone(tmp_path / "model")
+    assert model.config.model_type == "qwen2" and reader is None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_interrupted_save_keeps_the_older_model(tmp_path, monkeypatch):
+    model = make_random("llama", **SMALL)
+    save_backbone(model, None, tmp_path / "model")
+
+    def fail(directory):
+        directory.mkdir()
+        (directory / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model, "save_pretrained", fail)
+    with pytest.raises(ResourceError, match=r"cannot write the model to .*model: No space left on device"):
+        save_backbone(model, None, tmp_path / "model")
+    assert load_backbone(tmp_path / "model")[0].config.vocab_size == 50
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ResourceError, match=r"cannot write the model to .*file"):
+        save_backbone(make_random("llama", **SMALL), None, tmp_path / "file" / "model")
+
+
+@pytest.mark.parametrize("keep", [0, 100, 5000])
+def test_truncated_safetensors_are_one_clear_line(tmp_path, keep):
+    place = save_backbone(make_random("llama", **SMALL), None, tmp_path / "model")
+    weights = place / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(ResourceError, match="model holds no readable model") as caught:
+        load_backbone(place)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_without_a_model(tmp_path):
+    with pytest.raises(ResourceError, match=r"has no config.json"):
+        load_backbone(tmp_path)

@@ -1,0 +1,61 @@
+"""A block of settings survives the way through a command line."""
+
+import shlex
+from argparse import ArgumentParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurformer.cli.arguments import add_block, flags, read_block
+from recurformer.study import Backbone, HashHopEvaluation, MqarTask, Profiling, Sizes, Training
+
+
+def through_the_shell(block, prefix=""):
+    parser = ArgumentParser()
+    add_block(parser, type(block), prefix)
+    words = shlex.split(flags(block.model_dump(mode="json"), prefix))
+    return read_block(parser.parse_args(words), type(block), prefix)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Training(steps=3, batch_size=2, learning_rate=1e-05, mamba_learning_rate=0.5, schedule="one_cycle"),
+        Backbone(source="hub", repo="owner/name of it", revision="main", shape="llama2-7b"),
+        MqarTask(
+            train=[(32, 4), (64, 8)],
+            test=[(64, 16)],
+            training=Training(steps=1, batch_size=1, learning_rate=0.1),
+        ),
+        Sizes(lengths=[7], units=["head"]),
+        HashHopEvaluation(variants=["paper"], samples=3),
+    ],
+    ids=lambda block: type(block).__name__,
+)
+@pytest.mark.parametrize("prefix", ["", "task-"])
+def test_round_trip(block, prefix):
+    assert through_the_shell(block, prefix) == block
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0, 1))
+def test_round_trip_of_any_numbers(samples, tokens, window, threshold):
+    block = Profiling(samples=samples, tokens=tokens, window=window, threshold=threshold)
+    assert through_the_shell(block) == block
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--samples 0 --tokens 8 --window 2", "--samples 0"),
+        ("--samples many --tokens 8 --window 2", "--samples many"),
+        ("--samples 4 --tokens 8 --window 2 --threshold 1.5", "--threshold 1.5"),
+        ("--samples 4 --window 2", "--tokens"),
+    ],
+)
+def test_a_bad_value_is_named_in_one_line(words, named):
+    parser = ArgumentParser()
+    add_block(parser, Profiling)
+    with pytest.raises(ValueError, match=named) as caught:
+        read_block(parser.parse_args(words.split()), Profiling)
+    assert "\n" not in str(caught.value)

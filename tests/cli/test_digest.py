@@ -1,0 +1,62 @@
+"""The code digest: edits that matter change it, edits that do not leave it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import recurformer
+from recurformer import digest
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A copy of the package that may be edited."""
+    root = tmp_path / "recurformer"
+    shutil.copytree(Path(recurformer.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(digest, "ROOT", root)
+    digest._tree.cache_clear()
+    yield root
+    digest._tree.cache_clear()
+
+
+def after(edit):
+    digest._tree.cache_clear()
+    edit()
+    return digest.code_digest("recurformer.cli.select")
+
+
+def append(path, text):
+    path.write_text(path.read_text() + text)
+
+
+def test_it_follows_imports_inside_functions(package):
+    assert "recurformer.heads.select" in digest.modules_used("recurformer.cli.select")
+
+
+@pytest.mark.parametrize("module", ["cli/select.py", "heads/select.py", "heads/profile.py"])
+def test_used_code_counts(package, module):
+    before = digest.code_digest("recurformer.cli.select")
+    assert after(lambda: append(package / module, "\nEXTRA = 1\n")) != before
+
+
+@pytest.mark.parametrize("module", ["tasks/mqar.py", "train/trainer.py", "study.py", "cli/main.py", "render/tables.py"])
+def test_other_code_does_not(package, module):
+    before = digest.code_digest("recurformer.cli.select")
+    assert after(lambda: append(package / module, "\nEXTRA = 1\n")) == before
+
+
+def test_comments_docstrings_and_layout_do_not_count(package):
+    before = digest.code_digest("recurformer.cli.select")
+    module = package / "heads/select.py"
+
+    def edit():
+        text = module.read_text()
+        module.write_text("# A remark.\n" + text.replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
+
+    assert after(edit) == before
+
+
+def test_a_module_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="cli.brew"):
+        digest.code_digest("recurformer.cli.brew")

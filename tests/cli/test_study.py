@@ -1,0 +1,63 @@
+"""Study files: typed, complete, refused in one line."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recurformer.cli.study import describe
+from recurformer.study import load_study
+
+CONFIG = Path(__file__).parents[2] / "config"
+FILES = sorted(CONFIG.glob("*.yaml"))
+
+
+@pytest.fixture
+def smoke():
+    return yaml.safe_load((CONFIG / "smoke.yaml").read_text())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_study_is_valid_and_bears_its_files_name(file):
+    assert load_study(yaml.safe_load(file.read_text())).study == file.stem
+
+
+def changed(settings, path, value):
+    *parents, last = path.split(".")
+    block = settings
+    for key in parents:
+        block = block[int(key) if key.isdigit() else key]
+    block[int(last) if last.isdigit() else last] = value
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("betas", [0.0, 1.5], r"betas\.1 = 1\.5"),
+        ("betas", [], "betas"),
+        ("betass", [0.5], "betass: unknown key"),
+        ("language.trainin", {}, r"language\.trainin: unknown key"),
+        ("language.backbones", ["gpt5"], r"language\.backbones: 'gpt5' has no entry in backbones"),
+        ("backbones.tiny.heads", None, "heads"),
+        ("backbones.tiny.source", "hug", r"backbones\.tiny\.source = 'hug'"),
+        ("mamba.d_state", 0, r"mamba\.d_state = 0"),
+        ("hashhop.training.steps", "many", r"hashhop\.training\.steps = 'many'"),
+        ("study", "../elsewhere", "study = '../elsewhere'"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line_that_names_it(smoke, path, value, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        load_study(changed(smoke, path, value))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_is_named(smoke):
+    del smoke["corpus"]
+    with pytest.raises(ValueError, match="corpus: this key is missing"):
+        load_study(smoke)
+
+
+def test_every_key_is_described():
+    assert describe() == (CONFIG / "README.md").read_text(), "run: recurformer study --describe > config/README.md"
+    assert "|  |" not in describe()

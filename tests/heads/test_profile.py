@@ -1,0 +1,262 @@
+"""Recency ratios against the full eager attention matrix, under padding, on converted models, and on disk."""
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import (
+    AttentionMaskInterface,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from recurformer import HeadProfile, convert, profile_heads
+from recurformer.heads import stream
+
+LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 48,
+    "vocab_size": 64,
+    "initializer_range": 0.4,  # attention far from uniform
+}
+BACKBONES = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=HEADS)),
+    "llama_gqa": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=2)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
+    "mistral_sliding": lambda: MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=70)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(n_embd=32, n_layer=LAYERS, n_head=HEADS, n_positions=256, vocab_size=64, initializer_range=0.4)
+    ),
+}
+REPLACED = [[], [0, 3], [0, 1, 2, 3]]  # a whole layer and, under grouped queries, half of two groups
+
+
+def backbone(name: str = "llama_gqa"):
+    torch.manual_seed(0)
+    return BACKBONES[name]().eval()
+
+
+def random_ids(samples: int, tokens: int = TOKENS) -> torch.Tensor:
+    return torch.randint(0, 64, (samples, tokens), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def eager_attentions(model, input_ids, **kwargs) -> dict[int, torch.Tensor]:
+    """The full attention matrices (B, H, L, L) of every attending layer, from transformers' eager attention."""
+    kept: dict[int, torch.Tensor] = {}
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    handles = [
+        module.register_forward_hook(lambda module, args, output: kept.__setitem__(module.layer_idx, output[1]))
+        for name, module in model.named_modules()
+        if name.endswith(("self_attn", ".attn"))
+    ]
+    model(input_ids, use_cache=False, **kwargs)
+    for handle in handles:
+        handle.remove()
+    model.set_attn_implementation(implementation)
+    return {layer: weights.double() for layer, weights in kept.items() if weights is not None}
+
+
+def direct_ratio(weights: torch.Tensor, window: int, exclude_first: bool) -> torch.Tensor:
+    """Equation 1 written down: (B, H, L, L) -> (B, H)."""
+    positions = torch.arange(weights.shape[-1])
+    near = (positions[:, None] - positions[None, :]).abs() <= window
+    kept = torch.ones_like(weights)
+    kept[..., 0] = 0.0 if exclude_first else 1.0
+    return (weights * near * kept).sum((-1, -2)) / (weights * kept).sum((-1, -2))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("exclude_first", [True, False])
+def test_ratios_equal_those_of_the_full_attention_matrix(name, exclude_first):
+    model, input_ids = backbone(name), random_ids(3)
+    profile = profile_heads(model, input_ids, window=WINDOW, exclude_first=exclude_first, batch_size=2)
+    weights = eager_attentions(model, input_ids)
+    expected = torch.stack([direct_ratio(weights[layer], WINDOW, exclude_first) for layer in range(LAYERS)], 1)
+    assert profile.rr.dtype == torch.float64 and profile.rr.shape == (3, LAYERS, HEADS)
+    assert expected.max() - expected.min() > 0.05  # the comparison has power: heads and samples differ
+    torch.testing.assert_close(profile.rr, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama_gqa", "gpt2"]
+)  # gpt2 has absolute positions: they are counted from the first token
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(side, name):
+    model, samples = backbone(name), [random_ids(1, length)[0] for length in (200, 137, 150)]
+    padded, mask = pad(samples, side)
+    together = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=3)
+    for index, sample in enumerate(samples):
+        alone = profile_heads(model, sample[None], window=WINDOW)
+        torch.testing.assert_close(together.rr[index], alone.rr[0], atol=1e-6, rtol=0)
+    assert together.tokens == 200
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_check_has_power(side, monkeypatch):
+    """Negative control: without the mask function of our attention implementation padding is attended, silently."""
+    model, sample = backbone(), random_ids(1, 137)[0]
+    padded, mask = pad([random_ids(1, 200)[0], sample], side)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, stream.IMPLEMENTATION, lambda *args, **kwargs: None)
+    unmasked = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=2)
+    alone = profile_heads(model, sample[None], window=WINDOW)
+    difference = (unmasked.rr[1] - alone.rr[0]).abs().max()
+    assert difference > 1e-3 if side == "left" else difference < 1e-6  # causality hides padding on the right
+
+
+def pad(samples: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, samples))
+    ids, mask = torch.full((len(samples), longest), 7), torch.zeros(len(samples), longest, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        place = slice(longest - len(sample), None) if side == "left" else slice(0, len(sample))
+        ids[row, place], mask[row, place] = sample, 1
+    return ids, mask
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_replaced_heads_are_nan_and_the_others_at_their_own_place(kv_heads):
+    base = backbone("llama" if kv_heads == HEADS else "llama_gqa")
+    replaced = REPLACED
+    model = convert(base, replaced, d_state=4, dt_rank=4).eval()
+    input_ids = random_ids(2)
+    profile = profile_heads(model, input_ids, window=WINDOW)
+    gone = torch.zeros(LAYERS, HEADS, dtype=torch.bool)
+    for layer, heads in enumerate(replaced):
+        gone[layer, heads] = True
+    assert torch.equal(profile.rr.isnan(), gone.expand(2, -1, -1))
+    # Layer 0 has lost nothing and reads the same input; layer 1 reads layer 0's output: both equal the base's heads.
+    original = profile_heads(base, input_ids, window=WINDOW)
+    torch.testing.assert_close(profile.rr[:, 0], original.rr[:, 0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(profile.rr[:, 1, 1:3], original.rr[:, 1, 1:3], atol=1e-6, rtol=0)
+    assert (original.rr[:, 1, 1] - original.rr[:, 1, 2]).abs().max() > 1e-3  # a swap would show
+
+
+def test_model_is_left_as_it_was():
+    model = backbone()
+    model.train()
+    before = model.config._attn_implementation
+    profile_heads(model, random_ids(1), window=WINDOW)
+    assert model.training and model.config._attn_implementation == before
+
+    def broken(module, args, kwargs):
+        raise RuntimeError("broken")
+
+    model.model.layers[1].register_forward_pre_hook(broken, with_kwargs=True)
+    with pytest.raises(RuntimeError, match="broken"):
+        profile_heads(model, random_ids(1), window=WINDOW)
+    assert model.training and model.config._attn_implementation == before
+
+
+def test_no_whole_attention_matrix_is_made():
+    """Blocks of rows only: the largest tensor that an observer ever sees has at most `ROWS` queries."""
+    shapes = []
+    stream.watch_attention(backbone(), random_ids(1), lambda block: shapes.append(block.weights.shape))
+    assert max(shape[2] for shape in shapes) == stream.ROWS < TOKENS
+    assert sum(shape[2] for shape in shapes) == LAYERS * TOKENS
+
+
+def test_bfloat16_model_has_float64_ratios():
+    model = backbone().bfloat16()
+    profile = profile_heads(model, random_ids(1), window=WINDOW)
+    exact = profile_heads(backbone(), random_ids(1), window=WINDOW)
+    assert profile.rr.dtype == torch.float64
+    torch.testing.assert_close(profile.rr, exact.rr, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 200}, "window=200 must be at least 0 and below 200"),
+        ({"window": -1}, "window=-1"),
+        ({"threshold": 1.5}, "threshold=1.5 must lie in"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"input_ids": torch.empty(0, 10, dtype=torch.long)}, r"got shape \(0, 10\)"),
+        ({"input_ids": torch.zeros(10, dtype=torch.long)}, r"got shape \(10,\)"),
+        ({"attention_mask": torch.ones(1, 10)}, r"attention_mask has shape \(1, 10\)"),
+        ({"attention_mask": torch.zeros(2, TOKENS)}, "sample 0: the tokens must be one unbroken run"),
+        ({"attention_mask": torch.arange(TOKENS).remainder(2).expand(2, -1)}, "one unbroken run"),
+        (
+            {"attention_mask": (torch.arange(TOKENS) >= 190).long().expand(2, -1)},
+            "window=20 must be at least 0 and below 10, the tokens of the shortest",
+        ),
+        ({"input_ids": torch.zeros(1, 1, dtype=torch.long), "window": 0}, "use exclude_first=False"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(arguments, message):
+    arguments = {"input_ids": random_ids(2), "window": WINDOW, **arguments}
+    with pytest.raises(ValueError, match=message) as error:
+        profile_heads(backbone(), **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_hole_in_the_mask_is_refused():
+    mask = torch.ones(1, TOKENS, dtype=torch.long)
+    mask[0, 50:60] = 0
+    with pytest.raises(ValueError, match="one unbroken run"):
+        profile_heads(backbone(), random_ids(1), window=WINDOW, attention_mask=mask)
+
+
+def some_profile(**changes) -> HeadProfile:
+    rr = torch.rand(5, 2, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    settings = {"window": 9, "threshold": 0.5, "exclude_first": True, "kv_heads": 2, "tokens": 64, **changes}
+    return HeadProfile(rr, **settings)
+
+
+def test_ra_i_counts_samples_above_the_threshold():
+    profile = some_profile()
+    assert torch.equal(profile.ra_i, (profile.rr > 0.5).sum(0))
+    assert int(profile.with_threshold(0.0).ra_i.min()) == 5 and int(profile.with_threshold(1.0).ra_i.max()) == 0
+    rr = torch.tensor([[[0.5, 0.51]]])
+    assert HeadProfile(rr, 1, 0.5, True, 2, 4).ra_i.tolist() == [[0, 1]]  # exceeds, not reaches
+
+
+def test_save_and_load(tmp_path):
+    profile = some_profile()
+    profile.rr[:, 1, 2] = float("nan")
+    path = tmp_path / "new folder" / "profile.parquet"
+    profile.save(path)
+    loaded = HeadProfile.load(path)
+    assert torch.equal(loaded.rr.nan_to_num(-1), profile.rr.nan_to_num(-1))
+    for name in ("window", "threshold", "exclude_first", "kv_heads", "tokens"):
+        assert getattr(loaded, name) == getattr(profile, name)
+    frame = pq.read_table(path).to_pandas()
+    assert list(frame.columns) == ["sample", "layer", "head", "rr"] and len(frame) == profile.rr.numel()
+    row = frame[(frame["sample"] == 4) & (frame.layer == 1) & (frame["head"] == 3)]
+    assert row.rr.item() == profile.rr[4, 1, 3].item()
+    assert [file.name for file in path.parent.iterdir()] == ["profile.parquet"]  # nothing unfinished is left
+
+
+def test_unreadable_profiles_are_refused(tmp_path):
+    whole, damaged, other = (tmp_path / f"{name}.parquet" for name in ("whole", "damaged", "other"))
+    some_profile().save(whole)
+    damaged.write_bytes(whole.read_bytes()[:200])
+    pq.write_table(pq.read_table(whole).replace_schema_metadata(None), other)
+    short = tmp_path / "short.parquet"
+    pq.write_table(pq.read_table(whole).slice(1), short)
+    for path in (damaged, other, short, tmp_path / "absent.parquet"):
+        with pytest.raises(ValueError, match=f"{path.name}: not a head profile") as error:
+            HeadProfile.load(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"is a \.parquet file"):
+        some_profile().save(tmp_path / "profile.csv")
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        some_profile().save(blocker / "profile.parquet")
+
+
+def test_impossible_profiles_are_refused():
+    with pytest.raises(ValueError, match="kv_heads=3 must divide the 4 heads"):
+        some_profile(kv_heads=3)
+    with pytest.raises(ValueError, match="got shape"):
+        HeadProfile(torch.zeros(0, 2, 4), 1, 0.5, True, 2, 4)

@@ -1,0 +1,165 @@
+"""Which heads are chosen: by hand, and as properties over arbitrary profiles."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurformer import HeadProfile, select_heads
+from recurformer.heads.select import SELECTORS, rank_heads, replaced_count
+
+BETAS = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]
+
+
+@st.composite
+def profiles(draw) -> HeadProfile:
+    layers, kv_heads, group = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    rr = torch.rand(draw(st.integers(1, 6)), layers, kv_heads * group, generator=generator, dtype=torch.float64)
+    if draw(st.booleans()):
+        rr = (rr * 3).round() / 3  # many ties
+    return HeadProfile(rr, window=5, threshold=0.5, exclude_first=True, kv_heads=kv_heads, tokens=32)
+
+
+options = st.fixed_dictionaries(
+    {
+        "unit": st.sampled_from(["kv_group", "head"]),
+        "scope": st.sampled_from(["global", "layer"]),
+        "by": st.sampled_from(sorted(SELECTORS)),
+        "seed": st.integers(0, 3),
+    }
+)
+
+
+def pairs(heads: list[list[int]]) -> set[tuple[int, int]]:
+    return {(layer, head) for layer, chosen in enumerate(heads) for head in chosen}
+
+
+@given(profiles(), options, st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_beta_chooses_a_superset(profile, option, one, other):
+    low, high = sorted((one, other))
+    assert pairs(select_heads(profile, low, **option)) <= pairs(select_heads(profile, high, **option))
+
+
+@given(profiles(), options, st.floats(0, 1))
+def test_counts_and_form(profile, option, beta):
+    layers, heads = profile.shape
+    chosen = select_heads(profile, beta, **option)
+    assert len(chosen) == layers
+    assert all(row == sorted(set(row)) and set(row) <= set(range(heads)) for row in chosen)
+    units = profile.kv_heads if option["unit"] == "kv_group" else heads
+    size = heads // units
+    if option["scope"] == "layer":
+        assert [len(row) for row in chosen] == [size * round(units * beta)] * layers
+    else:
+        assert sum(map(len, chosen)) == size * round(units * layers * beta)
+
+
+@given(profiles(), options, st.floats(0, 1))
+def test_groups_are_complete(profile, option, beta):
+    size = profile.shape[1] // profile.kv_heads
+    for row in select_heads(profile, beta, **{**option, "unit": "kv_group"}):
+        groups = {head // size for head in row}
+        assert row == [head for group in sorted(groups) for head in range(group * size, (group + 1) * size)]
+
+
+@given(profiles(), options, st.floats(0, 1))
+def test_same_arguments_same_heads(profile, option, beta):
+    again = HeadProfile(profile.rr.clone(), 5, 0.5, True, profile.kv_heads, 32)
+    assert select_heads(profile, beta, **option) == select_heads(again, beta, **option)
+
+
+@given(profiles(), st.floats(0, 1))
+def test_chosen_heads_are_the_most_recency_aware(profile, beta):
+    """Every chosen head has at least the RA-I of every other one; at equal RA-I at least its mean recency ratio."""
+    chosen = pairs(select_heads(profile, beta, unit="head"))
+    key = {
+        (layer, head): (int(profile.ra_i[layer, head]), float(profile.mean_rr[layer, head]))
+        for layer in range(profile.shape[0])
+        for head in range(profile.shape[1])
+    }
+    worst = min((key[place] for place in chosen), default=None)
+    best = max((key[place] for place in set(key) - chosen), default=None)
+    if worst is not None and best is not None:
+        assert worst[0] > best[0] or (worst[0] == best[0] and worst[1] >= best[1] - 1e-12)
+
+
+def by_hand() -> HeadProfile:
+    # RA-I over two samples; 2 layers of 4 heads, groups (0, 1) and (2, 3)
+    rr = torch.tensor([[[0.9, 0.1, 0.8, 0.7], [0.2, 0.3, 0.6, 0.4]], [[0.9, 0.2, 0.7, 0.4], [0.1, 0.3, 0.55, 0.45]]])
+    return HeadProfile(rr.double(), window=5, threshold=0.5, exclude_first=True, kv_heads=2, tokens=32)
+
+
+@pytest.mark.parametrize(
+    ("options", "beta", "expected"),
+    [
+        ({"unit": "head"}, 0.25, [[0, 2], []]),  # RA-I 2, 2, and 2: the mean ratio decides against layer 1
+        ({"unit": "head"}, 0.375, [[0, 2], [2]]),
+        ({"unit": "head", "scope": "layer"}, 0.25, [[0], [2]]),
+        ({"unit": "kv_group"}, 0.25, [[2, 3], []]),  # mean RA-I 1.5 against 1, 0 and 1
+        ({"unit": "kv_group"}, 0.5, [[0, 1, 2, 3], []]),  # 1 against 1: mean ratio 0.525 against 0.5
+        ({"unit": "kv_group", "scope": "layer"}, 0.5, [[2, 3], [2, 3]]),
+        ({"unit": "head", "by": "inverse_ra_i"}, 0.25, [[1], [0]]),
+        ({"unit": "head", "by": "mean_rr"}, 0.375, [[0, 2], [2]]),
+    ],
+)
+def test_choice_by_hand(options, beta, expected):
+    assert select_heads(by_hand(), beta, **options) == expected
+
+
+def test_equal_scores_go_in_order_of_layer_and_head():
+    profile = HeadProfile(torch.full((1, 2, 4), 0.7), 5, 0.5, True, 4, 32)
+    assert select_heads(profile, 0.625) == [[0, 1, 2, 3], [0]]
+    large = HeadProfile(torch.full((1, 64, 32), 0.7), 5, 0.5, True, 32, 32)
+    assert select_heads(large, 0.5) == [list(range(32))] * 32 + [[]] * 32
+
+
+def test_mean_ratio_breaks_ties_only_also_between_groups():
+    """One group exceeds the threshold once in ten samples, the other never but only just: RA-I decides."""
+    rr = torch.zeros(10, 1, 6, dtype=torch.float64)
+    rr[0, 0, 0] = 0.51
+    rr[:, 0, 3:] = 0.5
+    assert select_heads(HeadProfile(rr, 5, 0.5, True, 2, 32), 0.5) == [[0, 1, 2]]
+
+
+def test_random_ranking_depends_on_the_seed_only():
+    one, other = by_hand(), HeadProfile(torch.rand(3, 2, 4), 5, 0.5, True, 2, 32)
+    assert select_heads(one, 0.5, by="random", seed=1) == select_heads(other, 0.5, by="random", seed=1)
+    assert len({str(select_heads(one, 0.5, unit="head", by="random", seed=seed)) for seed in range(20)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("units", "beta", "count"),
+    [(1024, 0.9, 922), (1024, 0.25, 256), (2, 0.25, 0), (6, 0.25, 2), (4, 1.0, 4), (8, 0.9, 7)],
+)
+def test_rounding(units, beta, count):
+    assert replaced_count(units, beta) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": -0.1}, r"beta=-0.1 must lie in \[0, 1\]"),
+        ({"beta": 1.01}, r"beta=1.01 must lie in \[0, 1\]"),
+        ({"beta": float("nan")}, "beta=nan must lie in"),
+        ({"unit": "group"}, "unit='group' is unknown; choose one of kv_group, head"),
+        ({"scope": "model"}, "scope='model' is unknown; choose one of global, layer"),
+        ({"by": "best"}, "by='best' is no ranking; choose one of ra_i, mean_rr, random, inverse_ra_i"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        select_heads(by_hand(), **{"beta": 0.5, **options})
+
+
+@pytest.mark.parametrize("by", sorted(SELECTORS))
+def test_profiles_of_converted_models_are_refused(by):
+    profile = by_hand()
+    profile.rr[:, 1, 3] = float("nan")
+    with pytest.raises(ValueError, match="layer 1 head 3 has no score"):
+        select_heads(profile, 0.5, by=by)
+
+
+def test_scores_need_whole_groups():
+    with pytest.raises(ValueError, match="kv_heads=3 must divide the 4 heads"):
+        rank_heads(torch.rand(2, 4), kv_heads=3, beta=0.5)

@@ -1,0 +1,199 @@
+"""Caches counted on the meta device: against real caches, and against what the paper prints."""
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from recurformer import HeadProfile, convert
+from recurformer.measure.cache import (
+    cache_bytes,
+    count_cache,
+    freed_kv_heads,
+    measure_cache,
+    pyramidinfer_cache_ratio,
+    pyramidinfer_rows,
+)
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 64,
+}
+LLAMA2_7B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+}
+# Tables 2 and 4, Llama2-7B, as printed
+PRINTED = {
+    (0.00, 10_240): 1.0000,
+    (0.25, 10_240): 0.7510,
+    (0.50, 10_240): 0.5020,
+    (0.75, 10_240): 0.2530,
+    (0.90, 10_240): 0.1030,
+    (1.00, 10_240): 0.0040,
+    (0.00, 61_440): 1.0000,
+    (0.25, 61_440): 0.7500,
+    (0.50, 61_440): 0.5000,
+    (0.75, 61_440): 0.2500,
+    (0.90, 61_440): 0.1000,
+    (1.00, 61_440): 0.0010,
+}
+
+
+def on_meta(model_class, config, dtype=torch.bfloat16):
+    with torch.device("meta"):
+        return model_class._from_config(config, dtype=dtype).eval()
+
+
+@torch.no_grad()
+def real_cache(model, length: int, batch_size: int = 1):
+    cache = DynamicCache(config=model.config)
+    model(torch.randint(0, 64, (batch_size, length)), past_key_values=cache, use_cache=True)
+    return cache_bytes(cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "heads", [[[], []], [[0, 1], []], [[0], [1, 2, 3]], [[0, 1, 2, 3], [2, 3]], [[0, 1, 2, 3], [0, 1, 2, 3]]], ids=str
+)
+@pytest.mark.parametrize(("length", "batch_size"), [(1, 1), (3, 1), (37, 2)])
+def test_meta_count_equals_the_cache_of_a_real_run(heads, dtype, length, batch_size):
+    model = convert(LlamaForCausalLM(LlamaConfig(**TINY)).to(dtype), heads, d_state=3, dt_rank=2).eval()
+    counted = count_cache(model, length, batch_size)
+    assert counted.equals(real_cache(model, length, batch_size))
+    assert counted.bytes.sum() > 0
+    states = counted[counted.kind == "recurrent_state"]
+    assert set(states["dtype"]) <= {"float32"} and len(states) == sum(map(bool, heads))
+
+
+def test_counts_by_hand():
+    model = convert(on_meta(LlamaForCausalLM, LlamaConfig(**TINY)), [[0, 1], []], d_state=3, d_conv=4, expand=2)
+    kinds = count_cache(model, 10).set_index(["layer", "kind"]).bytes.to_dict()
+    assert kinds == {
+        (0, "key"): 10 * 1 * 8 * 2,  # tokens x KV heads x head_dim x bytes
+        (0, "value"): 10 * 1 * 8 * 2,
+        (0, "conv_state"): 2 * (2 * 8) * 4 * 2,  # expand x (replaced heads x head_dim) x d_conv x bytes
+        (0, "recurrent_state"): 2 * (2 * 8) * 3 * 4,
+        (1, "key"): 10 * 2 * 8 * 2,
+        (1, "value"): 10 * 2 * 8 * 2,
+    }
+
+
+def test_other_backbones_are_counted_on_meta():
+    for model_class, config in (
+        (Qwen2ForCausalLM, Qwen2Config(**TINY)),
+        (MistralForCausalLM, MistralConfig(**TINY, sliding_window=None)),
+    ):
+        model = convert(on_meta(model_class, config), [[0, 1], [3]])
+        assert model.device.type == "meta"
+        assert count_cache(model, 100).bytes.sum() > 0
+
+
+def test_splitting_a_group_frees_nothing():
+    """Under unit `head` a key-value head stays while one of its query heads attends."""
+    base = on_meta(LlamaForCausalLM, LlamaConfig(**TINY))
+
+    def kv(heads: list[list[int]]) -> int:
+        frame = count_cache(convert(base, heads), 50)
+        return int(frame[frame.kind.isin(["key", "value"])].bytes.sum())
+
+    assert kv([[0, 2], []]) == kv([[], []]) == 2 * kv([[0, 1], [2, 3]])
+    assert freed_kv_heads([[0, 2], []], 4, 2) == 0 and freed_kv_heads([[0, 1], [0, 1, 2, 3]], 4, 2) == 3
+
+
+@pytest.fixture(scope="module")
+def llama2_7b():
+    base = on_meta(LlamaForCausalLM, LlamaConfig(**LLAMA2_7B))
+    betas = sorted({beta for beta, _ in PRINTED})
+    return measure_cache(base, "llama2-7b", betas, lengths=[10_240, 61_440], units=["kv_group"])
+
+
+@pytest.mark.parametrize(("beta", "length"), PRINTED)
+def test_llama2_cells_of_table_4(llama2_7b, beta, length):
+    row = llama2_7b[(llama2_7b.beta == beta) & (llama2_7b.length == length)].iloc[0]
+    assert round(row.ratio, 3) == round(PRINTED[beta, length], 3)
+    # the closed formula: fp32 recurrent state, and a conv state of 2 (c = 36) or 4 bytes (c = 40)
+    share = round(1024 * beta) / 1024
+    width = {"conv:bfloat16 recurrent:float32": 36, "conv:float32 recurrent:float32": 40, "": 0}[row.state_dtype]
+    # at beta = 1 the first layer stores one scalar pair per token to know how many it has seen
+    ticks = 1 / (32 * 4096) if beta == 1 else 0
+    assert row.ratio == pytest.approx(1 - share + width * share / length + ticks, abs=1e-12)
+    assert row.heads_replaced == row.kv_heads_freed == round(1024 * beta)
+    assert row.total_bytes == row.kv_bytes + row.conv_bytes + row.recurrent_bytes
+
+
+def test_golden_cells_have_power():
+    """Negative control: 16-bit recurrent states would miss a printed cell."""
+    share = 922 / 1024
+    assert round(1 - share + 20 * share / 10_240, 3) != 0.103
+
+
+def test_rows_of_cache_csv_with_a_profile():
+    profile = HeadProfile(torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0)), 5, 0.5, True, 2, 32)
+    base = LlamaForCausalLM(LlamaConfig(**TINY))  # on the CPU: only its shape counts
+    calls = []
+    frame = measure_cache(base, "tiny", [0, 0.5], [64, 128], profile=profile, progress=lambda *a: calls.append(a))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert len(frame) == 2 * 2 * 2 and set(frame.ranking) == {"profile"} and (frame[frame.beta == 0].ratio == 1).all()
+    group, head = (frame[(frame.unit == unit) & (frame.beta == 0.5)] for unit in ("kv_group", "head"))
+    assert (group.kv_heads_freed == 2).all() and (head.kv_heads_freed <= 2).all()
+    assert (head.heads_replaced == 4).all()
+    assert list(frame.columns) == [
+        "model",
+        "unit",
+        "beta",
+        "length",
+        "kv_bytes",
+        "conv_bytes",
+        "recurrent_bytes",
+        "total_bytes",
+        "state_dtype",
+        "ratio",
+        "heads_replaced",
+        "kv_heads_freed",
+        "ranking",
+    ]
+
+
+def test_bad_input_is_refused():
+    base = on_meta(LlamaForCausalLM, LlamaConfig(**TINY))
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+        count_cache(base, 0)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        count_cache(base, 1, 0)
+    with pytest.raises(ValueError, match=r"beta=2 must lie in \[0, 1\]"):
+        measure_cache(base, "tiny", [2])
+    wrong = HeadProfile(torch.rand(1, 3, 4), 5, 0.5, True, 2, 32)
+    with pytest.raises(ValueError, match=r"profile is of \(3, 4\) layers and heads, model tiny has \(2, 4\)"):
+        measure_cache(base, "tiny", [0.5], profile=wrong)
+
+
+@pytest.mark.parametrize(("length", "printed"), [(10_240, 0.1054), (61_440, 0.1043)])
+def test_pyramidinfer_as_printed(length, printed):
+    assert round(pyramidinfer_cache_ratio(length, 32), 4) == printed
+    rows = pyramidinfer_rows([length])
+    assert rows.to_dict("records")[0]["method"] == "pyramidinfer"
+    assert round(rows.ratio[0], 4) == printed
+
+
+def test_pyramidinfer_edges():
+    assert pyramidinfer_cache_ratio(10, 4) == 1.0  # never more than there is
+    assert pyramidinfer_cache_ratio(1000, 2, keep=0.5, minimum=1) == 0.75
+    for arguments in ({"length": 0}, {"layers": 0}, {"minimum": 0}, {"keep": 0.0}, {"keep": 1.1}):
+        with pytest.raises(ValueError, match=next(iter(arguments))):
+            pyramidinfer_cache_ratio(**{"length": 10, "layers": 2, **arguments})

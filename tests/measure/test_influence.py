@@ -1,0 +1,144 @@
+"""The unrolled form of the scan against the scan itself, and the rows of Figure 1."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from recurformer import HeadProfile, convert, selective_scan
+from recurformer.measure.influence import (
+    attention_influence,
+    mamba_influence,
+    measure_influence,
+    replaced_example,
+    scan_arguments,
+    unrolled_weights,
+)
+
+LAYERS, HEADS, TOKENS = 2, 4, 20
+REPLACED = [[0, 1], [2, 3]]
+
+
+@pytest.fixture(scope="module")
+def models():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        vocab_size=64,
+        initializer_range=0.4,
+    )
+    base = LlamaForCausalLM(config).eval()
+    return base, convert(base, REPLACED, d_state=4, dt_rank=3)
+
+
+@pytest.fixture(scope="module")
+def input_ids():
+    return torch.randint(0, 64, (3, TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+def random_scan(length: int = 12, channels: int = 5, width: int = 3) -> dict[str, torch.Tensor]:
+    torch.manual_seed(2)
+    return {
+        "u": torch.randn(2, channels, length, dtype=torch.float64),
+        "delta": F.softplus(torch.randn(2, channels, length, dtype=torch.float64)),
+        "A": -torch.rand(channels, width, dtype=torch.float64) * 3,
+        "B": torch.randn(2, width, length, dtype=torch.float64),
+        "C": torch.randn(2, width, length, dtype=torch.float64),
+        "D": torch.randn(channels, dtype=torch.float64),
+    }
+
+
+def unrolled_output(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
+    """sum_s M[t, s, d] u[s, d] + D[d] u[t, d] for every t."""
+    u, columns = arguments["u"], []
+    for query in range(u.shape[-1]):
+        weights = unrolled_weights(*(arguments[name] for name in ("delta", "A", "B", "C")), query)
+        columns.append((weights * u[..., : query + 1]).sum(-1) + arguments["D"] * u[..., query])
+    return torch.stack(columns, -1)
+
+
+def test_unrolled_form_is_the_scan():
+    arguments = random_scan()
+    expected = selective_scan(**arguments)
+    torch.testing.assert_close(unrolled_output(arguments), expected, atol=1e-10, rtol=1e-10)
+
+
+def test_unrolled_form_is_the_jacobian():
+    arguments = random_scan()
+    u = arguments["u"].clone().requires_grad_()
+    y = selective_scan(**{**arguments, "u": u})
+    weights = unrolled_weights(*(arguments[name] for name in ("delta", "A", "B", "C")), 7)
+    for channel in range(u.shape[1]):
+        (gradient,) = torch.autograd.grad(y[0, channel, 7], u, retain_graph=True)
+        expected = weights[0, channel].clone()
+        expected[7] += arguments["D"][channel]
+        torch.testing.assert_close(gradient[0, channel, :8], expected)
+        assert gradient[0, channel, 8:].abs().max() == 0 and gradient[1].abs().max() == 0
+
+
+def test_captured_arguments_are_those_of_the_block(models, input_ids):
+    """Scanning what was captured, with the block's own gate and output projection, gives the block's own output."""
+    _, model = models
+    block, seen = model.model.layers[1].self_attn.mamba, {}
+    handles = [
+        block.register_forward_hook(lambda module, args, output: seen.update(output=output)),
+        block.in_proj.register_forward_hook(lambda module, args, output: seen.update(gate=output.chunk(2, -1)[1])),
+    ]
+    arguments = scan_arguments(model, input_ids, 1)
+    for handle in handles:
+        handle.remove()
+    y = unrolled_output(arguments).transpose(1, 2).float() * F.silu(seen["gate"])
+    torch.testing.assert_close(block.out_proj(y), seen["output"], atol=1e-5, rtol=1e-5)
+    assert seen["output"].std() > 0.01
+    assert not block.x_proj._forward_hooks  # nothing is left behind
+
+
+def test_rows_of_influence(models, input_ids):
+    base, converted = models
+    rr = torch.tensor([[[0.1, 0.6, 0.9, 0.9], [0.9, 0.1, 0.2, 0.8]]], dtype=torch.float64)
+    profile = HeadProfile(rr, 5, 0.5, True, 2, 32)
+    assert replaced_example(profile, REPLACED) == (1, 3)  # 0.9s are not replaced
+    frame = measure_influence(base, converted, input_ids, profile, "tiny", query=15)
+    assert list(frame.columns) == ["model", "mixer", "layer", "head", "query", "key", "weight"]
+    assert set(frame.layer) == {1} and set(frame["query"]) == {15}
+    for mixer, head in (("attention", 3), ("mamba", -1)):
+        rows = frame[frame.mixer == mixer]
+        assert rows.key.tolist() == list(range(16)) and set(rows["head"]) == {head}
+        assert rows.weight.sum() == pytest.approx(1) and (rows.weight >= 0).all()
+    base.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = base(input_ids, output_attentions=True).attentions[1][:, 3, 15, :16].mean(0)
+    base.set_attn_implementation("sdpa")
+    assert frame[frame.mixer == "attention"].weight.to_numpy() == pytest.approx(expected.numpy(), abs=1e-6)
+    assert measure_influence(base, converted, input_ids, profile, "tiny")["query"].unique().tolist() == [TOKENS - 1]
+
+
+def test_influence_decays_with_a_fast_state(models, input_ids):
+    """A state that forgets at once reads its last token only: the weights are the block's, not a constant shape."""
+    _, model = models
+    block = model.model.layers[0].self_attn.mamba
+    before = block.A_log.detach().clone()
+    with torch.no_grad():
+        block.A_log.fill_(12.0)
+    assert mamba_influence(model, input_ids, 0, 15)[-1] > 0.999
+    with torch.no_grad():
+        block.A_log.fill_(-12.0)
+    assert mamba_influence(model, input_ids, 0, 15)[-1] < 0.5
+    with torch.no_grad():
+        block.A_log.copy_(before)
+
+
+def test_bad_requests_are_refused(models, input_ids):
+    base, converted = models
+    with pytest.raises(ValueError, match="layer 0 has no Mamba block"):
+        mamba_influence(base, input_ids, 0, 5)
+    with pytest.raises(ValueError, match="query=20 is outside the 20 tokens"):
+        mamba_influence(converted, input_ids, 0, 20)
+    with pytest.raises(ValueError, match="layer 0 head 1 does not attend"):
+        attention_influence(converted, input_ids, 0, 1, 5)
+    with pytest.raises(ValueError, match="no head of the converted model is replaced"):
+        measure_influence(base, base, input_ids, HeadProfile(torch.rand(1, 2, 4), 5, 0.5, True, 2, 32), "tiny")

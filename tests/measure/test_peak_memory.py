@@ -1,0 +1,260 @@
+"""PeakMemory against sums done by hand, the growth exponents of Table 1, the memory model, and parameter counts."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+from recurformer import convert
+from recurformer.measure import memory as memory_module
+from recurformer.measure.complexity import growth_exponent, measure_complexity
+from recurformer.measure.memory import longest_input, longest_length, measure_memory, weight_bytes
+from recurformer.measure.parameters import count_parameters, parameter_kind
+from recurformer.measure.peak import PeakMemory
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 64,
+}
+DEVICES = ["cpu", "meta"]
+
+
+def tiny(**changes):
+    with torch.device("meta"):
+        return LlamaForCausalLM._from_config(LlamaConfig(**{**TINY, **changes}), dtype=torch.bfloat16).eval()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_peak_by_hand(device):
+    before = torch.ones(1000, device=device)  # 4,000 bytes that do not count
+    with PeakMemory() as memory:
+        one = before + 1
+        two = one * 2  # 8,000
+        view = two.view(10, 100)  # a view costs nothing
+        del one, two
+        before.add_(1)
+        assert memory.current == 4000  # the view keeps its storage
+        del view
+        assert memory.current == 0
+        half = before.to(torch.float16)
+    assert memory.peak == 8000 and memory.current == half.numel() * 2
+    del half
+    gc.collect()
+    assert memory.current == 2000  # what happens behind the block is not counted any more
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_included_tensors_count_until_they_die(device):
+    old = [torch.ones(1000, device=device)]
+    with PeakMemory(include=old) as memory:
+        assert memory.peak == 4000
+        grown = torch.cat([old[0], old[0][:1]])
+        assert memory.peak == 4000 + 4004
+        old.clear()
+        assert memory.current == 4004
+    del grown
+
+
+def test_resized_storages_are_counted_anew():
+    with PeakMemory() as memory:
+        tensor = torch.ones(1000)
+        tensor.resize_(3000)
+        assert memory.current == memory.peak == 12_000
+
+
+def test_what_autograd_keeps_is_alive():
+    weight = torch.ones(1000, requires_grad=True)
+    with PeakMemory() as memory:
+        loss = (weight * 2).exp().sum()  # exp keeps its result, only inside the graph
+        assert memory.current == 4004
+        del loss
+        assert memory.current == 0
+
+
+def test_meta_and_cpu_agree_on_a_model():
+    peaks = []
+    for device in DEVICES:
+        torch.manual_seed(0)
+        model = LlamaForCausalLM._from_config(LlamaConfig(**TINY), attn_implementation="eager").eval().to(device)
+        model = convert(model, [[0, 1], [0, 1, 2, 3]], d_state=4, dt_rank=2)
+        cache = DynamicCache(config=model.config)
+        with torch.no_grad(), PeakMemory() as memory:
+            model(torch.zeros(1, 50, dtype=torch.long, device=device), past_key_values=cache, use_cache=True)
+        peaks.append(memory.peak)
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.02) and peaks[0] > 50 * 50 * 4
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_growth_exponent(order):
+    lengths = [10, 100, 1000]
+    assert growth_exponent(lengths, [3.0 * length**order for length in lengths]) == pytest.approx(order, abs=1e-9)
+    with pytest.raises(ValueError, match="at least 2 different lengths"):
+        growth_exponent([10, 10], [1, 2])
+    with pytest.raises(ValueError, match="positive"):
+        growth_exponent([10, 20], [0, 2])
+
+
+def test_orders_of_table_1():
+    lengths = [1024, 4096, 16384]
+    frame = measure_complexity(lengths)
+    assert len(frame) == 2 * 2 * 2 * len(lengths)
+    expected = {
+        ("attention", "prefill", "cache_peak"): 2,
+        ("attention", "prefill", "cache_size"): 1,
+        ("attention", "generation", "cache_peak"): 1,
+        ("attention", "generation", "cache_size"): 1,
+        ("mamba", "prefill", "cache_peak"): 1,
+        ("mamba", "prefill", "cache_size"): 0,
+        ("mamba", "generation", "cache_peak"): 0,
+        ("mamba", "generation", "cache_size"): 0,
+    }
+    for key, rows in frame.groupby(["mixer", "phase", "quantity"]):
+        assert growth_exponent(list(rows.length), list(rows.bytes)) == pytest.approx(expected[key], abs=0.05), key
+    sizes = frame.pivot_table(index=["mixer", "phase", "length"], columns="quantity", values="bytes")
+    assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
+    first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
+    assert first.bytes.tolist() == [2 * 1024 * 128 * 4, 2 * 1025 * 128 * 4]
+    with pytest.raises(ValueError, match="lengths must be at least 1"):
+        measure_complexity([])
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 63, 64, 65, 1000])
+def test_longest_length(limit):
+    assert longest_length(lambda length: length <= limit) == limit
+    assert longest_length(lambda length: True, maximum=limit) == limit
+
+
+@pytest.mark.parametrize("protocol", ["one_shot", "chunked"])
+@pytest.mark.parametrize("heads", [[[], []], [[0, 1], []], [[0, 1, 2, 3], [0, 1]]], ids=str)
+def test_longest_input_is_the_longest(protocol, heads):
+    """The affine model agrees with measuring at the length itself, and one step beyond it does not fit."""
+    model = convert(tiny(), heads, d_state=4, dt_rank=8)
+    budget = 2**26
+    result = longest_input(model, budget, protocol, chunk=256)
+    length = result["l_m"]
+    assert length > 20_000
+    measured = memory_module.PROTOCOLS[protocol]
+    model.set_attn_implementation(memory_module.IMPLEMENTATION)
+    with torch.no_grad():
+        peak, cache = measured(model, length, 256)
+    slack = 2**14  # scan blocks of 32 tokens are rounded up
+    assert result["weight_bytes"] == weight_bytes(model)
+    assert cache == pytest.approx(result["cache_bytes"], abs=slack)
+    assert peak == pytest.approx(result["cache_bytes"] + result["activation_bytes"], abs=slack)
+    assert budget - slack < result["weight_bytes"] + peak <= budget + slack
+
+
+def test_chunked_prefill_holds_old_and_new_cache_of_a_layer():
+    """Growing a layer's cache copies it: while the last layer's values are copied, both copies are alive."""
+    model, length = tiny(), 20_000
+    model.set_attn_implementation(memory_module.IMPLEMENTATION)
+    with torch.no_grad():
+        peak, cache = memory_module.peak_chunked(model, length, 16)
+    values_of_a_layer = (length - 16) * 2 * 8 * 2  # KV heads x head_dim x bytes
+    assert cache == 2 * 2 * length * 2 * 8 * 2
+    assert peak >= cache + values_of_a_layer
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_fused_attention_allocates_what_the_kernels_do(masked):
+    batch, heads, kv_heads, queries, keys, dim = 1, 4, 2, 10, 30, 8
+
+    def states(count: int, length: int) -> torch.Tensor:
+        return torch.empty(batch, count, length, dim, device="meta", dtype=torch.bfloat16)
+
+    query, key, value = states(heads, queries), states(kv_heads, keys), states(kv_heads, keys)
+    mask = torch.empty(1, 1, queries, keys, device="meta", dtype=torch.bool) if masked else None
+    with PeakMemory() as memory:
+        output, _ = memory_module._fused_attention(None, query, key, value, mask)
+    expected = heads * queries * (dim * 2 + 4)  # output in 16 bit, log-sum-exp in 32
+    if masked:
+        expected += 2 * heads * keys * dim * 2 + queries * keys * 2  # repeated keys and values, the mask as a bias
+    assert memory.peak == expected and output.shape == (batch, queries, heads, dim)
+
+
+def test_memory_is_restored_and_refused():
+    model = tiny()
+    before = model.config._attn_implementation
+    assert longest_input(model, 1000)["l_m"] == 0
+    assert model.config._attn_implementation == before
+    with pytest.raises(ValueError, match="protocol='flash' is unknown; choose one of one_shot, chunked"):
+        longest_input(model, 1000, "flash")
+    with pytest.raises(ValueError, match="chunk must be at least 1 token, got 0"):
+        longest_input(model, 1000, "chunked", chunk=0)
+
+
+def test_one_shot_activations_are_linear():
+    """Negative control of the fused attention: eager scores would make the peak quadratic."""
+    model = tiny()
+    peaks = {}
+    for name in (memory_module.IMPLEMENTATION, "eager"):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            sizes = [memory_module.peak_one_shot(model, length, 0)[0] for length in (4096, 8192, 16384)]
+        peaks[name] = growth_exponent([4096, 8192, 16384], sizes)
+    assert peaks[memory_module.IMPLEMENTATION] == pytest.approx(1, abs=0.02)
+    assert peaks["eager"] > 1.9
+
+
+def test_rows_of_memory_csv():
+    frame = measure_memory(tiny(), "tiny", [0, 0.5, 1.0], memory_gib=0.1, chunk=256, mamba={"dt_rank": 8, "d_state": 4})
+    assert list(frame.columns) == [
+        "model",
+        "beta",
+        "protocol",
+        "l_m",
+        "weight_bytes",
+        "cache_bytes",
+        "activation_bytes",
+        "memory_bytes",
+        "source",
+    ]
+    assert set(frame.source) == {"model"} and len(frame) == 6 and (frame.memory_bytes == int(0.1 * 2**30)).all()
+    used = frame.weight_bytes + frame.cache_bytes + frame.activation_bytes
+    assert (used <= frame.memory_bytes).all() and (used > 0.99 * frame.memory_bytes).all()
+    chunked = frame[frame.protocol == "chunked"].l_m.tolist()
+    assert np.all(np.diff(chunked) > 0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameter_counts(tied):
+    model = tiny(tie_word_embeddings=tied)
+    counts = count_parameters(model).set_index("kind").parameters
+    assert counts.sum() == model.num_parameters()
+    assert counts["embedding"] == 64 * 32 and counts["head"] == (0 if tied else 64 * 32)
+    assert counts["mlp"] == 2 * 3 * 32 * 48 and counts["norm"] == 5 * 32 and counts["mamba"] == 0
+    assert counts["attention"] == 2 * (32 * 32 * 2 + 32 * 16 * 2)
+
+
+def test_parameter_counts_of_a_converted_model():
+    base, heads = tiny(), [[0, 1], []]
+    model = convert(base, heads, d_state=3, d_conv=4, expand=2, dt_rank=5)
+    before, after = (count_parameters(m).set_index("kind").parameters for m in (base, model))
+    assert after.sum() == sum(parameter.numel() for parameter in model.parameters())
+    assert before["attention"] - after["attention"] == 32 * 16 + 32 * 8  # query rows of two heads, key rows of one
+    width, inner = 2 * 8, 2 * 2 * 8
+    assert after["mamba"] == (
+        width * 2 * inner
+        + inner * 4
+        + inner
+        + inner * (5 + 2 * 3)
+        + 5 * inner
+        + inner
+        + inner * 3
+        + inner
+        + inner * width
+    )
+
+
+def test_unknown_parameters_are_refused():
+    with pytest.raises(ValueError, match=r"parameter '0.weight' is of no known kind"):
+        count_parameters(nn.Sequential(nn.Linear(2, 2)))
+    assert parameter_kind("model.layers.0.self_attn.mamba.A_log") == "mamba"
+    assert parameter_kind("model.layers.0.post_attention_layernorm.weight") == "norm"

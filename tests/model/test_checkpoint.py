@@ -1,0 +1,155 @@
+"""Saving, loading in another process with and without the package, damaged files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from recurformer.model.convert import convert
+from recurformer.model.export import save_with_code
+
+CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one"}
+PROCESS = """
+import sys
+import torch
+{prelude}
+from transformers import AutoModelForCausalLM
+for directory in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(directory, {arguments}).eval()
+    ids = torch.load(f"{{directory}}/ids.pt")
+    logits = model(ids).logits
+    generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+    torch.save((type(model).__module__, logits, generated), f"{{directory}}/result.pt")
+"""
+
+
+def run_elsewhere(directories, tmp_path, prelude="", arguments=""):
+    """Load every checkpoint in one fresh process and return its class's module, logits and greedy tokens."""
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    code = PROCESS.format(prelude=prelude, arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, directories)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(directory / "result.pt") for directory in directories]
+
+
+def save_all(tmp_path, save):
+    directories = []
+    for backbone, heads in CASES.items():
+        directory = tmp_path / backbone
+        save(shared_converted(backbone, heads), directory)
+        torch.save(tokens(2, 9), directory / "ids.pt")
+        directories.append(directory)
+    return directories
+
+
+def check_results(results, module):
+    for (backbone, heads), (found, logits, generated) in zip(CASES.items(), results, strict=True):
+        model, ids = shared_converted(backbone, heads), tokens(2, 9)
+        assert module in found
+        assert torch.equal(logits, model(ids).logits)
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        assert torch.equal(generated, expected)
+
+
+def test_fresh_process_with_the_package(tmp_path):
+    directories = save_all(tmp_path, lambda model, directory: model.save_pretrained(directory))
+    check_results(run_elsewhere(directories, tmp_path, prelude="import recurformer"), "recurformer.model.modeling")
+
+
+def test_fresh_process_without_the_package(tmp_path):
+    directories = save_all(tmp_path, save_with_code)
+    without = "sys.modules['recurformer'] = None"  # importing it raises ImportError
+    results = run_elsewhere(directories, tmp_path, prelude=without, arguments="trust_remote_code=True")
+    check_results(results, "transformers_modules")
+
+
+def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
+    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(2, 9)
+    save_with_code(model, tmp_path / "checkpoint")
+    both = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint", trust_remote_code=False)
+    assert type(both) is type(model)
+    assert torch.equal(both(ids).logits, model(ids).logits)
+
+
+def test_exporting_leaves_no_trace(tmp_path):
+    model = make_converted("llama_mha", "mixed")
+    save_with_code(model, tmp_path / "with")
+    exported = json.loads((tmp_path / "with" / "config.json").read_text())
+    assert exported["auto_map"] == {
+        "AutoConfig": "config.RecurFormerLlamaConfig",
+        "AutoModelForCausalLM": "modeling.RecurFormerLlamaForCausalLM",
+    }
+    model.save_pretrained(tmp_path / "plain")
+    assert "auto_map" not in json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert not list((tmp_path / "plain").glob("*.py"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_saved_weights_are_complete_and_exact(tmp_path, dtype):
+    model = make_converted("llama_gqa_tied", "mixed").to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")  # tied
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
+    # `.to(dtype)` casts the rotary frequencies too, loading does not
+    loaded.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype=dtype)
+    assert torch.equal(again(tokens(2, 9)).logits, loaded(tokens(2, 9)).logits)
+    assert type(AutoModel.from_pretrained(tmp_path)) is type(model.model)
+    assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == loaded.config.to_diff_dict()
+
+
+def test_a_plain_backbone_made_from_a_config_is_initialised(tmp_path):
+    config = shared_converted("qwen2_gqa", "ragged").config
+    model = AutoModelForCausalLM.from_config(config)
+    index = model.model.layers[1].self_attn.replaced_values
+    assert index.tolist() == shared_converted("qwen2_gqa", "ragged").model.layers[1].self_attn.replaced_values.tolist()
+    assert torch.equal(model.model.layers[1].self_attn.mamba.D, torch.ones(2 * 4 * 8))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header", "empty"])
+def test_damaged_safetensors_are_named(tmp_path, damage):
+    make_converted("llama_mha", "mixed").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes({"truncated": data[: len(data) // 2], "header": b"\xff" * 64 + data[64:], "empty": b""}[damage])
+    with pytest.raises(ValueError, match="corrupt or incomplete") as error:
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_disk_offloaded_model_gives_the_same_logits(tmp_path):
+    model = make_converted("llama_mha", "mixed")
+    model.save_pretrained(tmp_path / "checkpoint")
+    layers = {f"model.layers.{i}": "disk" for i in range(3)}
+    placement = {
+        "model.embed_tokens": "cpu",
+        "model.norm": "cpu",
+        "model.rotary_emb": "cpu",
+        "lm_head": "cpu",
+        **layers,
+    }
+    offloaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "checkpoint", device_map=placement, offload_folder=tmp_path / "offload"
+    )
+    ids = tokens(2, 9)
+    assert difference(offloaded(ids).logits, model(ids).logits) < 1e-6
+    with pytest.raises(ValueError, match="offloaded"):
+        stock = make_backbone("llama_mha")
+        stock.model.layers[0].to("meta")
+        convert(stock, HEADS["mixed"], **MAMBA)

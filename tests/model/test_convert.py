@@ -1,0 +1,278 @@
+"""Conversion: which weights go where, what is kept, what is refused."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import ALL, BACKBONES, HEADS, MAMBA, MATRIX, difference, make_backbone, make_converted, tokens
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, PreTrainedConfig
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
+
+from recurformer.model.config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
+from recurformer.model.convert import convert, split_weights
+from recurformer.model.layout import head_layout
+
+PROJECTIONS = ("q", "k", "v")
+
+
+def rows(heads, head_dim):
+    return [head * head_dim + row for head in heads for row in range(head_dim)]
+
+
+def merge_weights(state: dict[str, Tensor], original: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
+    """Undo `split_weights`; the queries and keys that it dropped come from `original`."""
+    merged = {name: tensor for name, tensor in state.items() if ".mamba." not in name}
+    head_dim = config.hidden_size // config.num_attention_heads
+    for index, replaced in enumerate(config.recurrent_heads):
+        if not replaced:
+            continue
+        layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
+        kept = (layout.retained, layout.kv_heads[: layout.attended_kv_heads], layout.kv_heads)
+        prefix = f"model.layers.{index}.self_attn."
+        for projection, heads in zip(PROJECTIONS, kept, strict=True):
+            for part in ("weight", "bias"):
+                name = f"{prefix}{projection}_proj.{part}"
+                if name in original:
+                    merged[name] = original[name].clone()
+                    if heads:
+                        merged[name][rows(heads, head_dim)] = state[name]
+        name = f"{prefix}o_proj.weight"
+        merged[name] = torch.full_like(state[name], float("nan"))
+        merged[name][:, rows([*layout.retained, *layout.replaced], head_dim)] = state[name]
+    return merged
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), kv_heads=st.integers(1, 4), group=st.integers(1, 4))
+def test_a_head_set_and_its_complement_partition_the_heads(data, kv_heads, group):
+    heads = kv_heads * group
+    replaced = data.draw(st.sets(st.integers(0, heads - 1)))
+    layout = head_layout(sorted(replaced), heads, kv_heads)
+    complement = head_layout(sorted(set(range(heads)) - replaced), heads, kv_heads)
+    assert layout.retained == complement.replaced and layout.replaced == complement.retained
+    assert sorted(layout.retained + layout.replaced) == list(range(heads))
+    assert sorted(layout.kv_heads) == list(range(kv_heads))  # values of every KV head are needed
+    attended = set(layout.kv_heads[: layout.attended_kv_heads])
+    assert attended == {head // group for head in layout.retained}
+    freed = [g for g in range(kv_heads) if {g * group + member for member in range(group)} <= replaced]
+    assert set(layout.kv_heads[layout.attended_kv_heads :]) == set(freed)
+    assert [layout.kv_heads[p] for p in layout.value_head_of_retained] == [h // group for h in layout.retained]
+    assert [layout.kv_heads[p] for p in layout.value_head_of_replaced] == [h // group for h in layout.replaced]
+    width = max(layout.group_sizes, default=1)
+    assert [p // width for p in layout.padded_position_of_retained] == layout.value_head_of_retained
+    assert len(set(layout.padded_position_of_retained)) == len(layout.retained)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), backbone=st.sampled_from(list(BACKBONES)))
+def test_slicing_and_merging_back_restores_the_original(data, backbone):
+    base = make_backbone(backbone)
+    heads = [sorted(data.draw(st.sets(st.sampled_from(ALL)))) for _ in range(3)]
+    model = convert(base, heads, **MAMBA)
+    original = base.state_dict()
+    merged = merge_weights(model.state_dict(), original, model.config)
+    assert merged.keys() == original.keys()
+    assert all(torch.equal(merged[name], original[name]) for name in original)
+    complement = [sorted(set(ALL) - set(layer)) for layer in heads]
+    other = split_weights(original, convert(base, complement, **MAMBA).config)
+    for index, (gone, kept) in enumerate(zip(heads, complement, strict=True)):
+        name = f"model.layers.{index}.self_attn.q_proj.weight"
+        if gone and kept:  # every row of the query projection is in exactly one of the two
+            both = torch.cat([model.state_dict()[name], other[name]])
+            assert torch.equal(both[np.argsort(rows([*kept, *gone], 8))], original[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_no_replaced_head_equals_the_original_bit_for_bit(backbone, dtype):
+    base = make_backbone(backbone).to(dtype)
+    model = convert(base, [[], [], []])
+    ids = tokens(2, 20)
+    assert torch.equal(model(ids).logits, base(ids).logits)
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    assert torch.equal(model(ids, attention_mask=mask).logits, base(ids, attention_mask=mask).logits)
+    arguments = {"max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(model.generate(ids, **arguments), base.generate(ids, **arguments))
+
+
+def algorithm_one(stock, converted, x, cos_sin, replaced, head_dim=8):
+    """One layer of the paper's Algorithm 1, written from the stock weights, head by head."""
+    batch, length, _ = x.shape
+    q, k, v = (getattr(stock, f"{p}_proj")(x).view(batch, length, -1, head_dim).transpose(1, 2) for p in PROJECTIONS)
+    q, k = apply_rotary_pos_emb(q, k, *cos_sin)
+    group = q.shape[1] // k.shape[1]
+    k, v = repeat_kv(k, group), repeat_kv(v, group)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    values = v[:, replaced].transpose(1, 2).flatten(2)
+    recurrent = converted.mamba(values).view(batch, length, len(replaced), head_dim).transpose(1, 2)
+    mixed = mixed.index_copy(1, torch.tensor(replaced), recurrent)
+    return stock.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_every_layer_computes_algorithm_one(backbone, heads):
+    base, model = make_backbone(backbone), make_converted(backbone, heads)
+    x = torch.randn(2, 15, 48)
+    cos_sin = base.model.rotary_emb(x, torch.arange(15).unsqueeze(0))
+    for index, replaced in enumerate(HEADS[heads]):
+        stock, converted = base.model.layers[index].self_attn, model.model.layers[index].self_attn
+        if replaced:
+            result, _ = converted(x, cos_sin)
+            assert difference(result, algorithm_one(stock, converted, x, cos_sin, replaced)) < 1e-5
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_decoding_with_ragged_groups_equals_a_full_forward(implementation):
+    model = make_converted("qwen2_gqa", "ragged")
+    model.set_attn_implementation(implementation)
+    ids = tokens(2, 12)
+    full = model(ids, use_cache=False, output_attentions=implementation == "eager")
+    cache = model(ids[:, :8], use_cache=True).past_key_values
+    for position in range(8, 12):
+        step = model(
+            ids[:, position : position + 1],
+            past_key_values=cache,
+            use_cache=True,
+            output_attentions=implementation == "eager",
+        )
+        assert difference(step.logits[:, 0], full.logits[:, position]) < 1e-5
+        for weights, expected in zip(step.attentions or (), full.attentions or (), strict=True):
+            assert weights.shape[1] == expected.shape[1]
+            assert difference(weights[:, :, 0], expected[:, :, position, : position + 1]) < 1e-5
+
+
+def test_gradients_of_the_original_are_untouched():
+    base = make_backbone("llama_mha")
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    model = convert(base, HEADS["mixed"], **MAMBA)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in base.state_dict().items())
+
+
+def test_what_is_kept():
+    base = make_backbone("llama_gqa_tied").to(torch.bfloat16).train()
+    base.set_attn_implementation("eager")
+    base.generation_config.temperature = 0.7
+    base.config.quantization_config = {"quant_method": "gguf"}
+    model = convert(base, HEADS["mixed"], **MAMBA)
+    assert (model.dtype, model.training, model.device) == (torch.bfloat16, True, base.device)
+    assert model.generation_config.temperature == 0.7 and model.generation_config is not base.generation_config
+    assert model.config._attn_implementation == "eager"
+    assert not hasattr(model.config, "quantization_config")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert not convert(base.eval(), HEADS["mixed"]).training
+    assert model.config.layer_types == ["hybrid", "full_attention", "linear_attention"]
+    assert convert(base, HEADS["beta_one"]).config.layer_types == ["hybrid", *["linear_attention"] * 2]
+    sizes = model.model.layers[0].self_attn.mamba.A_log.shape
+    assert sizes == (2 * 3 * 8, 4)
+
+
+def test_conversion_is_seeded():
+    base = make_backbone("llama_mha")
+    states = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        states.append(convert(base, HEADS["mixed"], **MAMBA).state_dict())
+    name = "model.layers.0.self_attn.mamba.in_proj.weight"
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert not torch.equal(states[0][name], states[2][name])
+
+
+def test_heads_may_be_any_integers():
+    heads = [np.array([2, 0]), torch.tensor([1]), (5,)]
+    assert convert(make_backbone("llama_mha"), heads).config.recurrent_heads == [[0, 2], [1], [5]]
+
+
+def test_seven_billion_parameters_convert_on_the_meta_device():
+    with torch.device("meta"):
+        base = LlamaForCausalLM(LlamaConfig()).to(torch.bfloat16)
+    start = time.perf_counter()
+    model = convert(base, [list(range(0, 32, 2))] * 32)
+    logits = model(torch.zeros(1, 10_000, dtype=torch.long, device="meta")).logits
+    assert time.perf_counter() - start < 20
+    assert logits.shape == (1, 10_000, 32_000)
+    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_shapes_on_meta_are_those_of_a_real_conversion(backbone):
+    with torch.device("meta"):
+        model = convert(BACKBONES[backbone][0](BACKBONES[backbone][1]()), HEADS["ragged"], **MAMBA)
+    real = make_converted(backbone, "ragged").state_dict()
+    assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ([[], []], "heads names 2 layers, but the model has 3"),
+        ([[], [6], []], r"heads\[1\] names head 6, but the layer's query heads are 0 to 5"),
+        ([[], [], [-1]], r"heads\[2\] names head -1"),
+        ([[0, 1, 0], [], []], r"heads\[0\] names head 0 twice"),
+        ([[0.5], [], []], r"heads\[0\]=\[0.5\] must be a list"),
+        ([0, 1, 2], r"heads\[0\]=0 must be a list"),
+    ],
+)
+def test_wrong_heads_are_refused_in_one_line(heads, message):
+    with pytest.raises(ValueError, match=message) as error:
+        convert(make_backbone("llama_mha"), heads)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_models_are_refused():
+    base = make_backbone("llama_mha")
+    with pytest.raises(ValueError, match=r"converted one already \(recurformer_llama\)"):
+        convert(convert(base, HEADS["mixed"]), HEADS["mixed"])
+    with pytest.raises(ValueError, match="'gpt2' is not supported; supported are llama, mistral, qwen2"):
+        convert(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=10)), [[0]])
+    with pytest.raises(ValueError, match="LlamaModel has no language-model head"):
+        convert(base.model, HEADS["mixed"])
+    with pytest.raises(ValueError, match="sliding_window=16 is not supported"):
+        convert(make_backbone("mistral_gqa", sliding_window=16), HEADS["mixed"])
+    quantized = make_backbone("llama_mha")
+    quantized.lm_head.weight = torch.nn.Parameter(torch.zeros(40, 48, dtype=torch.uint8), requires_grad=False)
+    with pytest.raises(ValueError, match=r"weights of type torch.uint8"):
+        convert(quantized, HEADS["mixed"])
+    base.lm_head.to("meta")
+    with pytest.raises(ValueError, match="offloaded"):
+        convert(base, HEADS["mixed"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mamba_expand": 0}, "mamba_expand=0 must be a whole number of at least 1"),
+        ({"recurrent_heads": [[0]]}, "heads names 1 layers, but the model has 32"),
+        ({"sliding_window": 8}, "sliding_window=8"),
+    ],
+)
+def test_config_refuses_in_one_line(changes, message):
+    with pytest.raises(ValueError, match=message) as error:
+        RecurFormerLlamaConfig(**changes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, True])
+def test_config_refuses_wrong_types_by_name(value):
+    with pytest.raises(StrictDataclassFieldValidationError, match="mamba_d_state"):
+        RecurFormerLlamaConfig(mamba_d_state=value)
+
+
+@pytest.mark.parametrize("config", [RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config])
+def test_config_survives_saving_and_never_trusts_layer_types(config, tmp_path):
+    made = config(num_hidden_layers=2, num_attention_heads=4, recurrent_heads=[[1], [0, 1, 2, 3]], layer_types=["x"])
+    made.save_pretrained(tmp_path)
+    loaded = config.from_pretrained(tmp_path)
+    assert loaded.layer_types == ["hybrid", "linear_attention"]
+    assert loaded.recurrent_heads == [[1], [0, 1, 2, 3]] and loaded.sliding_window is None
+    assert config().recurrent_heads == [[]] * config().num_hidden_layers
+    assert MistralConfig().sliding_window == 4096  # the stock default stays

@@ -1,0 +1,153 @@
+"""The Mamba block: transformers' MambaMixer as oracle, continuation from a cache, padding, precision."""
+
+import pytest
+import torch
+from tiny_models import difference
+from torch.nn import functional as F
+from transformers import DynamicCache, LlamaConfig
+from transformers.models.mamba import modeling_mamba
+from transformers.models.mamba.configuration_mamba import MambaConfig
+from transformers.models.mamba.modeling_mamba import MambaMixer
+
+from recurformer.model import mamba
+from recurformer.model.mamba import MambaBlock
+from recurformer.model.scan import selective_scan
+
+WIDTH, LENGTH = 12, 40
+
+
+def make_block(dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    block = MambaBlock(WIDTH, d_state=5, d_conv=4, expand=2, dt_rank=3, layer_index=0)
+    for layer in (block.in_proj, block.x_proj, block.out_proj):
+        layer.weight.data *= 2
+    return block.to(dtype).requires_grad_(False)
+
+
+def make_cache():
+    config = LlamaConfig(num_hidden_layers=1)
+    config.layer_types = ["linear_attention"]
+    return DynamicCache(config=config)
+
+
+def run_in_pieces(block, x, cuts, padding_mask=None):
+    cache, parts = make_cache(), []
+    for start, stop in zip((0, *cuts), (*cuts, x.shape[1]), strict=True):
+        mask = None if padding_mask is None else padding_mask[:, start:stop]
+        parts.append(block(x[:, start:stop], cache, mask))
+    return torch.cat(parts, 1)
+
+
+def check_continuation(block, cuts):
+    x = torch.randn(2, LENGTH, WIDTH)
+    assert difference(run_in_pieces(block, x, cuts), block(x)) < 1e-5
+
+
+CUTS = [(1,), (2, 3), (12, 24), (33,), (5, 6, 7, 8, 30), tuple(range(1, LENGTH))]
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")
+def test_pieces_equal_one_run(cuts):
+    check_continuation(make_block(), cuts)
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")
+def test_pieces_differ_when_the_scan_forgets_its_state(cuts, monkeypatch):
+    monkeypatch.setattr(
+        mamba, "selective_scan", lambda *a, initial_state=None, **kw: selective_scan(*a, initial_state=None, **kw)
+    )
+    with pytest.raises(AssertionError):
+        check_continuation(make_block(), cuts)
+
+
+def make_mixer(block):
+    config = MambaConfig(
+        hidden_size=WIDTH, state_size=5, conv_kernel=4, expand=2, time_step_rank=3, num_hidden_layers=1, use_bias=False
+    )
+    mixer = MambaMixer(config, layer_idx=0)
+    mixer.load_state_dict(block.state_dict(), strict=True)
+    return mixer.eval()
+
+
+@pytest.fixture
+def torch_path(monkeypatch):
+    """Keep the oracle on its own torch code, whatever kernels the machine has."""
+    for name in ("mamba_inner_fn", "mamba_selective_scan", "mamba_selective_state_update"):
+        function = getattr(modeling_mamba, name)
+        monkeypatch.setattr(modeling_mamba, name, getattr(function, "__wrapped__", function))
+
+
+def test_mixer_state_dict_loads_and_agrees(torch_path):
+    block = make_block()
+    mixer = make_mixer(block)
+    fresh = MambaBlock(WIDTH, d_state=5, d_conv=4, expand=2, dt_rank=3, layer_index=0)
+    fresh.load_state_dict(mixer.state_dict(), strict=True)
+    x = torch.randn(2, LENGTH, WIDTH)
+    assert difference(fresh(x), mixer(x)) < 1e-5
+
+
+def test_mixer_agrees_under_padding_and_in_single_steps(torch_path):
+    block = make_block()
+    mixer = make_mixer(block)
+    x = torch.randn(3, LENGTH, WIDTH)
+    mask = torch.ones(3, LENGTH, dtype=torch.long)
+    mask[1, :7], mask[2, :30] = 0, 0
+    expected = mixer(x, attention_mask=mask)
+    assert difference(block(x, padding_mask=mask)[mask.bool()], expected[mask.bool()]) < 1e-5
+    cache, ours = make_cache(), []
+    theirs_cache, theirs = make_cache(), []
+    for piece in x.split([LENGTH - 3, 1, 1, 1], 1):
+        ours.append(block(piece, cache))
+        theirs.append(mixer(piece, cache_params=theirs_cache))
+    assert difference(torch.cat(ours, 1), torch.cat(theirs, 1)) < 1e-5
+
+
+def test_mixer_gradients_agree(torch_path):
+    block = make_block().requires_grad_(True)
+    mixer = make_mixer(block)
+    x = torch.randn(2, LENGTH, WIDTH)
+    block(x).square().sum().backward()
+    mixer(x).square().sum().backward()
+    expected = dict(mixer.named_parameters())
+    for name, parameter in block.named_parameters():
+        assert difference(parameter.grad, expected[name].grad) < 1e-4, name
+
+
+@pytest.mark.parametrize("cuts", [(), (3,), (10,), (20, 21)], ids=str)
+def test_left_padding_changes_nothing(cuts):
+    block, pad = make_block(), 7
+    x = torch.randn(1, LENGTH, WIDTH)
+    padded = torch.cat([torch.randn(1, pad, WIDTH), x], 1)
+    mask = torch.arange(LENGTH + pad).unsqueeze(0) >= pad
+    assert difference(run_in_pieces(block, padded, cuts, mask)[:, pad:], block(x)) < 1e-5
+    assert difference(run_in_pieces(block, padded, cuts)[:, pad:], block(x)) > 1e-2  # the check sees a leak
+
+
+def test_published_initialisation():
+    torch.manual_seed(0)
+    block = MambaBlock(64, d_state=16, d_conv=4, expand=2, dt_rank=8, layer_index=0)
+    assert torch.allclose(-torch.exp(block.A_log), -torch.arange(1.0, 17).expand(128, 16))
+    assert torch.equal(block.D, torch.ones(128))
+    step = F.softplus(block.dt_proj.bias)
+    assert 1e-3 <= step.min() < 3e-3 and 3e-2 < step.max() <= 0.1001
+    assert 0.3 < block.dt_proj.weight.abs().max() <= 8**-0.5
+    assert 0.9 * 64**-0.5 < block.in_proj.weight.abs().max() <= 64**-0.5
+
+
+def test_state_is_float32_in_a_bfloat16_block():
+    block, cache = make_block(torch.bfloat16), make_cache()
+    x = torch.randn(2, LENGTH, WIDTH, dtype=torch.bfloat16)
+    pieces = torch.cat([block(piece, cache) for piece in x.split([30, 9, 1], 1)], 1)
+    assert cache.layers[0].recurrent_states[0].dtype == torch.float32
+    assert cache.layers[0].conv_states[0].dtype == pieces.dtype == torch.bfloat16
+    assert difference(pieces, block(x)) < 3e-2
+    assert difference(pieces, make_block()(x.float())) < 5e-2
+
+
+def test_gradients_pass_through_a_cache():
+    block = make_block()
+    x = torch.randn(1, LENGTH, WIDTH, requires_grad=True)
+    (expected,) = torch.autograd.grad(block(x)[:, -1].sum(), x)
+    (result,) = torch.autograd.grad(run_in_pieces(block, x, (11, 20, 21))[:, -1].sum(), x)
+    assert expected[:, 0].abs().max() > 0
+    assert difference(result, expected) < 1e-4

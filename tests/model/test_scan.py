@@ -1,0 +1,350 @@
+"""The selective scan: every backend against a float64 loop written here, forward and backward."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from recurformer.model import scan, scan_cuda
+from recurformer.model.scan import SCAN_BACKENDS, available_backends, selective_scan
+from recurformer.model.scan_torch import BLOCK, blocked_scan
+
+OPTIONAL = ("D", "z", "delta_bias", "initial_state")
+
+
+def make_inputs(batch, channels, length, width, dtype=torch.float64, without=(), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    inputs = {
+        "u": normal(batch, channels, length),
+        "delta": normal(batch, channels, length) - 1,
+        "A": -torch.exp(normal(channels, width)),
+        "B": normal(batch, width, length),
+        "C": normal(batch, width, length),
+        "D": normal(channels),
+        "z": normal(batch, channels, length),
+        "delta_bias": normal(channels),
+        "initial_state": normal(batch, channels, width),
+    }
+    return {name: x.to(dtype).requires_grad_() for name, x in inputs.items() if name not in without}
+
+
+def definition(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, initial_state=None):
+    """The recurrence, spelled out in float64."""
+    u, delta, A, B, C, D, z, delta_bias, h = (
+        None if x is None else x.double() for x in (u, delta, A, B, C, D, z, delta_bias, initial_state)
+    )
+    if delta_bias is not None:
+        delta = delta + delta_bias[:, None]
+    if delta_softplus:
+        delta = torch.log1p(torch.exp(-delta.abs())) + delta.clamp(min=0)
+    h = torch.zeros(u.shape[0], *A.shape, dtype=torch.float64) if h is None else h
+    columns = []
+    for t in range(u.shape[2]):
+        h = torch.exp(delta[:, :, t, None] * A) * h + (delta[:, :, t] * u[:, :, t])[..., None] * B[:, None, :, t]
+        columns.append(torch.einsum("bdn,bn->bd", h, C[:, :, t]))
+    y = torch.stack(columns, 2)
+    y = y if D is None else y + D[:, None] * u
+    return (y if z is None else y * z * torch.sigmoid(z)), h
+
+
+class KernelDouble:
+    """Stands in for the CUDA extension: its calling convention and limits, computed by the definition."""
+
+    def fwd(self, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
+        assert B.dim() == C.dim() == 4 and A.dtype == torch.float32
+        assert u.dtype == delta.dtype == B.dtype == C.dtype and all(x.stride(-1) == 1 for x in (u, delta, B, C))
+        y, h = definition(u, delta, A, B[:, 0], C[:, 0], D, None, delta_bias, delta_softplus)
+        chunks = torch.full((*u.shape[:2], (u.shape[2] + 2047) // 2048, 2 * A.shape[1]), float("nan"))
+        chunks[:, :, -1, 1::2] = h.float()
+        y = y.to(u.dtype)
+        return [y, chunks] if z is None else [y, chunks, (y * F.silu(z)).to(u.dtype)]
+
+    def bwd(self, u, delta, A, B, C, D, z, delta_bias, grad_y, chunks, out, dz, delta_softplus, recompute):
+        assert grad_y.stride(-1) == 1 and (out is None) == (z is None) and dz is None and not recompute
+        given_inputs = (u, delta, A, B[:, 0], C[:, 0], D, z, delta_bias)
+        leaves = [None if x is None else x.detach().double().requires_grad_() for x in given_inputs]
+
+        def differentiate():
+            y, _ = definition(*leaves, delta_softplus)
+            return torch.autograd.grad(y, [x for x in leaves if x is not None], grad_y.double())
+
+        with ThreadPoolExecutor(1) as other:  # this thread is inside an operator, where nothing is recorded
+            grads = iter(other.submit(differentiate).result())
+        du, ddelta, dA, dB, dC, dD, dz, dbias = (None if x is None else next(grads).float() for x in leaves)
+        result = [du, ddelta, dA, dB.unsqueeze(1), dC.unsqueeze(1), dD, dbias]
+        return result if dz is None else [*result, dz]
+
+
+@pytest.fixture
+def kernel_double(monkeypatch):
+    monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
+    monkeypatch.setattr(scan_cuda, "_check_usable", lambda u: None)
+
+
+def deviation(result, expected):
+    return float((result.detach().double() - expected.detach()).abs().max() / expected.abs().max().clamp(min=1e-3))
+
+
+def compare(inputs, backend, delta_softplus=True, tolerance=2e-6, weights=(1.0, 1.0)):
+    """Forward, last state and all gradients of one backend against the definition; returns the largest deviation."""
+    exact = {name: x.detach().double().requires_grad_() for name, x in inputs.items()}
+    generator = torch.Generator().manual_seed(1)
+    results = []
+    for arguments, run in ((inputs, None), (exact, definition)):
+        if run is None:
+            y, last = selective_scan(
+                **arguments, delta_softplus=delta_softplus, return_last_state=True, backend=backend
+            )
+        else:
+            y, last = run(**arguments, delta_softplus=delta_softplus)
+        generator.manual_seed(1)
+        directions = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) for x in (y, last)]
+        loss = sum(w * (x * d).sum() for w, x, d in zip(weights, (y, last), directions, strict=True) if w)
+        grads = torch.autograd.grad(loss, list(arguments.values()), allow_unused=True)
+        results.append([y, last, *grads])
+    for name, result, expected in zip(["y", "last", *inputs], *results, strict=True):
+        if expected is None or result is None:
+            assert expected is None or not expected.any(), name
+            continue
+        assert deviation(result, expected) <= tolerance, (name, deviation(result, expected))
+
+
+SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, BLOCK, 8), (1, 7, BLOCK + 1, 1), (2, 3, 2, 5)]
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_backends_equal_the_definition(backend, shape):
+    compare(make_inputs(*shape), backend, tolerance=1e-12)
+    compare(make_inputs(*shape, dtype=torch.float32), backend)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_cuda_extension_is_called_by_its_convention(shape, kernel_double):
+    compare(make_inputs(*shape, dtype=torch.float32), "mamba_ssm")
+    compare(make_inputs(*shape, dtype=torch.float32, without=("initial_state",)), "mamba_ssm", weights=(1.0, 0.0))
+    compare(make_inputs(*shape, dtype=torch.float32, without=("initial_state", "z", "D")), "mamba_ssm")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("mamba_ssm" not in available_backends(), reason="needs mamba-ssm's CUDA extension and a GPU")
+def test_mamba_ssm_equals_reference_on_a_gpu():
+    inputs = make_inputs(2, 32, 300, 16, dtype=torch.float32)
+    exact = selective_scan(**inputs, delta_softplus=True, backend="reference")
+    on_gpu = {name: x.detach().cuda() for name, x in inputs.items()}
+    assert deviation(selective_scan(**on_gpu, delta_softplus=True, backend="mamba_ssm").cpu(), exact.double()) < 1e-4
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3 * BLOCK), st.integers(1, 9)),
+    without=st.sets(st.sampled_from(OPTIONAL)),
+    delta_softplus=st.booleans(),
+    weights=st.sampled_from([(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)]),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_with_any_inputs_missing(shape, without, delta_softplus, weights, seed):
+    inputs = make_inputs(*shape, without=without, seed=seed)
+    if not delta_softplus:  # negative step sizes would grow without bound
+        with torch.no_grad():
+            inputs["delta"].abs_()
+            if "delta_bias" in inputs:
+                inputs["delta_bias"].abs_()
+    compare(inputs, "torch", delta_softplus, tolerance=1e-11, weights=weights)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_gradcheck(backend):
+    names = list(make_inputs(1, 2, 2, 2))
+    inputs = make_inputs(1, 2, BLOCK + 2 if backend == "torch" else 4, 2)
+
+    def run(*values):
+        return selective_scan(
+            **dict(zip(names, values, strict=True)), delta_softplus=True, return_last_state=True, backend=backend
+        )
+
+    assert torch.autograd.gradcheck(run, tuple(inputs.values()))
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
+@pytest.mark.parametrize("cuts", [(1,), (BLOCK,), (3, 50), (BLOCK + 5, 69)], ids=str)
+def test_segments_equal_one_run(backend, cuts, kernel_double):
+    inputs = make_inputs(2, 4, 70, 3, dtype=torch.float32)
+    whole, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend=backend)
+    expected = torch.autograd.grad(whole.square().sum() + last.sum(), list(inputs.values()))
+    state, parts = inputs["initial_state"], []
+    for start, stop in zip((0, *cuts), (*cuts, 70), strict=True):
+        part = {n: x[..., start:stop] if n in ("u", "delta", "B", "C", "z") else x for n, x in inputs.items()}
+        y, state = selective_scan(
+            **part | {"initial_state": state}, delta_softplus=True, return_last_state=True, backend=backend
+        )
+        parts.append(y)
+    assert deviation(torch.cat(parts, -1), whole.double()) < 1e-6
+    assert deviation(state, last.double()) < 1e-6
+    grads = torch.autograd.grad(torch.cat(parts, -1).square().sum() + state.sum(), list(inputs.values()))
+    for name, result, wanted in zip(inputs, grads, expected, strict=True):
+        assert deviation(result, wanted.double()) < 5e-6, name
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_single_steps_equal_one_run(backend):
+    inputs = make_inputs(2, 4, 40, 3, dtype=torch.float32)
+    whole, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend=backend)
+    state, columns = inputs["initial_state"], []
+    for t in range(40):
+        step = {n: x[..., t : t + 1] if n in ("u", "delta", "B", "C", "z") else x for n, x in inputs.items()}
+        y, state = selective_scan(**step | {"initial_state": state}, delta_softplus=True, return_last_state=True)
+        columns.append(y)
+    assert deviation(torch.cat(columns, -1), whole.double()) < 1e-6
+    assert deviation(state, last.double()) < 1e-6
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize(("scale", "shift"), [(20, 0), (1, -9), (1, 40)])
+def test_extreme_decays_stay_finite(backend, scale, shift):
+    inputs = make_inputs(1, 12, 100, 4)
+    inputs["delta"] = (inputs["delta"].detach() * scale + shift).requires_grad_()
+    inputs["A"] = (inputs["A"].detach() * 20).requires_grad_()
+    single = {name: x.detach().float().requires_grad_() for name, x in inputs.items()}
+    y, last = selective_scan(**single, delta_softplus=True, return_last_state=True, backend=backend)
+    expected, expected_last = definition(**inputs, delta_softplus=True)
+    assert deviation(y, expected) < 2e-6 and deviation(last, expected_last) < 2e-6
+    grads = torch.autograd.grad(y.sum(), list(single.values()))
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
+@pytest.mark.parametrize("length", [1, 40])
+def test_inputs_are_left_alone(backend, length, kernel_double):
+    inputs = make_inputs(1, 3, length, 2, dtype=torch.float32)
+    before = {name: x.detach().clone() for name, x in inputs.items()}
+    selective_scan(**inputs, delta_softplus=True, backend=backend).sum().backward()
+    assert all(torch.equal(inputs[name], before[name]) for name in inputs)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
+@pytest.mark.parametrize("length", [1, 50])
+def test_bfloat16_inputs_keep_a_float32_state(backend, length, kernel_double):
+    inputs = make_inputs(2, 6, length, 4, dtype=torch.bfloat16)
+    inputs["A"], inputs["initial_state"] = (inputs[n].detach().float() for n in ("A", "initial_state"))
+    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend=backend)
+    expected, expected_last = definition(**inputs, delta_softplus=True)
+    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+    assert deviation(last, expected_last) < 1e-6  # the inputs are exact numbers: only the output is rounded
+    assert deviation(y, expected) < 1e-2
+
+
+def test_autocast_does_not_lower_the_precision():
+    inputs = make_inputs(2, 6, 50, 4, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        compare(inputs, "torch")
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_expanded_gradients(backend):
+    inputs = make_inputs(2, 3, 40, 2)
+    y, last = selective_scan(**inputs, return_last_state=True, backend=backend)
+    grads = torch.autograd.grad(y.sum() + last.sum(), list(inputs.values()))  # sum() hands back stride-0 tensors
+    y, last = selective_scan(**inputs, return_last_state=True, backend=backend)
+    dense = torch.autograd.grad((y, last), list(inputs.values()), (torch.ones_like(y), torch.ones_like(last)))
+    assert all(torch.allclose(a, b) for a, b in zip(grads, dense, strict=True))
+
+
+def test_torch_backend_saves_inputs_and_block_starts_only():
+    batch, channels, length, width = 1, 8, 10 * BLOCK, 16
+    inputs = make_inputs(batch, channels, length, width, dtype=torch.float32)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        selective_scan(**inputs, delta_softplus=True, backend="torch")
+    starts = length // BLOCK * batch * channels * width
+    assert sum(saved) <= sum(x.numel() for x in inputs.values()) + starts
+
+
+def test_reference_backward_has_linear_cost():
+    inputs = make_inputs(1, 2, 12, 2)
+    pending, names = [selective_scan(**inputs, backend="reference").grad_fn], set()
+    while pending:
+        node = pending.pop()
+        names.add(type(node).__name__)
+        pending += [following for following, _ in node.next_functions if following is not None]
+    assert "UnbindBackward0" in names
+    assert not names & {"SelectBackward0", "IndexBackward0", "SliceBackward0"}  # each fills a whole tensor per step
+
+
+def test_meta_device_gives_shapes_at_once():
+    inputs = {n: x.detach().to("meta") for n, x in make_inputs(1, 4, 2, 3, dtype=torch.float32).items()}
+    for name in ("u", "delta", "B", "C", "z"):
+        inputs[name] = torch.empty(*inputs[name].shape[:2], 10**6, device="meta")
+    start = time.perf_counter()
+    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True)
+    assert time.perf_counter() - start < 1
+    assert y.is_meta and y.shape == (1, 4, 10**6) and last.shape == (1, 4, 3)
+
+
+def test_operator_is_well_formed():
+    inputs = make_inputs(2, 3, 40, 2, dtype=torch.float32)
+    arguments = [inputs[n] for n in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
+    torch.library.opcheck(blocked_scan, (*arguments, True, inputs["initial_state"]))
+    arguments[1] = arguments[1].detach().abs()  # without softplus
+    torch.library.opcheck(blocked_scan, (*arguments[:5], None, None, None, False, None))
+
+
+def test_compiles_in_one_graph():
+    inputs = make_inputs(1, 3, 40, 2, dtype=torch.float32)
+
+    def loss(**values):
+        y, last = selective_scan(**values, delta_softplus=True, return_last_state=True)
+        return y.square().sum() + last.sum()
+
+    eager = torch.autograd.grad(loss(**inputs), list(inputs.values()))
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    grads = torch.autograd.grad(compiled(**inputs), list(inputs.values()))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, eager, strict=True))
+
+
+def record_calls(monkeypatch):
+    called, run = [], SCAN_BACKENDS["reference"]
+    for name in list(SCAN_BACKENDS):
+        monkeypatch.setitem(SCAN_BACKENDS, name, lambda *a, name=name: called.append(name) or run(*a))
+    return called
+
+
+def test_default_backends(monkeypatch):
+    called = record_calls(monkeypatch)
+    single, double = (make_inputs(1, 2, 3, 2, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    selective_scan(**single)
+    selective_scan(**double)
+    selective_scan(**double, backend="torch")
+    selective_scan(**make_inputs(1, 2, 1, 2, dtype=torch.float32))
+    monkeypatch.setenv("RECURFORMER_SCAN", "reference")
+    selective_scan(**single)
+    selective_scan(**single, backend="torch")
+    assert called == ["torch", "reference", "torch", "reference", "reference", "torch"]
+    monkeypatch.delenv("RECURFORMER_SCAN")
+    monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
+    on_gpu = SimpleNamespace(shape=(1, 2, 3), dtype=torch.bfloat16, is_cuda=True, is_meta=False)
+    assert scan._choose(on_gpu, None) == "mamba_ssm"
+
+
+def test_errors_name_the_argument(monkeypatch):
+    inputs = make_inputs(1, 2, 3, 2, dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"backend='triton'.*reference, torch, mamba_ssm"):
+        selective_scan(**inputs, backend="triton")
+    with pytest.raises(ValueError, match=r"initial_state has shape \(1, 2, 3\), expected \(1, 2, 2\)"):
+        selective_scan(**inputs | {"initial_state": torch.zeros(1, 2, 3)})
+    with pytest.raises(ValueError, match="L >= 1"):
+        selective_scan(**inputs | {"u": torch.zeros(1, 2, 0)})
+    with pytest.raises(ValueError, match="needs mamba-ssm's CUDA extension"):
+        selective_scan(**inputs, backend="mamba_ssm")
+    monkeypatch.setenv("RECURFORMER_SCAN", "fast")
+    with pytest.raises(ValueError, match="RECURFORMER_SCAN='fast'"):
+        selective_scan(**inputs)

@@ -1,0 +1,126 @@
+"""Training: gradients, checkpointing, the library's Trainer, bfloat16, compilation."""
+
+import pytest
+import torch
+from tiny_models import MATRIX, difference, make_converted, shared_converted, tokens
+from torch.utils.data import Dataset
+from transformers import AutoModelForCausalLM, StaticCache, Trainer, TrainingArguments
+
+CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
+SLOW = pytest.mark.slow
+to_compile = pytest.mark.parametrize(
+    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
+)
+some_models = pytest.mark.parametrize(("backbone", "heads"), CASES)
+
+
+def gradients(model, ids):
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_every_parameter_gets_a_gradient(backbone, heads):
+    model = make_converted(backbone, heads).train()
+    for name, gradient in gradients(model, tokens(2, 40)).items():
+        assert gradient.isfinite().all() and gradient.any(), name
+
+
+@some_models
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant):
+    model, ids = make_converted(backbone, heads).train(), tokens(2, 40)
+    expected = gradients(model, ids)
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    calls = []
+    model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+    for name, gradient in gradients(model, ids).items():
+        assert torch.allclose(gradient, expected[name], rtol=1e-4, atol=1e-6), name
+    assert len(calls) == 2  # it ran again for the backward pass
+
+
+@some_models
+def test_bfloat16_stays_near_float32(backbone, heads):
+    model, ids = make_converted(backbone, heads), tokens(2, 30)
+    expected = model(ids).logits
+    model = model.to(torch.bfloat16)
+    result = model(ids, use_cache=True)
+    assert result.logits.dtype == torch.bfloat16 and difference(result.logits, expected) < 0.15
+    states = [
+        layer.recurrent_states[0] for layer in result.past_key_values.layers if hasattr(layer, "recurrent_states")
+    ]
+    assert states and all(state.dtype == torch.float32 for state in states)
+    pieces = model(ids[:, :17], use_cache=True)
+    rest = model(ids[:, 17:], past_key_values=pieces.past_key_values, use_cache=True)
+    assert difference(torch.cat([pieces.logits, rest.logits], 1), result.logits) < 0.15
+    model.train()
+    assert all(gradient.isfinite().all() for gradient in gradients(model, ids).values())
+
+
+class Repetitions(Dataset):
+    """Sequences of one repeated token: learnt within a few steps."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        ids = torch.full((12,), 2 + index % 8)
+        return {"input_ids": ids, "labels": ids}
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
+    model = make_converted("qwen2_gqa", "ragged")
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=25, per_device_train_batch_size=8, learning_rate=3e-3, logging_steps=5,
+        save_steps=25, report_to=[], use_cpu=True, disable_tqdm=True, bf16=bf16, gradient_checkpointing=True,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Trainer(model=model, args=arguments, train_dataset=Repetitions(), eval_dataset=Repetitions())
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0] / 2
+    assert trainer.evaluate()["eval_loss"] < losses[0] / 2
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-25", dtype=torch.float32)
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
+
+
+@to_compile
+def test_forward_and_backward_compile_in_one_graph(backbone, heads):
+    torch.compiler.reset()
+    model, ids = make_converted(backbone, heads).train(), tokens(2, 40)
+    expected, expected_logits = gradients(model, ids), model(ids, use_cache=False).logits
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert difference(compiled(ids, use_cache=False).logits, expected_logits) < 1e-5
+    model.zero_grad()
+    compiled(ids, labels=ids, use_cache=False).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name
+
+
+@to_compile
+def test_decoding_compiles_in_one_graph(backbone, heads):
+    torch.compiler.reset()
+    model, ids = shared_converted(backbone, heads), tokens(2, 14)
+    expected = model(ids, use_cache=False).logits
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    cache = StaticCache(config=model.config, max_cache_len=32)
+    with torch.no_grad():
+        model(ids[:, :10], past_key_values=cache, use_cache=True)
+        for position in range(10, 14):
+            step = compiled(
+                ids[:, position : position + 1],
+                position_ids=torch.full((1, 1), position),
+                past_key_values=cache,
+                use_cache=True,
+            )
+            assert difference(step.logits[:, 0], expected[:, position]) < 1e-4
+
+
+@pytest.mark.slow
+def test_inductor():
+    torch.compiler.reset()
+    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(2, 40)
+    compiled = torch.compile(model, fullgraph=True)
+    assert difference(compiled(ids, use_cache=False).logits, model(ids, use_cache=False).logits) < 1e-4

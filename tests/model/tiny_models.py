@@ -1,0 +1,87 @@
+"""Tiny backbones with large weights, and sets of heads to replace, so that a wrong state or mask shows."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from recurformer.model.convert import convert
+
+QUERY_HEADS, LAYERS, VOCABULARY = 6, 3, 40
+PAD = 1  # an ordinary token: embedding rows of the config's pad token are zero and would hide a leak
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": QUERY_HEADS,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+BACKBONES = {
+    "llama_mha": (LlamaForCausalLM, lambda: LlamaConfig(**SHAPE, num_key_value_heads=6)),
+    "llama_gqa_tied": (LlamaForCausalLM, lambda: LlamaConfig(**SHAPE, num_key_value_heads=3, tie_word_embeddings=True)),
+    "qwen2_gqa": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHAPE, num_key_value_heads=2)),
+    "mistral_gqa": (MistralForCausalLM, lambda: MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
+}
+ALL = list(range(QUERY_HEADS))
+HEADS = {
+    "mixed": [[0, 1, 2], [], ALL],
+    "attention_free_first": [ALL, [3, 4, 5], []],
+    "beta_one": [ALL, ALL, ALL],
+    "ragged": [[0], [1, 3, 4, 5], [0, 2, 5]],
+}
+MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 3}
+MATRIX = [(backbone, heads) for backbone in BACKBONES for heads in HEADS]
+
+
+def make_backbone(name: str, seed: int = 0, **changes) -> PreTrainedModel:
+    """Return a new stock model in evaluation mode; biases are random too."""
+    model_class, make_config = BACKBONES[name]
+    config = make_config()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def make_converted(backbone: str, heads: str, seed: int = 0) -> PreTrainedModel:
+    """Return a new converted model in evaluation mode, with Mamba blocks that carry far."""
+    model = convert(make_backbone(backbone, seed), HEADS[heads], **MAMBA)
+    for name, parameter in model.named_parameters():
+        if ".mamba." in name and name.endswith(("in_proj.weight", "x_proj.weight", "out_proj.weight")):
+            parameter.data *= 2
+    return model
+
+
+@cache
+def shared_converted(backbone: str, heads: str) -> PreTrainedModel:
+    """Return a converted model that several tests read; do not change it."""
+    return make_converted(backbone, heads).requires_grad_(False)
+
+
+def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Return random token ids (batch, length), without the padding token."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(PAD + 1, VOCABULARY, (batch, length), generator=generator)
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest deviation as a share of the second tensor's largest entry."""
+    return float((a.double() - b.double()).abs().max() / b.double().abs().max())

@@ -1,0 +1,112 @@
+import pandas as pd
+import pytest
+
+from recurformer.render.compare import compare, summary
+
+
+@pytest.fixture
+def trees(tmp_path):
+    recorded, results = tmp_path / "recorded", tmp_path / "results"
+    for folder in (recorded, results):
+        (folder / "tables").mkdir(parents=True)
+    return recorded, results
+
+
+def write(path, **columns):
+    frame = pd.DataFrame(columns)
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+
+
+def only(frame: pd.DataFrame, **where) -> pd.Series:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    assert len(frame) == 1
+    return frame.iloc[0]
+
+
+def test_equal_trees_agree(trees):
+    for folder in trees:
+        write(folder / "cache.csv", model=["a", "b"], beta=[0.5, 0.9], ratio=[0.1, None])
+        write(folder / "profile.parquet", sample=[0, 1], layer=[0, 0], head=[0, 0], rr=[0.3, 0.4])
+    comparison = compare(*trees)
+    assert comparison["status"].tolist() == ["compared", "compared"]
+    assert comparison["differing"].tolist() == [0, 0]
+    assert summary(comparison) == "2 files, 2 columns compared: 2 equal, 0 different.\n"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "tables/a.csv"])
+def test_rows_meet_by_key_whatever_their_order(trees, name):
+    recorded, results = trees
+    write(recorded / name, model=["x", "y"], beta=[0.5, 0.9], ratio=[1.0, 2.0])
+    write(results / name, beta=[0.9, 0.5], ratio=[2.5, 1.0], model=["y", "x"])
+    row = only(compare(recorded, results), column="ratio")
+    assert (row["rows"], row["unmatched"], row["differing"]) == (2, 0, 1)
+    assert row["largest_difference"] == 0.5
+    assert row["largest_relative"] == pytest.approx(0.2)
+    assert row["equal_share"] == 0.5
+
+
+def test_missing_and_extra_files_rows_and_columns(trees):
+    recorded, results = trees
+    write(recorded / "gone.csv", model=["a"], value=[1])
+    write(results / "tables" / "new.csv", model=["a"], value=[1])
+    write(recorded / "both.csv", model=["a", "b"], value=[1, 2], old=[1, 1])
+    write(results / "both.csv", model=["a", "c", "d"], value=[1, 2, 3], young=[1, 1, 1])
+    comparison = compare(recorded, results)
+    assert only(comparison, file="gone.csv")["status"] == "missing"
+    assert only(comparison, file="tables/new.csv")["status"] == "extra"
+    assert only(comparison, status="column missing")["column"] == "old"
+    assert only(comparison, status="column extra")["column"] == "young"
+    row = only(comparison, column="value")
+    assert (row["rows"], row["unmatched"], row["differing"]) == (1, 3, 0)
+    text = summary(comparison)
+    assert "missing (1): gone.csv" in text
+    assert "column extra (1): both.csv young" in text
+    assert "| both.csv" in text
+
+
+def test_a_value_against_none_differs_and_two_times_none_agrees(trees):
+    recorded, results = trees
+    write(recorded / "a.csv", model=["a", "b", "c"], value=[None, None, 1.0])
+    write(results / "a.csv", model=["a", "b", "c"], value=[None, 3.0, float("inf")])
+    row = only(compare(recorded, results), column="value")
+    assert row["differing"] == 2
+    assert row["largest_difference"] == float("inf")
+
+
+def test_a_column_without_a_number_is_still_compared(trees):
+    recorded, results = trees
+    write(recorded / "a.csv", model=["a"], value=[""])
+    write(results / "a.csv", model=["a"], value=[2.0])
+    assert only(compare(recorded, results), column="value")["differing"] == 1
+
+
+def test_rows_with_the_same_keys_meet_in_order(trees):
+    recorded, results = trees
+    write(recorded / "a.csv", model=["a", "a"], value=[1, 2])
+    write(results / "a.csv", model=["a", "a"], value=[1, 5])
+    row = only(compare(recorded, results), column="value")
+    assert (row["rows"], row["largest_difference"]) == (2, 3)
+
+
+def test_files_of_texts_are_compared_by_their_rows(trees):
+    recorded, results = trees
+    write(recorded / "a.csv", model=["a", "b"])
+    write(results / "a.csv", model=["a", "c"])
+    row = only(compare(recorded, results), file="a.csv")
+    assert (row["rows"], row["unmatched"]) == (1, 2)
+    assert "1 different" in summary(compare(recorded, results))
+
+
+def test_folders_that_cannot_be_compared(trees, tmp_path):
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        compare(tmp_path / "nowhere", trees[1])
+    with pytest.raises(ValueError, match=r"hold no \.csv or \.parquet file"):
+        compare(*trees)
+    (trees[0] / "a.parquet").write_bytes(b"PAR1 broken")
+    (trees[1] / "a.parquet").write_bytes(b"PAR1 broken")
+    with pytest.raises(ValueError, match=r"a\.parquet: unreadable"):
+        compare(*trees)

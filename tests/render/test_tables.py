@@ -1,0 +1,282 @@
+import inspect
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recurformer.render.measurements import COLUMNS
+from recurformer.render.tables import TABLES
+from recurformer.render.tables.latex import escape
+from recurformer.render.tables.table1 import growth_exponent
+
+
+def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataFrame):
+    function = TABLES[name]
+    frames = measurements | replaced
+    return function(**{kind: frames[kind] for kind in inspect.signature(function).parameters})
+
+
+@pytest.fixture(scope="module")
+def tables(measurements):
+    return {name: build(name, measurements) for name in TABLES}
+
+
+def pick(frame: pd.DataFrame, **where) -> pd.Series:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    assert len(frame) == 1, f"{len(frame)} rows for {where}"
+    return frame.iloc[0]
+
+
+def test_parameters_are_kinds_of_measurements():
+    for function in TABLES.values():
+        assert set(inspect.signature(function).parameters) <= set(COLUMNS)
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_written_files_hold_the_whole_table(tables, name, tmp_path):
+    table = tables[name]
+    assert table.name == name
+    for suffix in (".csv", ".md", ".tex"):
+        table.write(tmp_path / f"{name}{suffix}")
+    read = pd.read_csv(tmp_path / f"{name}.csv")
+    assert list(read.columns) == list(table.frame.columns)
+    assert len(set(read.columns)) == len(read.columns)
+    assert len(read) == len(table.frame)
+    markdown = (tmp_path / f"{name}.md").read_text()
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(lines) == len(table.display) + 2
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    for note in table.notes:
+        assert f"- {note}" in markdown
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_latex_is_well_formed(tables, name):
+    source = tables[name].to_latex()
+    assert source.count("{") - source.count(r"\{") == source.count("}") - source.count(r"\}")
+    assert source.count(r"\(") == source.count(r"\)")
+    begun, ended = re.findall(r"\\begin\{(\w+)\}", source), re.findall(r"\\end\{(\w+)\}", source)
+    assert begun == ended[::-1]
+    outside_math = re.sub(r"\\\(.*?\\\)", "", source)
+    outside_math = re.sub(r"\\label\{.*?\}|\\cmidrule\(lr\)\{.*?\}", "", outside_math)
+    assert not re.search(r"(?<!\\)[_#$^]", outside_math)
+    assert not re.search(r"(?<!\\)%", outside_math)
+    body = source.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    columns = len(tables[name].display.columns)
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {columns - 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("h_gq & 5 %", r"\(h_{gq}\) \& 5 \%"),
+        ("O(l_p^2 + l_p · d)", r"O(\(l_{p}^2\) + \(l_{p}\) \(\cdot\) d)"),
+        ("cs_10k: kv_group", r"\(cs_{10k}\): kv\_group"),
+        ("a\\b {c} #1 $2 ~ x^2", r"a\textbackslash{}b \{c\} \#1 \$2 \textasciitilde{} x\textasciicircum{}2"),
+        ("β = 0.5 − 1", r"\(\beta\) = 0.5 \(-\) 1"),
+    ],
+)
+def test_latex_escapes(text, source):
+    assert escape(text) == source
+
+
+def test_unknown_suffix_is_refused(tables, tmp_path):
+    with pytest.raises(ValueError, match=r"table1\.xls: a table is written as \.csv, \.md, \.tex"):
+        tables["table1"].write(tmp_path / "table1.xls")
+
+
+@pytest.mark.parametrize("power", [0, 1, 2])
+def test_growth_exponent_of_a_power_law(power):
+    lengths = np.array([512.0, 1024.0, 4096.0])
+    assert growth_exponent(lengths, 7.0 * lengths**power) == pytest.approx(power)
+
+
+def test_table1_puts_the_measured_growth_beside_the_printed(tables):
+    frame = tables["table1"].frame
+    peak = pick(frame, phase="prefill", mixer="attention", quantity="cache_peak")
+    assert peak["paper_exponent"] == 2
+    assert 1.8 < peak["exponent"] < peak["exponent_longest"] < 2
+    assert pick(frame, phase="generation", mixer="mamba", quantity="cache_size")["exponent"] == pytest.approx(0)
+    assert "1,024, 2,048, 4,096, 8,192, 16,384" in " ".join(tables["table1"].notes)
+
+
+def test_table1_without_one_of_its_cells(measurements):
+    complexity = measurements["complexity"]
+    table = build("table1", measurements, complexity=complexity[complexity["mixer"] == "attention"])
+    assert len(table.frame) == 8
+    assert set(table.display.loc[table.frame["mixer"] == "mamba", ("exponent", "ours")]) == {"not-run"}
+
+
+def test_table2_has_the_papers_lines_first_then_ours(tables):
+    frame = tables["table2"].frame
+    lines = list(zip(frame["model"], frame["method"], strict=True))
+    assert lines[:7] == [
+        ("qwen2-0.5b", "Original Model"),
+        ("qwen2-0.5b", "RecurFormer"),
+        ("llama2-7b", "Original Model"),
+        ("llama2-7b", "RecurFormer"),
+        ("llama2-7b", "PyramidInfer"),
+        ("qwen2-7b", "Original Model"),
+        ("qwen2-7b", "RecurFormer"),
+    ]
+    assert set(frame["model"][7:]) == {"smollm2-135m", "hashhop-llama", "hashhop-qwen2"}
+
+
+def test_table2_llama_line(tables):
+    line = pick(tables["table2"].frame, model="llama2-7b", method="RecurFormer")
+    assert line["cs_10k_paper"] == 0.1030
+    assert line["cs_10k_ours"] == pytest.approx(0.1 + 36 * 0.9 / 10_240)
+    assert line["cs_10k_difference"] == pytest.approx(line["cs_10k_ours"] - 0.1030)
+    assert line["h_gq_status"] == "not-run"
+    assert np.isnan(line["h_gq_ours"])
+    assert line["h_gq_paper"] == 0.839
+    assert line["l_m_status"] == "model"
+    assert line["l_m_ours_chunked"] == 4 * line["l_m_ours"]
+
+
+def test_table2_shows_what_is_missing_and_why(tables):
+    table = tables["table2"]
+    pyramid = pick(table.frame, method="PyramidInfer")
+    assert pyramid["cs_10k_difference"] == pytest.approx(0, abs=5e-5)
+    assert pyramid["h_gq_status"] == pyramid["l_m_status"] == "not-run"
+    assert any(note.startswith("h_gq of Qwen2-0.5B, Llama2-7B, Qwen2-7B: not-run") for note in table.notes)
+    shown = table.display[table.display["", "Model"] == "HashHop-Llama"]
+    assert set(shown["cs_10k", "ours"]) == {"–"}, "what neither the paper nor the study has is no gap"
+
+
+def test_table2_compares_grouped_selection_and_shows_single_heads(tables):
+    line = pick(tables["table2"].frame, model="qwen2-7b", method="RecurFormer")
+    assert line["cs_60k_ours"] < 0.11
+    assert line["cs_60k_ours_head"] > 0.8
+
+
+def test_variants_of_hashhop_stay_apart(measurements, tables):
+    hashhop = measurements["hashhop"]
+    rows = hashhop[(hashhop["model"] == "hashhop-llama") & (hashhop["beta"] == 0.5)]
+    means = (rows["correct"] / rows["hops"]).groupby(rows["variant"]).mean()
+    line = pick(tables["table2"].frame, model="hashhop-llama", beta=0.5)
+    assert line["h_gq_ours"] == pytest.approx(means["official"])
+    assert line["h_gq_ours_paper"] == pytest.approx(means["paper"])
+    assert np.isnan(line["h_gq_paper"]), "the column of the paper's value is not that of the variant named paper"
+    assert line["h_gq_low"] < line["h_gq_ours"] < line["h_gq_high"]
+
+
+def test_measured_backbones_fill_their_own_cells(measurements):
+    hashhop = measurements["hashhop"].replace({"model": {"hashhop-llama": "llama2-7b"}})
+    line = pick(build("table2", measurements, hashhop=hashhop).frame, model="llama2-7b", beta=0.9)
+    assert line["h_gq_status"] == "measured"
+    assert line["h_gq_difference"] == pytest.approx(line["h_gq_ours"] - 0.839)
+
+
+def test_a_measured_length_replaces_a_modelled_one(measurements):
+    memory = measurements["memory"]
+    row = memory[(memory["model"] == "llama2-7b") & (memory["beta"] == 0.9) & (memory["protocol"] == "one_shot")]
+    measured = row.assign(l_m=88_000, source="measured")
+    for parts in ([measured, memory], [memory, measured]):
+        line = pick(
+            build("table4", measurements, memory=pd.concat(parts)).frame,
+            model="llama2-7b",
+            beta=0.9,
+            setting="one_shot",
+        )
+        assert (line["ours"], line["status"], line["difference"]) == (88_000, "measured", 88_000 - 91_800)
+
+
+def test_profiled_ranking_is_preferred_and_doubles_are_refused(measurements):
+    cache = measurements["cache"]
+    profiled = cache[cache["model"] == "smollm2-135m"].assign(ranking="profile", ratio=0.123)
+    frame = build("table4", measurements, cache=pd.concat([cache, profiled])).frame
+    assert pick(frame, model="smollm2-135m", beta=0.5, quantity="cs_10k", setting="head")["ours"] == 0.123
+    with pytest.raises(ValueError, match="several rows for model llama2-7b, beta 0"):
+        build("table4", measurements, cache=pd.concat([cache, cache]))
+
+
+def test_table4_is_long_and_complete(tables):
+    frame = tables["table4"].frame
+    compared = frame[frame["compared"] & frame["paper"].notna()]
+    assert len(compared) == 72
+    assert not frame.duplicated(["model", "beta", "quantity", "setting"]).any()
+    for model in ("smollm2-135m", "hashhop-llama", "hashhop-qwen2"):
+        assert sorted(frame.loc[frame["model"] == model, "beta"].unique()) == [0, 0.25, 0.5, 0.75, 0.9, 1]
+    assert len(tables["table4"].display) == 6 * 6
+
+
+def test_betas_written_differently_are_the_same_share(measurements):
+    cache = measurements["cache"].assign(beta=lambda frame: frame["beta"] + 1e-12)
+    frame = build("table4", measurements, cache=cache).frame
+    assert len(frame[(frame["model"] == "llama2-7b") & (frame["quantity"] == "cs_10k") & frame["compared"]]) == 6
+
+
+def test_table3_weights_articles_by_their_tokens(measurements):
+    columns = ["model", "beta", "seed", "stage", "split", "article", "tokens", "negative_log_likelihood"]
+    perplexity = pd.DataFrame(
+        [
+            ("m", 0.0, 0, "trained", "validation", "long", 900, 900 * 2.0),
+            ("m", 0.0, 0, "trained", "validation", "short", 100, 100 * 4.0),
+            ("m", 0.0, 0, "trained", "train", "seen", 1000, 0.0),
+        ],
+        columns=columns,
+    )
+    row = pick(build("table3", measurements, perplexity=perplexity).frame, model="m")
+    assert row["ours"] == pytest.approx(np.exp(2.2))
+
+
+def test_table3_compares_the_trained_stage(tables):
+    frame = tables["table3"].frame
+    paper_rows = frame[frame["model"] == "llama2-7b"]
+    assert paper_rows["status"].tolist() == ["not-run", "not-run"]
+    assert paper_rows["paper_over_original"].tolist() == pytest.approx([1, 9.199 / 9.023])
+    ours = pick(frame, model="smollm2-135m", beta=0.5, stage="trained")
+    original = pick(frame, model="smollm2-135m", beta=0.0, stage="trained")
+    assert ours["ours_over_original"] == pytest.approx(ours["ours"] / original["ours"])
+    assert frame[frame["paper"].notna()]["stage"].unique().tolist() == ["trained"]
+    assert tables["table3"].display["", "Model"].tolist()[-2:] == ["SmolLM2-135M"] * 2
+
+
+def test_table3_needs_held_out_articles(measurements):
+    perplexity = measurements["perplexity"]
+    with pytest.raises(ValueError, match="no row with split = validation"):
+        build("table3", measurements, perplexity=perplexity[perplexity["split"] == "train"])
+
+
+def test_table5_has_both_intervals_and_the_papers(tables, measurements):
+    frame = tables["table5"].frame
+    ours = pick(frame, model="smollm2-135m", norm="l1", tokens="first")
+    assert (ours["ours"], ours["mean_low"], ours["spread_low"]) == pytest.approx((0.03, 0.028, -0.05))
+    paper = pick(frame, model="qwen2-7b", norm="l2", tokens="other")
+    assert (paper["paper"], paper["paper_low"], paper["paper_high"]) == (0.0181, 0.0075, 0.0286)
+    assert paper["status"] == "not-run"
+    as_backbone = measurements["contribution"].assign(model="qwen2-7b")
+    filled = pick(
+        build("table5", measurements, contribution=as_backbone).frame, model="qwen2-7b", norm="l2", tokens="other"
+    )
+    assert filled["difference"] == pytest.approx(filled["ours"] - 0.0181)
+
+
+def cases() -> list[tuple[str, str]]:
+    return [(name, kind) for name, function in TABLES.items() for kind in inspect.signature(function).parameters]
+
+
+@pytest.mark.parametrize(("name", "kind"), cases())
+def test_empty_and_incomplete_measurements_are_refused_in_one_line(measurements, name, kind):
+    with pytest.raises(ValueError, match=f"^{kind} measurements have no rows") as empty:
+        build(name, measurements, **{kind: measurements[kind].head(0)})
+    column = COLUMNS[kind][-1]
+    with pytest.raises(ValueError, match=rf"^{kind} measurements lack the column\(s\) {column}") as lacking:
+        build(name, measurements, **{kind: measurements[kind].drop(columns=column)})
+    assert "\n" not in f"{empty.value}{lacking.value}"
+
+
+def test_cache_of_other_lengths_is_refused(measurements):
+    with pytest.raises(ValueError, match="no length 10240 or 61440"):
+        build("table4", measurements, cache=measurements["cache"].assign(length=512))
+
+
+def test_bytes_that_cannot_be_fitted_are_refused(measurements):
+    complexity = measurements["complexity"]
+    with pytest.raises(ValueError, match="at least 2 lengths"):
+        build("table1", measurements, complexity=complexity[complexity["length"] == 1024])
+    with pytest.raises(ValueError, match="must be positive"):
+        build("table1", measurements, complexity=complexity.assign(bytes=0))

@@ -1,0 +1,142 @@
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from recurformer.tasks import mqar
+from recurformer.tasks.draw import draw_distinct, draw_weighted
+
+sizes = st.integers(1, 16).flatmap(
+    lambda pairs: st.tuples(st.just(pairs), st.integers(2 * pairs, 60).map(lambda n: 2 * n))
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(sizes, st.integers(0, 2**32), st.booleans())
+def test_every_key_is_asked_once_and_labelled_with_its_value(size, seed, random_filler):
+    pairs, length = size
+    vocabulary = 2 * (length + 1)
+    input_ids, labels = mqar.sample_batch(
+        np.random.default_rng(seed), 3, vocabulary, length, pairs, random_non_queries=random_filler
+    )
+    assert input_ids.shape == labels.shape == (3, length) and input_ids.dtype == labels.dtype == torch.int64
+    for ids, marks in zip(input_ids.tolist(), labels.tolist(), strict=True):
+        keys, values = ids[0 : 2 * pairs : 2], ids[1 : 2 * pairs : 2]
+        assert len(set(keys)) == len(set(values)) == pairs
+        assert all(1 <= key < vocabulary // 2 for key in keys)
+        assert all(vocabulary // 2 <= value < vocabulary for value in values)
+        asked = {ids[place]: (place, mark) for place, mark in enumerate(marks) if mark != -100}
+        assert {key: mark for key, (_, mark) in asked.items()} == dict(zip(keys, values, strict=True))
+        assert all(place >= 2 * pairs and place % 2 == 0 for place, _ in asked.values())
+        if not random_filler:
+            assert sum(token != 0 for token in ids) == 3 * pairs
+
+
+@pytest.mark.parametrize("slice_", [s for s in mqar.TEST_SLICES if s.pairs * 4 == s.length])
+def test_a_quarter_of_the_length_uses_every_slot(slice_):
+    """With kv = L/4 the power law has nothing to choose: all slots hold a query."""
+    _, labels = mqar.sample_batch(np.random.default_rng(0), 2, 8192, slice_.length, slice_.pairs)
+    assert (labels[:, 2 * slice_.pairs :: 2] != -100).all()
+    assert (labels[:, 2 * slice_.pairs + 1 :: 2] == -100).all()
+
+
+def test_power_law_puts_most_queries_first():
+    """At (64, 4) and a = 0.01, 60 % of the queries stand in the first quarter; a = 1 is uniform (the control)."""
+    for power, expected in ((0.01, 0.60), (1.0, 0.25)):
+        _, labels = mqar.sample_batch(np.random.default_rng(0), 5000, 256, 64, 4, power=power)
+        places = (labels != -100).nonzero()[:, 1]
+        slots = (places - 8) // 2  # 28 slots of two tokens
+        assert (slots < 7).float().mean() == pytest.approx(expected, abs=0.02)
+
+
+def test_gaps_follow_the_law_of_successive_draws():
+    """Against numpy's own weighted choice without replacement, which zoology uses: first draws and sets of draws."""
+    weights = np.arange(1, 9, dtype=float) ** -0.99
+    share = weights / weights.sum()
+    draws = draw_weighted(np.random.default_rng(0), weights, 20_000, 3)
+    assert chisquare(np.bincount(draws[:, 0], minlength=8), share * 20_000).pvalue > 0.01
+    reference_rng = np.random.default_rng(1)
+    reference = np.stack([reference_rng.choice(8, 3, replace=False, p=share) for _ in range(5000)])
+    expected = np.bincount(reference.ravel(), minlength=8) / 5000
+    assert np.bincount(draws.ravel(), minlength=8) / 20_000 == pytest.approx(expected, abs=0.03)
+    assert all(len(set(row)) == 3 for row in draws[:200].tolist())
+
+
+def test_distinct_draws_are_uniform_in_every_place():
+    draws = draw_distinct(np.random.default_rng(0), 10, 20_000, 10)
+    assert (np.sort(draws, axis=1) == np.arange(10)).all()
+    for place in (0, 4, 9):
+        assert chisquare(np.bincount(draws[:, place], minlength=10)).pvalue > 0.01
+    joint = np.bincount(draws[:, 0] * 10 + draws[:, 1], minlength=100).reshape(10, 10)
+    assert chisquare(joint[~np.eye(10, dtype=bool)]).pvalue > 0.01
+
+
+def test_keys_and_values_are_uniform_and_unrelated():
+    input_ids, _ = mqar.sample_batch(np.random.default_rng(1), 4000, 34, 32, 4)
+    keys, values = input_ids[:, 0:8:2].flatten(), input_ids[:, 1:8:2].flatten()
+    assert chisquare(torch.bincount(keys, minlength=17)[1:].numpy()).pvalue > 0.01
+    assert chisquare(torch.bincount(values - 17, minlength=17).numpy()).pvalue > 0.01
+    assert chisquare(torch.bincount((keys - 1) * 17 + values - 17, minlength=16 * 17).numpy()).pvalue > 0.01
+
+
+def test_one_generator_decides_everything():
+    for random_filler in (False, True):
+        torch.manual_seed(0)
+        first = mqar.sample_batch(np.random.default_rng(3), 4, 256, 64, 8, random_non_queries=random_filler)
+        torch.manual_seed(1)
+        second = mqar.sample_batch(np.random.default_rng(3), 4, 256, 64, 8, random_non_queries=random_filler)
+        assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+    single = mqar.sample(np.random.default_rng(3), 256, 64, 8)
+    assert single[0].shape == single[1].shape == (64,)
+
+
+def test_fast_enough_for_training_on_the_fly():
+    start = time.perf_counter()
+    for slice_ in mqar.TRAIN_SLICES:
+        mqar.sample_batch(np.random.default_rng(0), 128, 8192, slice_.length, slice_.pairs)
+    assert (time.perf_counter() - start) / len(mqar.TRAIN_SLICES) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "length", "pairs", "message"),
+    [
+        (64, 64, 4, "vocabulary is 64; it must exceed the length 64"),
+        (256, 63, 4, "length is 63; it must be even"),
+        (256, 64, 17, "at least 4 times the 17 pairs"),
+        (256, 64, 0, "pairs is 0"),
+    ],
+)
+def test_impossible_sizes_are_refused(vocabulary, length, pairs, message):
+    with pytest.raises(ValueError, match=message):
+        mqar.sample(np.random.default_rng(0), vocabulary, length, pairs)
+
+
+def test_counting_right_answers():
+    _, labels = mqar.sample_batch(np.random.default_rng(0), 4, 256, 64, 8)
+    perfect = labels.clamp(min=0)
+    assert [part.tolist() for part in mqar.count_correct(perfect, labels)] == [[8] * 4, [8] * 4]
+    logits = torch.nn.functional.one_hot(perfect, 256).float()
+    assert mqar.count_correct(logits, labels)[0].tolist() == [8] * 4
+    first = (labels[0] != -100).nonzero()[0, 0]
+    perfect[0, first] += 1
+    assert mqar.count_correct(perfect, labels)[0].tolist() == [7, 8, 8, 8]
+    shifted = labels.clamp(min=0).roll(-1, dims=1)  # negative control: a second shift finds nothing
+    assert mqar.count_correct(shifted, labels)[0].sum() == 0
+
+
+def test_accuracy_is_reported_per_slice():
+    measured = pd.DataFrame(
+        {"length": [64, 64, 128], "pairs": [4, 4, 8], "correct": [4, 3, 0], "queries": [4, 4, 8], "beta": 0.5}
+    )
+    result = mqar.slice_accuracy(measured)
+    assert result[["length", "pairs", "correct", "queries", "samples", "accuracy"]].values.tolist() == [
+        [64, 4, 7, 8, 2, 0.875],
+        [128, 8, 0, 8, 1, 0.0],
+    ]
+    assert (result.low <= result.accuracy).all() and (result.high >= result.accuracy).all() and result.high[1] > 0
+    assert len(mqar.slice_accuracy(measured, by=("beta",))) == 1

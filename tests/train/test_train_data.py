@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+import torch
+
+from recurformer.tasks.hashhop import HashHopTask
+from recurformer.tasks.hashhop_tokens import HashHopTokens
+from recurformer.tasks.tokenizer import byte_tokenizer
+from recurformer.train.data import (
+    IGNORED,
+    HashHopTextDataset,
+    HashHopTokenDataset,
+    MQARDataset,
+    WindowDataset,
+    pad_batch,
+    unshift,
+)
+
+
+def token_dataset(seed=0, **where):
+    official, paper = (HashHopTokens(hops=4, variant=variant) for variant in ("official", "paper"))
+    return HashHopTokenDataset({official: 0.75, paper: 0.25}, seed, **where)
+
+
+def text_dataset(seed=0, **where):
+    tasks = {HashHopTask("official", 3, 4, 150): 0.5, HashHopTask("paper", 3, 4, 150): 0.5}
+    return HashHopTextDataset(tasks, byte_tokenizer(), seed, **where)
+
+
+def mqar_dataset(seed=0, **where):
+    return MQARDataset([(32, 4), (64, 8)], 128, 8, seed, **where)
+
+
+def window_dataset(seed=0, **where):
+    return WindowDataset(torch.arange(70).view(10, 7), seed, **where)
+
+
+@pytest.mark.parametrize("make", [token_dataset, text_dataset, mqar_dataset, window_dataset])
+def test_an_item_depends_on_the_seed_and_its_number_alone(make):
+    one, other, later = make(3), make(4), make(3)
+    indices = [*range(20), 64, 1000]
+    forwards = {index: one[index] for index in indices}
+    for index in reversed(indices):
+        again = later[index]
+        assert all(torch.equal(forwards[index][key], again[key]) for key in ("input_ids", "labels"))
+    assert any(not torch.equal(forwards[index]["input_ids"], other[index]["input_ids"]) for index in indices)
+
+
+@pytest.mark.parametrize("make", [token_dataset, text_dataset, mqar_dataset])
+def test_streams_do_not_meet(make):
+    train = {tuple(make(0)[index]["input_ids"].tolist()) for index in range(100)}
+    assert len(train) == 100
+    for seed, stream in [(0, "test"), (1, "train"), (1, "test")]:
+        assert train.isdisjoint(tuple(make(seed, stream=stream)[index]["input_ids"].tolist()) for index in range(100))
+
+
+def test_the_layouts_get_their_share_within_every_block():
+    dataset = token_dataset()
+    once = []
+    for index in range(400):
+        ids = dataset[index]["input_ids"][
+            1:17
+        ]  # 8 pairs; in the paper's layout lone hashes occur once, 4 pairs of them
+        once.append((np.unique(ids, return_counts=True)[1] == 1).sum() > 4)
+    assert 0.17 < np.mean(once) < 0.33
+    assert 0 < np.mean(once[:64]) < 1
+
+
+@pytest.mark.parametrize("make", [token_dataset, text_dataset])
+def test_counting_correct_hashes(make):
+    dataset = make()
+    for index in range(8):
+        item = dataset[index]
+        asked = item["labels"] != IGNORED
+        assert torch.equal(item["labels"][asked], item["input_ids"][asked])
+        answer = item["labels"][asked].tolist()
+        assert dataset.correct(index, answer) == 4
+        assert dataset.correct(index, []) == 0
+        assert dataset.correct(index + 1, answer) == 0
+        broken = list(answer)
+        broken[-3 if make is text_dataset else -1] += 1  # text: the last letter before the closing mark and the end
+        assert dataset.correct(index, broken) in ({3} if make is token_dataset else {3, 4})
+    text = text_dataset()
+    target = text.sample(0).target
+    wrong = text.tokenizer(" = ".join([*target[:2], "zzz", target[3]])).input_ids
+    assert text.correct(0, wrong) == 2
+
+
+def test_text_is_read_back():
+    dataset = text_dataset()
+    for index in range(6):
+        item, sample = dataset[index], dataset.sample(index)
+        asked = item["labels"] != IGNORED
+        assert dataset.tokenizer.decode(item["input_ids"][~asked]) == sample.prompt
+        assert dataset.tokenizer.decode(item["input_ids"][asked]) == sample.answer + "<eos>"
+
+
+def test_mqar_batches_have_one_slice_and_labels_one_later():
+    dataset = mqar_dataset()
+    for index in range(40):
+        item = dataset[index]
+        length, pairs = [(32, 4), (64, 8)][index // 8 % 2]
+        assert len(item["input_ids"]) == length
+        meaning = dict(
+            zip(item["input_ids"][: 2 * pairs : 2].tolist(), item["input_ids"][1 : 2 * pairs : 2].tolist(), strict=True)
+        )
+        places = (item["labels"] != IGNORED).nonzero().flatten()
+        assert len(places) == pairs
+        # the library shifts: the output at place - 1, where the key stands, predicts the label at place
+        assert all(meaning[int(item["input_ids"][place - 1])] == int(item["labels"][place]) for place in places)
+
+
+def test_unshift_refuses_to_lose_a_label():
+    labels = torch.tensor([[IGNORED, 5, IGNORED], [7, IGNORED, IGNORED]])
+    assert unshift(labels).tolist() == [[IGNORED, IGNORED, 5], [IGNORED, 7, IGNORED]]
+    with pytest.raises(ValueError, match=r"^labels: a last position predicts"):
+        unshift(labels.flip(1))
+
+
+def test_windows_come_once_in_each_round():
+    dataset = window_dataset()
+    rounds = [[int(dataset[number * 10 + place]["input_ids"][0]) // 7 for place in range(10)] for number in range(4)]
+    assert all(sorted(order) == list(range(10)) for order in rounds)
+    assert len({tuple(order) for order in rounds}) == 4
+    item = dataset[0]
+    assert item["labels"].tolist() == [IGNORED, *item["input_ids"][1:].tolist()]
+    assert len(dataset) == 10
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding(side):
+    items = [{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids)} for ids in ([1, 2, 3], [4])]
+    batch = pad_batch(items, 9, side)
+    row = {
+        "left": ([9, 9, 4], [IGNORED, IGNORED, 4], [0, 0, 1]),
+        "right": ([4, 9, 9], [4, IGNORED, IGNORED], [1, 0, 0]),
+    }
+    assert (batch["input_ids"][1].tolist(), batch["labels"][1].tolist(), batch["attention_mask"][1].tolist()) == row[
+        side
+    ]
+    assert batch["input_ids"][0].tolist() == [1, 2, 3]
+    assert "attention_mask" not in pad_batch(items[:1] * 2, 9, side)
+
+
+def test_lengths():
+    assert len(token_dataset(size=5)) == 5
+    with pytest.raises(TypeError, match=r"^MQARDataset has no end: give it a size$"):
+        len(mqar_dataset())
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^windows: expected \(windows, tokens\) with at least one window, got \(0, 4\)$"
+    ):
+        WindowDataset(torch.zeros(0, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"^mqar: the list of slices is empty"):
+        MQARDataset([], 128, 8, 0)
+    with pytest.raises(ValueError, match=r"^length is 30"):
+        MQARDataset([(30, 8)], 128, 8, 0)
+    with pytest.raises(ValueError, match=r"^hashhop: layouts of different lengths"):
+        HashHopTokenDataset({HashHopTokens(): 0.5, HashHopTokens(variant="paper", pairs=20): 0.5}, 0)

@@ -1,0 +1,293 @@
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from recurformer.train.parameters import parameter_groups
+from recurformer.train.schedules import SCHEDULES
+from recurformer.train.trainer import TrainingDiverged, train
+
+SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
+
+
+def same_weights(left, right) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left.parameters(), right.parameters(), strict=True))
+
+
+def interrupted(make_model, successors, folder, at_item, **settings):
+    with pytest.raises(KeyboardInterrupt):
+        train(make_model(), successors(stop_at=at_item), output_dir=folder, **settings)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"schedule": "one_cycle", "gradient_accumulation": 2},
+        {"gradient_checkpointing": True, "log_every": 3},
+        {"dropout": 0.3},
+    ],
+)
+@pytest.mark.parametrize("at_item", [3, 23, 47])
+def test_a_resumed_run_ends_with_the_same_bytes(make_model, successors, tmp_path, change, at_item):
+    dropout = change.get("dropout", 0.0)
+    settings = SETTINGS | {key: value for key, value in change.items() if key != "dropout"}
+    whole = make_model(dropout=dropout)
+    rows = train(whole, successors(), output_dir=tmp_path / "whole", **settings)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_model(dropout=dropout), successors(stop_at=at_item), output_dir=tmp_path / "cut", **settings)
+    seen = []
+
+    class Watched(successors):
+        def __getitem__(self, index):
+            seen.append(index)
+            return super().__getitem__(index)
+
+    resumed = make_model(dropout=dropout)
+    again = train(resumed, Watched(), output_dir=tmp_path / "cut", **settings)
+    assert same_weights(whole, resumed)
+    assert not same_weights(whole, make_model(dropout=dropout))
+    columns = ["step", "loss", "learning_rate", "tokens"]
+    assert again[columns].equals(rows[columns])
+    if at_item > 40:
+        assert (
+            min(seen[1:]) >= 24
+        )  # item 0 is read once for the run's description; the others of the first steps are not
+    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == rows.step.tolist()
+
+
+def damage_half_written(checkpoint):
+    (checkpoint / "seal.json").unlink()
+    (checkpoint / "optimizer.pt").unlink()
+
+
+def damage_cut_short(checkpoint):
+    path = checkpoint / "optimizer.pt"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def damage_one_bit(checkpoint):
+    path = checkpoint / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def damage_seal(checkpoint):
+    (checkpoint / "seal.json").write_text("[")
+
+
+@pytest.mark.parametrize("damage", [damage_half_written, damage_cut_short, damage_one_bit, damage_seal])
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_checkpoint_is_passed_over(make_model, successors, tmp_path, damage, damaged):
+    whole = make_model()
+    train(whole, successors(), output_dir=tmp_path / "whole", **SETTINGS)
+    interrupted(make_model, successors, tmp_path / "cut", 45, **SETTINGS)
+    checkpoints = sorted((tmp_path / "cut").glob("checkpoint-*"), key=lambda path: -int(path.name[11:]))
+    assert [path.name for path in checkpoints] == ["checkpoint-8", "checkpoint-4"]
+    for checkpoint in checkpoints[:damaged]:
+        damage(checkpoint)
+    resumed = make_model()
+    train(resumed, successors(), output_dir=tmp_path / "cut", **SETTINGS)
+    assert same_weights(whole, resumed)
+
+
+def test_a_flipped_bit_would_have_changed_the_result(make_model, successors, tmp_path, monkeypatch):
+    """Negative control: without the seal the damaged checkpoint is resumed, and the end differs."""
+    whole = make_model()
+    train(whole, successors(), output_dir=tmp_path / "whole", **SETTINGS)
+    interrupted(make_model, successors, tmp_path / "cut", 45, **SETTINGS)
+    damage_one_bit(tmp_path / "cut" / "checkpoint-8")
+    monkeypatch.setattr("recurformer.train.checkpoints._is_sound", lambda checkpoint: True)
+    resumed = make_model()
+    train(resumed, successors(), output_dir=tmp_path / "cut", **SETTINGS)
+    assert not same_weights(whole, resumed)
+
+
+def test_killed_at_any_moment(make_model, successors, tmp_path):
+    settings = SETTINGS | {"steps": 40, "log_every": 1, "save_every": 1}
+    whole = make_model()
+    train(whole, successors(), output_dir=tmp_path / "whole", **settings)
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    for kill in range(3):
+        child = os.fork()
+        if not child:
+            train(make_model(), successors(), output_dir=tmp_path / "cut", **settings)
+            os._exit(0)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and (
+            not metrics.is_file() or metrics.read_text().count("\n") < 6 * (kill + 1)
+        ):
+            time.sleep(0.003)
+        time.sleep(0.007 * kill)  # somewhere in a step or in a checkpoint
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    resumed = make_model()
+    rows = train(resumed, successors(), output_dir=tmp_path / "cut", **settings)
+    assert same_weights(whole, resumed)
+    assert rows.step.tolist() == list(range(1, 41))
+    assert rows.seconds.is_monotonic_increasing
+
+
+def test_other_settings_data_or_weights_start_again(make_model, successors, tmp_path):
+    interrupted(make_model, successors, tmp_path / "run", 45, **SETTINGS)
+    for change, seed, model_seed in [({"steps": 13}, 0, 0), ({}, 1, 0), ({}, 0, 1)]:
+        fresh, reused = make_model(model_seed), make_model(model_seed)
+        train(fresh, successors(seed), output_dir=tmp_path / f"fresh-{seed}-{model_seed}-{change}", **SETTINGS | change)
+        rows = train(reused, successors(seed), output_dir=tmp_path / "run", **SETTINGS | change)
+        assert same_weights(fresh, reused)
+        assert rows.step.iloc[0] == 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("step", [1, 7, 12])
+def test_a_loss_that_is_not_finite_stops_the_run(make_model, successors, tmp_path, value, step):
+    model, calls = make_model(), []
+    forward = type(model).forward
+
+    def poisoned(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        calls.append(1)
+        if len(calls) == step:
+            output.loss = output.loss * value
+        return output
+
+    model.forward = poisoned.__get__(model)
+    with pytest.raises(TrainingDiverged, match=rf"^step {step}: the loss is (nan|inf); .*") as raised:
+        train(model, successors(), output_dir=tmp_path, **SETTINGS)
+    assert "\n" not in str(raised.value)
+    kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert kept == {1: [], 7: ["checkpoint-4"], 12: ["checkpoint-4", "checkpoint-8"]}[step]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(2, step, 2)) if step > 2 else not steps
+    whole, resumed = make_model(), make_model()
+    train(whole, successors(), output_dir=tmp_path / "whole", **SETTINGS)
+    train(resumed, successors(), output_dir=tmp_path, **SETTINGS)
+    assert same_weights(whole, resumed)
+
+
+def test_a_weight_that_is_not_finite_is_never_saved(make_model, successors, tmp_path):
+    """The loss of the step is finite, its gradient is not: the checkpoint that is due must not be written."""
+    model, calls = make_model(), []
+
+    def poison(gradient):
+        calls.append(1)
+        return gradient * float("nan") if len(calls) == 4 else gradient
+
+    model.model.norm.weight.register_hook(poison)
+    with pytest.raises(TrainingDiverged, match=r"^step 4: a weight"):
+        train(model, successors(), output_dir=tmp_path, **SETTINGS)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_the_run_is_the_textbook_loop(make_model, successors, tmp_path, schedule):
+    settings = SETTINGS | {"schedule": schedule, "gradient_clip": 0.5, "weight_decay": 0.1, "warmup_share": 0.25}
+    model, reference = make_model(), make_model()
+    rows = train(model, successors(), output_dir=tmp_path, **settings)
+
+    optimizer = torch.optim.AdamW(parameter_groups(reference, 1e-2, 1e-2, 0.1), lr=1e-2)
+    losses = []
+    for step in range(12):
+        items = [successors()[index] for index in range(4 * step, 4 * step + 4)]
+        batch = {key: torch.stack([item[key] for item in items]) for key in items[0]}
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * SCHEDULES[schedule](step, 12, 0.25)
+        optimizer.zero_grad()
+        loss = reference(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+        optimizer.step()
+        losses.append(loss.item())
+    for trained, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-5)
+    pairs = [(first + second) / 2 for first, second in zip(losses[::2], losses[1::2], strict=True)]
+    assert rows.loss.tolist() == pytest.approx(pairs, rel=1e-4)
+    assert rows.tokens.tolist() == [step * 4 * 12 for step in rows.step]
+    assert rows.learning_rate.tolist() == [1e-2 * SCHEDULES[schedule](step - 1, 12, 0.25) for step in rows.step]
+
+
+def test_gradient_accumulation_is_the_large_batch(make_model, successors, tmp_path):
+    """Labels are unevenly spread over the passes, so a mean of means would differ."""
+    once, spread = make_model(), make_model()
+    train(once, successors(), output_dir=tmp_path / "once", **SETTINGS)
+    rows = train(spread, successors(), output_dir=tmp_path / "spread", gradient_accumulation=4, **SETTINGS)
+    for left, right in zip(once.parameters(), spread.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+    assert rows.step.tolist() == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_schedules_rise_then_fall(name):
+    shape = [SCHEDULES[name](step, 100, 0.2) for step in range(100)]
+    assert 0 < shape[0] < 0.1
+    assert max(shape) == pytest.approx(1)
+    assert shape[:20] == sorted(shape[:20])
+    assert shape[20:] == sorted(shape[20:], reverse=True)
+    assert shape[-1] == 1 if name == "constant" else shape[-1] < 0.01
+    assert all(0 <= SCHEDULES[name](step, 1, share) <= 1 for step in (0, 1) for share in (0.0, 0.5, 1.0))
+
+
+def test_mamba_parameters_have_their_own_rate_and_undecayed_ones():
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A_log = torch.nn.Parameter(torch.zeros(4, 2))
+            self.D = torch.nn.Parameter(torch.zeros(4))
+            self.in_proj = torch.nn.Linear(4, 8, bias=False)
+
+    layer = torch.nn.ModuleDict({"mamba": Block(), "o_proj": torch.nn.Linear(4, 4)})
+    model = torch.nn.ModuleDict({"attention": layer})
+    model.attention.o_proj.bias.requires_grad_(False)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in parameter_groups(model, 1.0, 2.0, 0.1):
+        found |= {names[id(parameter)]: (group["lr"], group["weight_decay"]) for parameter in group["params"]}
+    assert found == {
+        "attention.mamba.A_log": (2.0, 0.0),
+        "attention.mamba.D": (2.0, 0.0),
+        "attention.mamba.in_proj.weight": (2.0, 0.1),
+        "attention.o_proj.weight": (1.0, 0.1),
+    }
+
+
+def test_the_model_comes_back_as_it_was(make_model, successors, tmp_path, capsys):
+    model = make_model().eval()
+    train(model, successors(), output_dir=tmp_path, gradient_checkpointing=True, **SETTINGS)
+    assert model.config.use_cache
+    assert not model.training
+    assert not model.model.gradient_checkpointing
+    said = capsys.readouterr()
+    assert said.out + said.err == ""
+
+
+def test_progress(make_model, successors, tmp_path, capsys, monkeypatch):
+    clock = iter(range(0, 10_000, 3))
+    monkeypatch.setattr("recurformer.train.metrics.time.perf_counter", lambda: float(next(clock)))
+    train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert 2 <= len(lines) < 12
+    assert all(" loss " in line and line.endswith(" s left") for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schedule": "linear"}, "schedule: 'linear' is unknown; there are one_cycle, cosine, constant"),
+        ({"gradient_accumulation": 3}, "gradient_accumulation: 3 does not divide batch_size 4"),
+    ],
+)
+def test_wrong_settings_are_refused(make_model, successors, tmp_path, change, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        train(make_model(), successors(), output_dir=tmp_path, **SETTINGS | change)
+
+
+def test_a_folder_that_cannot_be_written(make_model, successors, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"file/run: cannot be written \(.*\); choose another output_dir"):
+        train(make_model(), successors(), output_dir=tmp_path / "file" / "run", **SETTINGS)

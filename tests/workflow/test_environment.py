@@ -1,0 +1,45 @@
+"""One source of truth for versions: pyproject.toml. The lock and the conda environment agree with it."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = {
+    canonicalize_name(name): version
+    for name, version in (line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line)
+}
+CONDA_NAMES = {"pytorch": "torch"}
+
+
+def requirements(lines):
+    return {canonicalize_name(found.name): found.specifier for found in map(Requirement, lines)}
+
+
+@pytest.mark.parametrize("line", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+def test_the_lock_satisfies_every_range(line):
+    wanted = Requirement(line)
+    assert wanted.specifier.contains(LOCK[canonicalize_name(wanted.name)])
+
+
+def test_torch_is_pinned():
+    assert LOCK["torch"] == "2.13.0"
+
+
+def test_the_conda_environment_has_the_same_ranges():
+    *conda, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    lines = [line for line in conda if line not in {"pip"} and not line.startswith("python")]
+    lines += [line for line in pip["pip"] if not line.startswith("--")]
+    for name, project_name in CONDA_NAMES.items():
+        lines = [line.replace(name, project_name, 1) if line.startswith(name) else line for line in lines]
+    assert requirements(lines) == requirements(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["cuda"])
+
+
+def test_the_python_range_is_the_same_everywhere():
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert "python>=3.11,<3.13" in yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
