@@ -1,7 +1,7 @@
 """RecurFormer: replace recency-aware attention heads by Mamba blocks (arXiv 2410.12850), an independent replication.
 
-Importing the package is light: torch is loaded by the first name that needs it. It also sees to it that transformers' auto
-classes know the converted models, so `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint.
+Importing the package is light: torch is loaded by the first name that needs it. It also sees to it that transformers'
+auto classes know the converted models, so `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ _PUBLIC = {
     "selective_scan": "recurformer.model.scan",
 }
 
-__all__ = [*sorted(_PUBLIC), "__version__"]
+__all__ = ["HeadProfile", "__version__", "convert", "profile_heads", "select_heads", "selective_scan"]
 __version__ = "0.1.0"
 
 

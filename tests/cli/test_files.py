@@ -34,5 +34,8 @@ def test_a_folder_replaces_the_old_one(tmp_path):
 
 def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file/result.csv: cannot be written"), atomic_path(tmp_path / "file" / "result.csv"):
+    with (
+        pytest.raises(ValueError, match=r"file/result\.csv: cannot be written"),
+        atomic_path(tmp_path / "file" / "result.csv"),
+    ):
         pass

@@ -10,11 +10,13 @@ from recurformer.cli.main import STAGES, main
 
 
 def run(*words):
-    return subprocess.run([sys.executable, "-m", "recurformer.cli.main", *words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "recurformer.cli.main", *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_import_is_light():
-    code = "import sys, recurformer, recurformer.cli.main; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = "import sys, recurformer.cli.main; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

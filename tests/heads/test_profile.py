@@ -221,16 +221,17 @@ def test_ra_i_counts_samples_above_the_threshold():
 
 
 def test_save_and_load(tmp_path):
-    profile = some_profile()
+    profile = some_profile(model="tiny")
     profile.rr[:, 1, 2] = float("nan")
     path = tmp_path / "new folder" / "profile.parquet"
     profile.save(path)
     loaded = HeadProfile.load(path)
     assert torch.equal(loaded.rr.nan_to_num(-1), profile.rr.nan_to_num(-1))
-    for name in ("window", "threshold", "exclude_first", "kv_heads", "tokens"):
+    for name in ("window", "threshold", "exclude_first", "kv_heads", "tokens", "model"):
         assert getattr(loaded, name) == getattr(profile, name)
     frame = pq.read_table(path).to_pandas()
-    assert list(frame.columns) == ["sample", "layer", "head", "rr"] and len(frame) == profile.rr.numel()
+    assert list(frame.columns) == ["model", "threshold", "sample", "layer", "head", "rr"]
+    assert len(frame) == profile.rr.numel() and set(frame.model) == {"tiny"} and set(frame.threshold) == {0.5}
     row = frame[(frame["sample"] == 4) & (frame.layer == 1) & (frame["head"] == 3)]
     assert row.rr.item() == profile.rr[4, 1, 3].item()
     assert [file.name for file in path.parent.iterdir()] == ["profile.parquet"]  # nothing unfinished is left

@@ -200,7 +200,10 @@ def test_figure2_names_its_head_and_masks_the_future(figures):
 
 def test_figure3_draws_each_run_faint_and_each_mean_thick(figures, crowded):
     axes = figures["figure3"].axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["original", "RecurFormer, β = 0.5"]
+    assert [text.get_text() for text in figures["figure3"].legends[0].get_texts()] == [
+        "original",
+        "RecurFormer, β = 0.5",
+    ]
     thick = [line for line in axes.lines if line.get_linewidth() > 1]
     assert len(axes.lines) == 4
     assert len({(line.get_color(), line.get_marker()) for line in thick}) == 2

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = {
     canonicalize_name(name): version
-    for name, version in (line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line)
+    for name, version in (
+        line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
+    )
 }
 CONDA_NAMES = {"pytorch": "torch"}
 

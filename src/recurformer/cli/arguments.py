@@ -1,4 +1,4 @@
-"""A settings block as command-line flags, in both directions. Flags are strings here; the block gives them their types."""
+"""A settings block as command-line flags, in both directions. Flags are strings; the block gives them their types."""
 
 import shlex
 import typing
@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from recurformer.study import Block
-
 
 B = typing.TypeVar("B", bound=Block)
 

@@ -1,4 +1,4 @@
-"""Count the cache of a shape at every share of replaced heads, from the cache objects that the model makes (Tables 2 and 4)."""
+"""Count the cache of a shape at every share of replaced heads, from the model's own cache objects (Tables 2 and 4)."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -12,7 +12,9 @@ from recurformer.study import Backbone, Mamba, Sizes
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("cache", help="CSV file to write")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--profile", nargs="*", default=[], help="head profile that ranks the heads; without one, random")
+    parser.add_argument(
+        "--profile", nargs="*", default=[], help="head profile that ranks the heads; without one, random"
+    )
     parser.add_argument("--betas", type=float, nargs="+", required=True, help="shares of heads replaced")
     parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
     add_block(parser, Sizes)

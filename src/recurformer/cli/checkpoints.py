@@ -23,14 +23,16 @@ def open_model(folder: str | Path) -> "PreTrainedModel":
     Raises:
         ValueError: the checkpoint is missing or damaged.
     """
-    import recurformer.model.modeling  # noqa: F401  registers the converted classes
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    import recurformer.model.modeling  # noqa: F401  registers the converted classes
+
     disable_progress_bar()  # its control characters make logs unreadable
     try:
-        return AutoModelForCausalLM.from_pretrained(folder).to(device()).eval()
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
+        return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{folder}: not a readable checkpoint ({reason})") from None
@@ -55,7 +57,9 @@ def open_texts(articles: str | Path, split: str | None = None) -> pd.DataFrame:
         raise ValueError(f"{articles}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
     chosen = frame if split is None else frame[frame.split == split]
     if chosen.empty:
-        raise ValueError(f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split")
+        raise ValueError(
+            f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split"
+        )
     return chosen.reset_index(drop=True)
 
 

@@ -18,7 +18,7 @@ def run(args: Namespace) -> None:
     from recurformer.corpora.wikipedia import CORPUS_SOURCES
 
     settings = read_block(args, Corpus)
-    options = {"minimum_characters": settings.minimum_characters, "validation_share": settings.validation_share}
+    options: dict[str, object] = {"minimum_characters": settings.minimum_characters, "validation_share": settings.validation_share}
     if settings.source == "hub":
         options |= {"revision": settings.revision, "count": settings.articles}
     articles = CORPUS_SOURCES[settings.source](args.downloads, seed=args.seed, **options)

@@ -39,7 +39,9 @@ STAGES = {
 def _usage() -> str:
     width = max(map(len, STAGES))
     lines = [f"  {name:<{width}}  {text}" for name, text in STAGES.items()]
-    return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", "recurformer STAGE --help says more."])
+    return "\n".join(
+        ["usage: recurformer STAGE … | --help | --version", "", *lines, "", "recurformer STAGE --help says more."]
+    )
 
 
 def _parser(stage: str) -> tuple[ArgumentParser, object]:
@@ -69,7 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    settings = {key: value for key, value in vars(args).items() if key not in {"record", "threads"} and value is not None}
+    settings = {
+        key: value for key, value in vars(args).items() if key not in {"record", "threads"} and value is not None
+    }
     try:
         with run_record(args.record, stage, argv, settings):
             module.run(args)  # type: ignore[attr-defined]

@@ -1,11 +1,11 @@
 """Reading tidy measurement files: the stem of a file's name is the kind of what it holds."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
 
-READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 
 
 def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:

@@ -1,4 +1,4 @@
-"""Train a small Transformer with a share of its heads replaced on multi-query associative recall, and test it (Figure 4)."""
+"""Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
 
 import shutil
 from argparse import ArgumentParser, Namespace
@@ -10,7 +10,9 @@ from recurformer.study import Mamba, MqarTask
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("mqar", help="CSV file to write: one row a tested slice")
-    parser.add_argument("--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)")
+    parser.add_argument(
+        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
+    )
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced")
     parser.add_argument("--rate", type=float, required=True, help="learning rate")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and samples")

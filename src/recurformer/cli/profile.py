@@ -23,8 +23,14 @@ def run(args: Namespace) -> None:
     from recurformer.heads.profile import profile_heads
 
     settings = read_block(args, Profiling)
-    texts = open_texts(args.articles).text
+    texts = open_texts(args.articles).text.tolist()
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = windows(texts, tokenizer, tokens=settings.tokens, count=settings.samples, seed=args.seed)
-    profile = profile_heads(open_model(args.checkpoint), input_ids, window=settings.window, threshold=settings.threshold, progress=progress("window"))
+    profile = profile_heads(
+        open_model(args.checkpoint),
+        input_ids,
+        window=settings.window,
+        threshold=settings.threshold,
+        progress=progress("window"),
+    )
     replace(profile, model=args.name).save(args.profile)

@@ -24,7 +24,9 @@ def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
 
 def describe() -> str:
     """All keys of a study, block by block, as Markdown."""
-    lines = ["A study is one YAML file; `recurformer study FILE` checks it. Every key, as `recurformer study --describe` prints it:"]
+    lines = [
+        "A study is one YAML file; `recurformer study FILE` checks it. `recurformer study --describe` prints this list."
+    ]
     for name, block in _blocks(Study, ""):
         lines += ["", f"## `{name}`" if name else "## Top level", "", " ".join((block.__doc__ or "").split()), ""]
         lines += ["| key | default | meaning |", "|---|---|---|"]

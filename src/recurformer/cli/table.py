@@ -10,7 +10,9 @@ from recurformer.files import atomic_path
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("table", help="table1 … table5")
     parser.add_argument("measurements", nargs="+", help="measurement files; the name of a file says what it holds")
-    parser.add_argument("--out", nargs="+", required=True, help="files to write; the suffix (.csv, .md, .tex) is the format")
+    parser.add_argument(
+        "--out", nargs="+", required=True, help="files to write; the suffix (.csv, .md, .tex) is the format"
+    )
 
 
 def run(args: Namespace) -> None:

@@ -22,6 +22,6 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Training)
     tokenizer = open_tokenizer(args.checkpoint)
-    texts = open_texts(args.articles, split="train").text
+    texts = open_texts(args.articles, split="train").text.tolist()
     input_ids = windows(texts, tokenizer, tokens=args.tokens, seed=args.seed)
     train_and_keep(args, open_model(args.checkpoint), tokenizer, WindowDataset(input_ids, seed=args.seed), settings)

@@ -20,7 +20,9 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
     parser.add_argument("trained", help="folder to write")
     parser.add_argument("--metrics", required=True, help="CSV file to write: loss and learning rate by step")
-    parser.add_argument("--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)")
+    parser.add_argument(
+        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
+    )
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, default=0.0, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")

@@ -5,29 +5,16 @@ error, is not the metric.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.study import HashHopTask as HashHopSettings
 from recurformer.tasks.hashhop import HashHopTask
 from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.train.data import IGNORED, HashHopTextDataset, HashHopTokenDataset, pad_batch
-
-
-class HashHopSettings(Protocol):
-    """The task's sizes, as in a study's `hashhop.task`."""
-
-    form: str
-    hops: int
-    vocabulary: int
-    chains: int
-    pairs: int | None
-    hash_length: int
-    characters: int
-    paper_share: float
-
 
 HashHopDataset = HashHopTokenDataset | HashHopTextDataset
 Form = Callable[..., HashHopDataset]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pandas as pd
 import torch
@@ -12,33 +11,18 @@ from recurformer.backbones import make_random
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
+from recurformer.study import MqarTask
 from recurformer.train.data import IGNORED, MQARDataset
 from recurformer.train.trainer import train
 
 PROFILED_SAMPLES = 64
 
 
-class MQARSettings(Protocol):
-    """Sizes and recipe, as in a study's `mqar`."""
-
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    train: Sequence[tuple[int, int]]
-    test: Sequence[tuple[int, int]]
-    test_samples: int
-    training: Any
-    selection: Any
-
-
 def run_mqar(
     beta: float,
     learning_rate: float,
     seed: int,
-    settings: MQARSettings,
+    settings: MqarTask,
     *,
     output_dir: str | Path,
     mamba: Mapping[str, int] | None = None,
@@ -59,10 +43,11 @@ def run_mqar(
         device: where to train.
 
     Returns:
-        One row a tested slice: beta, learning_rate, seed, length, pairs, trained_length (whether the training had samples
-        of this length), correct, queries.
+        One row a tested slice: beta, learning_rate, seed, length, pairs, trained_length (whether the training had
+        samples of this length), correct, queries.
     """
-    model = make_mqar_model(beta, seed, settings, mamba or {}).to(torch.device(device))
+    model = make_mqar_model(beta, seed, settings, mamba or {})
+    model.to(torch.device(device))  # type: ignore[arg-type]
     recipe = dict(settings.training) | {"learning_rate": learning_rate}
     dataset = MQARDataset(settings.train, settings.vocabulary, recipe["batch_size"], seed)
     train(model, dataset, output_dir=output_dir, seed=seed, **recipe)
@@ -72,7 +57,7 @@ def run_mqar(
     return pd.DataFrame({"beta": beta, "learning_rate": learning_rate, "seed": seed}, index=rows.index).join(rows)
 
 
-def make_mqar_model(beta: float, seed: int, settings: MQARSettings, mamba: Mapping[str, int]) -> PreTrainedModel:
+def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[str, int]) -> PreTrainedModel:
     """A randomly initialised Llama-shaped Transformer with the share `beta` of its heads replaced."""
     model = make_random(
         architecture="llama",

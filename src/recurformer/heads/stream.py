@@ -68,6 +68,7 @@ class _Watch:
     first: Tensor
     samples: Tensor
     retained: Callable[[int], list[int]]
+    padded: bool
     layers_seen: set[int] = field(default_factory=set)
 
 
@@ -94,12 +95,14 @@ def attention_rows(query: Tensor, key: Tensor, mask: Tensor | None, scaling: flo
     positions = torch.arange(length, device=query.device)
     for start in range(0, length, ROWS):
         stop = min(start + ROWS, length)
-        scores = (query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2)).to(dtype) * scaling
+        scores = (query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2)).to(dtype).mul_(scaling)
         visible = positions[start:stop, None] >= positions[None, :stop]
         if mask is not None:
             visible = visible & mask[:, :, start:stop, :stop]
         weights = scores.masked_fill_(~visible, float("-inf")).softmax(-1)
-        yield start, weights.masked_fill_(~visible, 0.0)  # a row without keys is NaN until here
+        if mask is not None:
+            weights.masked_fill_(~visible, 0.0)  # a row without keys is NaN until here
+        yield start, weights
 
 
 def _streamed_attention(
@@ -135,7 +138,8 @@ def _show(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     watch.layers_seen.add(layer)
     for start, weights in attention_rows(query, key, mask, scaling):
-        weights.mul_(watch.tokens[:, None, start : start + weights.shape[2], None])
+        if watch.padded:
+            weights.mul_(watch.tokens[:, None, start : start + weights.shape[2], None])
         block = AttentionBlock(layer, heads_tensor, start, weights, values, watch.tokens, watch.first, watch.samples)
         watch.observer(block)
 
@@ -229,12 +233,18 @@ def watch_attention(
             rows = slice(start, min(start + batch_size, samples))
             batch_tokens = tokens[rows].to(device)
             first = batch_tokens.int().argmax(1)
+            padded = not bool(batch_tokens.all())
             watch = _Watch(
-                observer, batch_tokens, first, torch.arange(rows.start, rows.stop),
-                retained=lambda layer: retained_heads(model.config, layer), layers_seen=seen,
-            )  # fmt: skip
+                observer=observer,
+                tokens=batch_tokens,
+                first=first,
+                samples=torch.arange(rows.start, rows.stop),
+                retained=lambda layer: retained_heads(model.config, layer),
+                padded=padded,
+                layers_seen=seen,
+            )
             padding: dict[str, Tensor] = {}
-            if not batch_tokens.all():
+            if padded:
                 padding["attention_mask"] = batch_tokens.long()
                 padding["position_ids"] = (batch_tokens.long().cumsum(1) - 1).clamp(min=0)
             model.base_model(input_ids[rows].to(device), use_cache=False, attention_watch=watch, **padding)

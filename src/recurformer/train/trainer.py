@@ -41,14 +41,14 @@ def train(
 ) -> pd.DataFrame:
     """Train `model` in place, on the device where it is, with AdamW.
 
-    Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from its
-    last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
+    Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from
+    its last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
     weights, bit for bit, as one that was never killed; with any other model, data or settings it starts again. Nothing
     is kept at the end but metrics.jsonl and the last checkpoints: the trained model is the caller's to save.
 
     Args:
         model: a causal language model, float32; converted or not.
-        dataset: items 0, 1, … without an end (see `recurformer.train.data`); its method `collate` makes batches of them.
+        dataset: items 0, 1, … without an end (see `recurformer.train.data`), batched by its method `collate`.
         output_dir: folder for metrics.jsonl (step, loss, learning_rate, tokens, seconds) and checkpoints.
         steps: optimiser steps.
         batch_size: samples in one optimiser step.
@@ -157,7 +157,7 @@ class _LeanTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         return self.accelerator.prepare(
             DataLoader(
-                self.train_dataset,
+                self.train_dataset,  # type: ignore[arg-type]
                 batch_size=self.args.train_batch_size,
                 sampler=_ItemsInOrder(self._samples()),
                 collate_fn=self.data_collator,

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.measurements import groups, models_in_order, require
-from recurformer.render.style import WIDTH, add_note, series, styled
+from recurformer.render.style import WIDTH, Series, add_note, series, styled
 
 WINDOW_SHARE = 20
 """A curve is smoothed over one part in so many of its points."""
@@ -20,10 +20,9 @@ def _smooth(curve: pd.Series) -> pd.Series:
     return curve.rolling(max(1, round(len(curve) / WINDOW_SHARE)), center=True, min_periods=1).mean()
 
 
-def _draw_model(axes: Axes, metrics: pd.DataFrame) -> None:
-    converted = sorted(set(metrics["beta"]) - {0})
+def _draw_model(axes: Axes, metrics: pd.DataFrame, looks: dict[float, Series]) -> None:
     for beta, runs in groups(metrics, "beta", sort=True):
-        look = series(0 if beta == 0 else 1 + converted.index(beta))
+        look = looks[beta]
         curves = runs.pivot_table(index="step", columns="seed", values="loss")
         for seed in curves:
             axes.plot(curves.index, curves[seed], color=look.colour, alpha=0.25, linewidth=0.7)
@@ -35,7 +34,6 @@ def _draw_model(axes: Axes, metrics: pd.DataFrame) -> None:
             marker=look.marker, markevery=(spacing // 2 if beta else 0, spacing),
         )  # fmt: skip
     axes.set_xlabel("training step")
-    axes.legend(loc="upper right")
 
 
 @styled
@@ -55,15 +53,19 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     models = models_in_order(logged)
     columns = min(len(models), PANELS_IN_A_ROW)
     lines = math.ceil(len(models) / columns)
-    figure = Figure(figsize=(WIDTH if columns > 1 else 0.7 * WIDTH, 0.4 + 2.8 * lines), label="Figure 3")
+    figure = Figure(figsize=(WIDTH if columns > 1 else 0.7 * WIDTH, 0.8 + 2.6 * lines), label="Figure 3")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    converted = sorted(set(logged["beta"]) - {0})
+    looks = {beta: series(place) for place, beta in enumerate([0, *converted])}
     for model, axes in zip(models, panels, strict=False):
-        _draw_model(axes, logged[logged["model"] == model])
+        _draw_model(axes, logged[logged["model"] == model], looks)
         axes.set_title(label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("training loss (nats per token)")
     for axes in panels[len(models) :]:
         axes.set_axis_off()
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
     seeds = logged["seed"].nunique()
     add_note(
         figure,

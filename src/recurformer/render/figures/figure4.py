@@ -101,11 +101,14 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_axis_off()
     handles, labels = rows_of_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    rates = ", ".join(f"{beta:g}: {rate:g}" for beta, rate in sorted(best.items()))
+    by_rate = {
+        rate: [beta for beta, chosen in sorted(best.items()) if chosen == rate] for rate in sorted(best.values())
+    }
+    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in betas)}" for rate, betas in by_rate.items())
     seeds = mqar["seed"].nunique()
     add_note(
         figure,
-        f"Learning rate chosen for each β by the mean accuracy on the trained lengths only (β: rate): {rates}.\n"
+        f"Learning rate chosen for each β by the mean accuracy on the trained lengths only: {rates}.\n"
         + (f"Points: mean of {seeds} seeds, bars: lowest to highest seed." if seeds > 1 else "One seed.")
     )  # fmt: skip
     return figure

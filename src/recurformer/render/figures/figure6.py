@@ -10,7 +10,7 @@ from recurformer.paper import label
 from recurformer.render.measurements import groups, models_in_order, require
 from recurformer.render.style import WIDTH, add_note, styled
 
-PANELS_IN_A_ROW = 4
+PANELS_IN_A_ROW = 3
 
 
 def ra_i_matrix(profile: pd.DataFrame) -> np.ndarray:
@@ -59,5 +59,5 @@ def figure6(profile: pd.DataFrame) -> Figure:
     for axes in panels[len(models) :]:
         axes.set_axis_off()
     figure.colorbar(image, ax=panels, shrink=0.8).set_label("RA-I / samples")
-    add_note(figure, "\n".join(facts[model] for model in models))
+    add_note(figure, "; ".join(facts[model] for model in models) + ". Layers and heads count from 0.")
     return figure
