@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from recurformer.model import scan, scan_cuda
+from recurformer.model import scan, scan_block, scan_cuda
 from recurformer.model.scan import SCAN_BACKENDS, available_backends, selective_scan
-from recurformer.model.scan_torch import BLOCK, blocked_scan
+from recurformer.model.scan_block import BLOCK, block_steps
+from recurformer.model.scan_torch import blocked_scan
 
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 
@@ -126,6 +127,14 @@ SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, BLOCK, 8), (1, 7, BLOCK + 1, 1),
 def test_backends_equal_the_definition(backend, shape):
     compare(make_inputs(*shape), backend, tolerance=1e-12)
     compare(make_inputs(*shape, dtype=torch.float32), backend)
+
+
+def test_shorter_blocks_of_large_batches_change_nothing(monkeypatch):
+    inputs = make_inputs(3, 5, 2 * BLOCK + 3, 4)
+    assert block_steps(inputs["u"], inputs["A"]) == BLOCK
+    monkeypatch.setattr(scan_block, "CACHED_STATES", 6 * 3 * 5 * 4)
+    assert block_steps(inputs["u"], inputs["A"]) == 6
+    compare(inputs, "torch", tolerance=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -105,7 +105,7 @@ def test_fast_enough_for_training_on_the_fly():
 @pytest.mark.parametrize(
     ("vocabulary", "length", "pairs", "message"),
     [
-        (64, 64, 4, "vocabulary is 64; it must exceed the length 64"),
+        (16, 64, 8, "vocabulary is 16; 8 pairs need 8 keys, so 18 ids"),
         (256, 63, 4, "length is 63; it must be even"),
         (256, 64, 17, "at least 4 times the 17 pairs"),
         (256, 64, 0, "pairs is 0"),

@@ -8,7 +8,7 @@ from recurformer.study import Corpus
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("articles", help="Parquet file to write: title, text, split")
+    parser.add_argument("corpus", help="Parquet file to write: title, text, split")
     parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
     parser.add_argument("--seed", type=int, default=0, help="seed of the split")
     add_block(parser, Corpus)
@@ -18,11 +18,11 @@ def run(args: Namespace) -> None:
     from recurformer.corpora.wikipedia import CORPUS_SOURCES
 
     settings = read_block(args, Corpus)
-    options: dict[str, object] = {"minimum_characters": settings.minimum_characters, "validation_share": settings.validation_share}
+    options: dict[str, object] = settings.model_dump(include={"minimum_characters", "validation_share"})
     if settings.source == "hub":
         options |= {"revision": settings.revision, "count": settings.articles}
     articles = CORPUS_SOURCES[settings.source](args.downloads, seed=args.seed, **options)
-    with atomic_path(args.articles) as path:
+    with atomic_path(args.corpus) as path:
         articles.to_parquet(path, index=False)
     for split, texts in articles.groupby("split").text:
         print(f"{split}: {len(texts)} articles, {texts.str.len().sum():,} characters")

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BLOCK = 32
+CACHED_STATES = 2**22
 
 
 def state_dtype(u: Tensor) -> torch.dtype:
@@ -12,9 +13,14 @@ def state_dtype(u: Tensor) -> torch.dtype:
     return torch.float64 if u.dtype == torch.float64 else torch.float32
 
 
-def spans(length: int) -> list[tuple[int, int]]:
+def block_steps(u: Tensor, A: Tensor) -> int:
+    """Return the steps of a block: `BLOCK`, or so many fewer that the block's states (B, N, D) still fit the cache."""
+    return max(4, min(BLOCK, CACHED_STATES // (len(u) * A.numel())))
+
+
+def spans(length: int, steps: int) -> list[tuple[int, int]]:
     """Return first and past-the-last step of every block."""
-    return [(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK)]
+    return [(start, min(start + steps, length)) for start in range(0, length, steps)]
 
 
 def time_first(x: Tensor, start: int, stop: int, dtype: torch.dtype) -> Tensor:

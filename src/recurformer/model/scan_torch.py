@@ -1,8 +1,8 @@
 """The selective scan in plain torch: blocks of steps in order, linear-cost autograd, no compiler needed.
 
-One block of `BLOCK` steps stays in the processor's cache. The forward pass keeps only the state at every block's start;
-the backward pass recomputes the states of one block at a time, in reverse. Both passes are opaque operators, so that
-`torch.compile` does not unroll the steps and the meta device gets shapes without a loop.
+One block of at most `BLOCK` steps stays in the processor's cache. The forward pass keeps only the state at every
+block's start; the backward pass recomputes the states of one block at a time, in reverse. Both passes are opaque
+operators, so that `torch.compile` does not unroll the steps and the meta device gets shapes without a loop.
 """
 
 import re
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan_block import BLOCK, Block, spans, state_dtype, time_first
+from .scan_block import Block, block_steps, spans, state_dtype, time_first
 
 
 def operator_name(module: str, name: str) -> str:
@@ -37,8 +37,9 @@ def blocked_scan(
     state = torch.zeros_like(starts[0]) if initial_state is None else initial_state.to(starts.dtype).transpose(1, 2)
     transition = A.to(starts.dtype).t().contiguous()  # (N, D)
     with torch.autocast(u.device.type, enabled=False):  # else the matrix products inside would leave float32
-        for start, stop in spans(u.shape[-1]):
-            starts[start // BLOCK] = state
+        steps = block_steps(u, A)
+        for start, stop in spans(u.shape[-1], steps):
+            starts[start // steps] = state
             block = Block((start, stop), state, u, delta, transition, B, C, delta_bias, delta_softplus)
             state = block.states[-1]
             out = block.output(D)
@@ -54,7 +55,8 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_
     batch, channels, length = u.shape
     dtype, width = state_dtype(u), A.shape[1]
     y = u.new_empty(batch, length, channels).transpose(1, 2)  # the output projection reads it as (B, L, D)
-    blocks = (length + BLOCK - 1) // BLOCK
+    steps = block_steps(u, A)
+    blocks = (length + steps - 1) // steps
     return (
         y,
         u.new_empty(batch, channels, width, dtype=dtype),
@@ -88,9 +90,10 @@ def blocked_scan_backward(
     grad_state = torch.zeros_like(starts[0]) if grad_last is None else grad_last.to(starts.dtype).transpose(1, 2)
     skip = None if D is None else D.to(starts.dtype)
     with torch.autocast(u.device.type, enabled=False):
-        for start, stop in reversed(spans(u.shape[-1])):
+        steps = block_steps(u, A)
+        for start, stop in reversed(spans(u.shape[-1], steps)):
             span = (start, stop)
-            block = Block(span, starts[start // BLOCK], u, delta, transition, B, C, delta_bias, delta_softplus)
+            block = Block(span, starts[start // steps], u, delta, transition, B, C, delta_bias, delta_softplus)
             out_grad = torch.zeros_like(block.u) if grad_y is None else time_first(grad_y, *span, starts.dtype)
             if z is not None:
                 gate = time_first(z, *span, starts.dtype)

@@ -114,7 +114,7 @@ def check_sizes(vocabulary: int, length: int, pairs: int) -> None:
     if length % 2 or 4 * pairs > length:
         raise ValueError(f"length is {length}; it must be even and at least 4 times the {pairs} pairs")
     if vocabulary // 2 - 1 < pairs:
-        raise ValueError(f"vocabulary is {vocabulary}; {pairs} pairs need {pairs} keys, so at least {2 * (pairs + 1)} ids")
+        raise ValueError(f"vocabulary is {vocabulary}; {pairs} pairs need {pairs} keys, so {2 * (pairs + 1)} ids")
 
 
 def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
