@@ -260,12 +260,15 @@ class MqarTask(Block):
     """Tokens: the lower half are keys, the upper half values."""
     train: list[tuple[int, int]]
     """Trained slices: (tokens, pairs)."""
+    curriculum_share: Share = 0.0
+    """Share of the steps over which the slices join, in their order; with 0 all are there from the first step."""
     test: list[tuple[int, int]]
     """Tested slices: (tokens, pairs)."""
     test_samples: Count = 64
     """Samples of each tested slice."""
     training: Training
-    """The recipe; its learning rate is replaced by each of the sweep."""
+    """The recipe, at the learning rates of the sweep. `batch_size` counts samples of the longest slice; of shorter ones
+    a batch has as many more as make the same number of tokens."""
     selection: Selection = Selection(unit="head", scope="layer")
     """The text selects heads in each layer."""
 

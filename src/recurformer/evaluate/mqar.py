@@ -12,7 +12,7 @@ from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
 from recurformer.study import MqarTask
-from recurformer.train.data import IGNORED, MQARDataset
+from recurformer.train.data import IGNORED, MQARBatches, MQARDataset
 from recurformer.train.trainer import train
 
 PROFILED_SAMPLES = 64
@@ -49,8 +49,9 @@ def run_mqar(
     model = make_mqar_model(beta, seed, settings, mamba or {})
     model.to(torch.device(device))  # type: ignore[arg-type]
     recipe = dict(settings.training) | {"learning_rate": learning_rate}
-    dataset = MQARDataset(settings.train, settings.vocabulary, recipe["batch_size"], seed)
-    train(model, dataset, output_dir=output_dir, seed=seed, **recipe)
+    curriculum = round(settings.curriculum_share * recipe["steps"])
+    dataset = MQARBatches(settings.train, settings.vocabulary, recipe["batch_size"], seed, curriculum)
+    train(model, dataset, output_dir=output_dir, seed=seed, **recipe | {"batch_size": 1})  # an item is a batch
     rows = mqar_rows(model, settings.test, vocabulary=settings.vocabulary, samples=settings.test_samples, seed=seed)
     trained = {length for length, _ in settings.train}
     rows.insert(2, "trained_length", rows.length.isin(trained))

@@ -200,8 +200,48 @@ class MQARDataset(BlockDataset):
     def draw(self, number: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """See `BlockDataset.draw`."""
         length, pairs = self.slices[number % len(self.slices)]
-        input_ids, labels = mqar.sample_batch(rng, self.block, self.vocabulary, length, pairs, self.power)
+        return self._draw_slice(rng, self.block, length, pairs)
+
+    def _draw_slice(
+        self, rng: np.random.Generator, samples: int, length: int, pairs: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        input_ids, labels = mqar.sample_batch(rng, samples, self.vocabulary, length, pairs, self.power)
         return input_ids, unshift(labels)
+
+
+class MQARBatches(MQARDataset):
+    """Whole batches of recall samples as items, all of the same number of tokens, and a curriculum.
+
+    Small models find the lookup in many short lists and keep it in longer ones, where they would not find it: so the
+    slices join one after the other, in their order, and a batch of a shorter slice has more samples.
+
+    Args:
+        slices: (length, pairs) of each slice.
+        vocabulary: number of tokens.
+        batch_size: samples of the longest slice in a batch.
+        seed: of all batches.
+        curriculum: batches over which the slices join; 0: all are there from the first.
+    """
+
+    def __init__(
+        self, slices: Sequence[tuple[int, int]], vocabulary: int, batch_size: int, seed: int, curriculum: int = 0
+    ) -> None:
+        super().__init__(slices, vocabulary, batch_size, seed)
+        self.curriculum = curriculum
+
+    def __getitem__(self, index: int) -> Item:
+        joined = len(self.slices)
+        if index < self.curriculum:
+            joined = 1 + index * len(self.slices) // self.curriculum
+        length, pairs = self.slices[index % joined]
+        samples = self.block * max(length for length, _ in self.slices) // length
+        input_ids, labels = self._draw_slice(item_generator(self.seed, index, self.stream), samples, length, pairs)
+        return {"input_ids": input_ids, "labels": labels}
+
+    def collate(self, items: Sequence[Item]) -> Item:
+        """The one batch that was asked for."""
+        (batch,) = items
+        return batch
 
 
 class WindowDataset(ItemDataset):
