@@ -26,21 +26,21 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 # A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
 results: $(INSTALLED)
-	snakemake all --quiet all --unlock --configfile $(CONFIG)
-	snakemake all --cores $(CORES) --configfile $(CONFIG)
+	$(VENV)/bin/snakemake all --quiet all --unlock --configfile $(CONFIG)
+	$(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 pytest -n 2
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2
 
 lint: $(INSTALLED)
-	ruff check .
-	ruff format --check .
-	snakefmt --check Snakefile workflow
-	snakemake --lint
-	mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/snakefmt --check Snakefile workflow
+	$(VENV)/bin/snakemake --lint
+	$(VENV)/bin/mypy
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:

@@ -65,8 +65,8 @@ def peak_memory_bytes() -> int:
 def run_record(path: str | Path | None, stage: str, argv: Sequence[str], settings: Mapping[str, Any]) -> Iterator[None]:
     """Write a record to `path` when the block ends well; with no path, only run the block.
 
-    The record holds: run (id), stage, argv, settings, git (commit, dirty), lock (SHA-256), versions, host (name,
-    system, processor, cores, accelerator), started (UTC), seconds, cpu_seconds, peak_memory_bytes.
+    The record holds: run (id), stage, argv, settings, git (commit, dirty), lock (SHA-256), versions, host (system,
+    processor, cores, accelerator), started (UTC), seconds, cpu_seconds, peak_memory_bytes.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
     yield
@@ -82,7 +82,6 @@ def run_record(path: str | Path | None, stage: str, argv: Sequence[str], setting
         "lock": _lock_digest(),
         "versions": {"python": platform.python_version(), **_versions()},
         "host": {
-            "name": platform.node(),
             "system": platform.platform(),
             "processor": _processor(),
             "cores": os.cpu_count(),

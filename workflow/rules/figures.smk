@@ -10,9 +10,15 @@ rule figure:
         png="<figures>/{figure}.png",
     log:
         "<logs>/figure/{figure}.log",
+    benchmark:
+        "<benchmarks>/figure/{figure}.tsv"
     localrule: True
     conda:
         "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
     params:
         code=code("figure"),
     shell:

@@ -74,10 +74,12 @@ rule select:
         runtime=10,
     params:
         settings=flags("selection"),
+        seed=config["seed"],
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} {params.settings} \
+        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} \
+            --seed {params.seed} {params.settings} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -87,8 +89,8 @@ rule convert:
         checkpoint=base_checkpoint,
         heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
     output:
-        converted=temp(
-            directory("<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted")
+        converted=directory(
+            "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted"
         ),
         record="<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.run.json",
     log:

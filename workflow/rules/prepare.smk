@@ -43,11 +43,9 @@ rule backbone:
     params:
         downloads=DOWNLOADS,
         settings=backbone_flags,
-        vocabulary=config["hashhop"]["task"]["vocabulary"],
         code=code("backbone"),
     shell:
         """
-        recurformer backbone {output.checkpoint} --downloads {params.downloads} \
-            --vocabulary {params.vocabulary} {params.settings} \
+        recurformer backbone {output.checkpoint} --downloads {params.downloads} {params.settings} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

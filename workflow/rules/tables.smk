@@ -5,9 +5,15 @@ rule table:
         multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
     log:
         "<logs>/table/{table}.log",
+    benchmark:
+        "<benchmarks>/table/{table}.tsv"
     localrule: True
     conda:
         "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
     params:
         code=code("table"),
     shell:

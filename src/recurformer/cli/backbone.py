@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", help="folder to write")
     parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
-    parser.add_argument("--vocabulary", type=int, help="for --tokenizer hash: different tokens")
     add_block(parser, Backbone)
 
 
-def _sizes(settings: Backbone) -> dict[str, Any]:
-    """What `make_random` takes of the settings."""
-    return settings.model_dump(exclude_none=True, exclude={"source", "shape", "repo", "revision", "tokenizer"})
+def _random(settings: Backbone) -> dict[str, Any]:
+    """The arguments of a random backbone."""
+    sizes = settings.model_dump(exclude_none=True, exclude={"source", "shape", "repo", "revision", "vocabulary"})
+    return sizes | {"vocab_size": settings.vocabulary}
 
 
 def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     """The backbone's shape on the meta device, in bfloat16: no weights, so 7B fits a laptop."""
-    from recurformer.backbones import load_shape, make_random, meta_model
+    from recurformer.backbones import load_shape, meta_model, open_random
 
-    return meta_model(load_shape(settings.shape) if settings.shape else make_random(**_sizes(settings)).config)
+    return meta_model(load_shape(settings.shape) if settings.shape else open_random(**_random(settings))[0].config)
 
 
 def run(args: Namespace) -> None:
@@ -37,11 +37,7 @@ def run(args: Namespace) -> None:
         "wheel": lambda: {"cache_dir": args.downloads},
         "hub": lambda: {"cache_dir": args.downloads, "repo": settings.repo, "revision": settings.revision},
         "shape": lambda: {"name": settings.shape},
-        "random": lambda: {
-            "tokenizer": settings.tokenizer,
-            "vocab_size": args.vocabulary if settings.tokenizer == "hash" else None,
-            **_sizes(settings),
-        },
+        "random": lambda: _random(settings),
     }[settings.source]()
     model, tokenizer = open_backbone({"source": settings.source, **options})
     save_backbone(model, tokenizer, args.checkpoint)

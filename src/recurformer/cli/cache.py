@@ -6,7 +6,7 @@ from recurformer.cli.arguments import add_block, read_block
 from recurformer.cli.backbone import meta_backbone
 from recurformer.cli.maps import progress
 from recurformer.files import atomic_path
-from recurformer.study import Backbone, Mamba, Sizes
+from recurformer.study import Backbone, Mamba, Selection, Sizes
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,6 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
     add_block(parser, Sizes)
     add_block(parser, Backbone, "backbone-")
+    add_block(parser, Selection, "selection-")
     add_block(parser, Mamba, "mamba-")
 
 
@@ -27,6 +28,7 @@ def run(args: Namespace) -> None:
     from recurformer.measure.cache import measure_cache
 
     sizes = read_block(args, Sizes)
+    selection = read_block(args, Selection, "selection-")
     frame = measure_cache(
         meta_backbone(read_block(args, Backbone, "backbone-")),
         args.name,
@@ -34,6 +36,8 @@ def run(args: Namespace) -> None:
         lengths=sizes.lengths,
         units=sizes.units,
         profile=HeadProfile.load(args.profile[0]) if args.profile else None,
+        scope=selection.scope,
+        by=selection.by,
         seed=args.seed,
         mamba=read_block(args, Mamba, "mamba-").model_dump(),
         progress=progress("conversion"),

@@ -17,6 +17,12 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def _require_checkpoint(folder: str | Path) -> None:
+    # Without this the library takes the name of a missing folder for that of a repository and asks the hub.
+    if not Path(folder, "config.json").is_file():
+        raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
+
+
 def open_model(folder: str | Path) -> "PreTrainedModel":
     """A causal language model on the accelerator, converted or not, for evaluation.
 
@@ -29,6 +35,7 @@ def open_model(folder: str | Path) -> "PreTrainedModel":
 
     import recurformer.model.modeling  # noqa: F401  registers the converted classes
 
+    _require_checkpoint(folder)
     disable_progress_bar()  # its control characters make logs unreadable
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
@@ -40,6 +47,7 @@ def open_model(folder: str | Path) -> "PreTrainedModel":
 
 def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
     """The tokenizer beside a model."""
+    _require_checkpoint(folder)
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.measurements import read_measurements
+from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
 
 
@@ -17,9 +17,7 @@ def run(args: Namespace) -> None:
     from recurformer.render.figures import FIGURES
     from recurformer.render.style import save_figure
 
-    if args.figure not in FIGURES:
-        raise ValueError(f"no figure {args.figure!r}; there are: {', '.join(FIGURES)}")
-    figure = FIGURES[args.figure](**read_measurements(args.measurements))
+    figure = call_renderer(args.figure, FIGURES, args.measurements)
     for target in args.out:
         with atomic_path(target) as path:
             save_figure(figure, path)

@@ -7,8 +7,15 @@ from pathlib import Path
 from recurformer.files import atomic_path
 
 KEPT = {".csv", ".parquet", ".json", ".md", ".tex", ".tsv", ".svg", ".png"}
-LEFT = {"backbones", "trained", "base", "converted", "corpus", "logs"}
-"""Folders of weights, of text under its own licence, and of what only matters to whom it happened."""
+LEFT = {"articles.parquet"}
+"""Text under its own licence."""
+
+
+def _belongs(folder: Path, file: Path) -> bool:
+    """Whether a file is this study's own and no part of a checkpoint, of another study or of an interrupted run."""
+    parents = [folder.joinpath(*file.parts[:depth]) for depth in range(1, len(file.parts))]
+    other = any((parent / "tables").is_dir() or (parent / "config.json").is_file() for parent in parents)
+    return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,9 +28,11 @@ def run(args: Namespace) -> None:
     if not Path(args.results, "tables").is_dir():
         raise ValueError(f"{args.results}: no tables in it; run the study first")
     with atomic_path(args.kept, directory=True) as kept:
-        for name, folder in (("results", Path(args.results)), ("figures", Path(args.figures))):
-            for file in sorted(folder.rglob("*")):
-                place = file.relative_to(folder)
-                if file.suffix in KEPT and file.name != "README.md" and not LEFT & set(place.parts[:-1]):
-                    (kept / name / place).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(file, kept / name / place)
+        results, figures = Path(args.results), Path(args.figures)
+        files = [("results", results, file) for file in results.rglob("*")]
+        files += [("figures", figures, file) for file in figures.glob("*")]
+        for name, folder, file in sorted(files):
+            place = file.relative_to(folder)
+            if file.suffix in KEPT and file.name not in LEFT | {"README.md"} and _belongs(folder, place):
+                (kept / name / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, kept / name / place)

@@ -36,6 +36,8 @@ STAGES = {
     "study": "check a study's configuration and print it in full",
 }
 
+NOT_SETTINGS = {"record", "threads", "stage"}
+
 
 def _usage() -> str:
     width = max(map(len, STAGES))
@@ -49,6 +51,7 @@ def _parser(stage: str) -> tuple[ArgumentParser, object]:
     module = import_module(f"recurformer.cli.{stage.replace('-', '_')}")
     parser = ArgumentParser(prog=f"recurformer {stage}", description=module.__doc__)
     module.add_arguments(parser)
+    parser.set_defaults(stage=stage.replace("-", "_"))
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
     return parser, module
@@ -72,16 +75,15 @@ def main(argv: list[str] | None = None) -> int:
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    settings = {
-        key: value for key, value in vars(args).items() if key not in {"record", "threads"} and value is not None
-    }
+    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     try:
         with run_record(args.record, stage, argv, settings):
             module.run(args)  # type: ignore[attr-defined]
-    except (ValueError, OSError, ArithmeticError) as error:
+    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
-        print(f"recurformer {stage}: {error}", file=sys.stderr)
+        lines = str(error).splitlines() or [type(error).__name__]
+        print(f"recurformer {stage}: {lines[0]}", file=sys.stderr)
         return 1
     return 0
 

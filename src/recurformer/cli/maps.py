@@ -46,4 +46,5 @@ def map_windows(args: Namespace, samples: int, tokens: int) -> "Tensor":
     from recurformer.corpora.windows import windows
 
     tokenizer = open_tokenizer(args.checkpoint)
-    return windows(open_texts(args.articles).text.tolist(), tokenizer, tokens=tokens, count=samples, seed=args.seed)
+    texts = open_texts(args.articles, split="train").text.tolist()
+    return windows(texts, tokenizer, tokens=tokens, count=samples, seed=args.seed)

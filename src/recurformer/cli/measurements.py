@@ -1,11 +1,29 @@
 """Reading tidy measurement files: the stem of a file's name is the kind of what it holds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
+Rendered = TypeVar("Rendered")
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+
+
+def call_renderer(name: str, renderers: Mapping[str, Callable[..., Rendered]], files: Iterable[str | Path]) -> Rendered:
+    """Call a renderer with the measurements that it takes.
+
+    Raises:
+        ValueError: there is no such renderer, or the files hold other measurements than it takes.
+    """
+    if name not in renderers:
+        raise ValueError(f"there is no {name!r}; there are: {', '.join(renderers)}")
+    frames = read_measurements(files)
+    needed = list(signature(renderers[name]).parameters)
+    if set(needed) != set(frames):
+        raise ValueError(f"{name} is made from files named {', '.join(needed)}; given: {', '.join(frames)}")
+    return renderers[name](**frames)
 
 
 def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:

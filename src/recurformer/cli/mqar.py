@@ -4,6 +4,7 @@ import shutil
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.training import resumable_folder
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, MqarTask
 
@@ -24,7 +25,7 @@ def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import device
     from recurformer.evaluate.mqar import run_mqar
 
-    checkpoints = args.checkpoints or f"{args.mqar}.checkpoints"
+    checkpoints = resumable_folder(args, args.mqar)
     rows = run_mqar(
         args.beta,
         args.rate,
@@ -36,5 +37,5 @@ def run(args: Namespace) -> None:
     )
     with atomic_path(args.mqar) as path:
         rows.to_csv(path, index=False)
-    shutil.rmtree(checkpoints)
+    shutil.rmtree(checkpoints.parent)
     print(rows.assign(accuracy=rows.correct / rows.queries)[["length", "pairs", "accuracy"]].to_string(index=False))

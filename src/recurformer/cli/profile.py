@@ -23,7 +23,7 @@ def run(args: Namespace) -> None:
     from recurformer.heads.profile import profile_heads
 
     settings = read_block(args, Profiling)
-    texts = open_texts(args.articles).text.tolist()
+    texts = open_texts(args.articles, split="train").text.tolist()
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = windows(texts, tokenizer, tokens=settings.tokens, count=settings.samples, seed=args.seed)
     profile = profile_heads(

@@ -2,8 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 
-import pandas as pd
-
 from recurformer.cli.arguments import add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Sizes
@@ -17,9 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
-    from recurformer.measure.cache import pyramidinfer_cache_ratio
+    from recurformer.measure.cache import pyramidinfer_rows
 
-    lengths = read_block(args, Sizes).lengths
-    rows = [(args.name, "pyramidinfer", length, pyramidinfer_cache_ratio(length, args.layers)) for length in lengths]
     with atomic_path(args.pyramidinfer) as path:
-        pd.DataFrame(rows, columns=["model", "method", "length", "ratio"]).to_csv(path, index=False)
+        pyramidinfer_rows(read_block(args, Sizes).lengths, args.name, args.layers).to_csv(path, index=False)

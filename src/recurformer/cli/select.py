@@ -12,6 +12,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("profile", help="Parquet file written by a profiling stage")
     parser.add_argument("heads", help="JSON file to write: replaced query heads per layer")
     parser.add_argument("--beta", type=float, required=True, help="share of heads to replace, from 0 to 1")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
     add_block(parser, Selection)
 
 
@@ -21,6 +22,6 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Selection)
     profile = HeadProfile.load(args.profile)
-    heads = select_heads(profile, args.beta, unit=settings.unit, scope=settings.scope, by=settings.by)
+    heads = select_heads(profile, args.beta, unit=settings.unit, scope=settings.scope, by=settings.by, seed=args.seed)
     with atomic_path(args.heads) as path:
         path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.measurements import read_measurements
+from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
 
 
@@ -18,9 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from recurformer.render.tables import TABLES
 
-    if args.table not in TABLES:
-        raise ValueError(f"no table {args.table!r}; there are: {', '.join(TABLES)}")
-    table = TABLES[args.table](**read_measurements(args.measurements))
+    table = call_renderer(args.table, TABLES, args.measurements)
     for target in args.out:
         with atomic_path(target) as path:
             table.write(path)

@@ -3,11 +3,13 @@
 import json
 import shutil
 from argparse import ArgumentParser, Namespace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from recurformer.digest import code_digest
 from recurformer.files import atomic_path
 from recurformer.study import Training
 
@@ -28,6 +30,13 @@ def add_training_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
 
 
+def resumable_folder(args: Namespace, output: str) -> Path:
+    """Where a run keeps its state: another folder as soon as its code or any of its settings is another one."""
+    settings = {key: value for key, value in vars(args).items() if key not in {"record", "threads", "checkpoints"}}
+    identity = json.dumps([code_digest(f"recurformer.cli.{args.stage}"), settings], sort_keys=True, default=str)
+    return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
+
+
 def train_and_keep(
     args: Namespace,
     model: "PreTrainedModel",
@@ -38,12 +47,12 @@ def train_and_keep(
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints."""
     from recurformer.train.trainer import train
 
-    checkpoints = Path(args.checkpoints or f"{args.trained}.checkpoints")
-    train(model, dataset, output_dir=checkpoints, seed=args.seed, **settings.model_dump())
+    checkpoints = resumable_folder(args, args.trained)
+    train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, **settings.model_dump())
     rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
     with atomic_path(args.metrics) as path:
         pd.DataFrame(rows).assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
     with atomic_path(args.trained, directory=True) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    shutil.rmtree(checkpoints)
+    shutil.rmtree(checkpoints.parent)

@@ -24,6 +24,8 @@ KEY_COLUMNS = frozenset(
         "step",
     )
 )
+CLOCKS = frozenset({"seconds"})
+"""Columns that no two runs agree on."""
 """Numeric columns that say what was measured; every column of texts does so too. All other numbers are measurements."""
 COLUMNS = [
     "file", "status", "column", "rows", "unmatched", "largest_difference", "largest_relative", "differing",
@@ -80,7 +82,7 @@ def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> list[dict[str, object]]:
     """One row for each column of measurements, and one for each column that only one of the files has."""
-    shared = [column for column in recorded.columns if column in results.columns]
+    shared = [column for column in recorded.columns if column in results.columns and column not in CLOCKS]
     # A column without any number is read as text in one file and as numbers in the other: either reading suffices.
     measured = [c for c in shared if _is_measurement(recorded, c) or _is_measurement(results, c)]
     keys = [column for column in shared if column not in measured]

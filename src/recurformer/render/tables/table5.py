@@ -73,9 +73,10 @@ def table5(contribution: pd.DataFrame) -> Table:
         "Contribution of a token to a query: attention weight times the L1 or L2 norm of its value vector, averaged "
         "over queries, heads and layers.",
         "“CI of the mean”: 95 % confidence interval of the mean over windows. “spread”: mean ± 1.96 standard "
-        "deviations over windows, layers and heads. A contribution cannot be negative: the paper's intervals, which "
-        "reach below zero, can only be spreads.",
-        f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
+        "deviations over windows, layers and heads. A contribution cannot be negative; the paper's intervals reach "
+        "below zero, as spreads do and confidence intervals of such means do not.",
+        f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}. Which of the two is "
+        "larger is seen from the means; the paper's claim is that the first is smaller.",
     ]
     if not_run := [label(model) for model in models if model not in set(measured["model"])]:
         notes.append(
