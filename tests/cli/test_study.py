@@ -1,12 +1,14 @@
 """Study files: typed, complete, refused in one line."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from recurformer.cli.study import describe
-from recurformer.study import load_study
+from recurformer.heads.select import SELECTORS
+from recurformer.study import Selection, load_study
 
 CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
@@ -43,6 +45,8 @@ def changed(settings, path, value):
         ("backbones.tiny.source", "hug", r"backbones\.tiny\.source = 'hug'"),
         ("mamba.d_state", 0, r"mamba\.d_state = 0"),
         ("hashhop.training.steps", "many", r"hashhop\.training\.steps = 'many'"),
+        ("hashhop.pretraining", None, r"hashhop\.pretraining: this key is missing; 'hashhop-tiny' is random"),
+        ("selection", {"by": "charm"}, r"selection\.by = 'charm'"),
         ("study", "../elsewhere", "study = '../elsewhere'"),
     ],
 )
@@ -56,6 +60,10 @@ def test_a_missing_key_is_named(smoke):
     del smoke["corpus"]
     with pytest.raises(ValueError, match="corpus: this key is missing"):
         load_study(smoke)
+
+
+def test_the_rankings_of_a_study_are_those_of_the_package():
+    assert set(get_args(Selection.model_fields["by"].annotation)) == set(SELECTORS)
 
 
 def test_every_key_is_described():

@@ -4,7 +4,8 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from recurformer.cli.arguments import add_block, read_block
-from recurformer.study import HashHopTask, Profiling
+from recurformer.cli.maps import progress
+from recurformer.study import HashHopTask, RecencyRatio
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -12,16 +13,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("profile", help="Parquet file to write")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    add_block(parser, Profiling)
+    add_block(parser, RecencyRatio)
     add_block(parser, HashHopTask, "task-")
 
 
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.evaluate.hashhop import hashhop_dataset
     from recurformer.heads.profile import profile_heads
+    from recurformer.train.hashhop_data import hashhop_dataset
 
-    settings = read_block(args, Profiling)
+    settings = read_block(args, RecencyRatio)
     task = read_block(args, HashHopTask, "task-")
     dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), size=settings.samples, seed=args.seed)
     batch = dataset.collate([dataset[index] for index in range(settings.samples)])
@@ -32,5 +33,6 @@ def run(args: Namespace) -> None:
         threshold=settings.threshold,
         attention_mask=batch.get("attention_mask"),
         batch_size=8,
+        progress=progress("sample"),
     )
     replace(profile, model=args.name).save(args.profile)

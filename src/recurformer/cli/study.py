@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from typing import get_origin
 
 import yaml
 
@@ -19,7 +20,7 @@ def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
         for annotation in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(annotation, type) and issubclass(annotation, Block):
                 inner = f"{name}.{key}" if name else key
-                yield from _blocks(annotation, inner if annotation is field.annotation else f"{inner}.NAME")
+                yield from _blocks(annotation, f"{inner}.NAME" if get_origin(field.annotation) is dict else inner)
 
 
 def describe() -> str:

@@ -1,0 +1,178 @@
+"""A study: the typed configuration of one run of the whole workflow. Unknown keys are refused, every key is described.
+
+Each block is also the settings of one command: `cli.arguments` turns its keys into flags and their descriptions into
+`--help`. This package knows neither files nor models.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.inputs import Backbone, Corpus
+from recurformer.study.measurements import (
+    HashHopEvaluation,
+    HashHopTask,
+    Maps,
+    MqarTask,
+    Perplexity,
+    Sizes,
+    Tasks,
+)
+from recurformer.study.method import Mamba, Profiling, RecencyRatio, Selection, Training
+
+__all__ = [
+    "Backbone",
+    "Block",
+    "Caches",
+    "Corpus",
+    "HashHop",
+    "HashHopEvaluation",
+    "HashHopTask",
+    "Language",
+    "Mamba",
+    "Maps",
+    "Mqar",
+    "MqarTask",
+    "Perplexity",
+    "Profiling",
+    "RecencyRatio",
+    "Selection",
+    "Sizes",
+    "Study",
+    "Tasks",
+    "Training",
+    "load_study",
+]
+
+
+class Language(Block):
+    """Continual training and perplexity on Wikipedia (Table 3, Figure 3), and all that profiles heads on text."""
+
+    backbones: Annotated[list[str], Field(min_length=1)]
+    """Names in `backbones`."""
+    betas: Annotated[list[Share], Field(min_length=1)]
+    """Shares of heads replaced in the continual training; 0 is the original, trained likewise."""
+    profiling: Profiling
+    """Head profile: Figure 6 and the choice of heads."""
+    maps: Maps
+    """Attention maps and contributions."""
+    tokens: Count
+    """Length of a training window."""
+    training: Training
+    """The same recipe for every share of replaced heads."""
+    perplexity: Perplexity
+    """Perplexity before and after."""
+    tasks: Tasks = Tasks()
+    """Downstream tasks of the trained models."""
+
+
+class HashHop(Block):
+    """Generation quality h_gq on HashHop (Tables 2 and 4)."""
+
+    backbones: Annotated[list[str], Field(min_length=1)]
+    """Names in `backbones`; a random one is first trained on the task."""
+    task: HashHopTask = HashHopTask()
+    """The task's sizes."""
+    pretraining: Training | None = None
+    """Training of a random backbone, before it is profiled and converted; needed when there is one."""
+    profiling: RecencyRatio | None = None
+    """Head profile of a random backbone, on task samples; needed when there is one. All others are profiled on text."""
+    training: Training
+    """Continual training, the same for every share of replaced heads."""
+    evaluation: HashHopEvaluation = HashHopEvaluation()
+    """Generation and scoring."""
+
+
+class Mqar(Block):
+    """Multi-query associative recall at every share of replaced heads (Figure 4)."""
+
+    task: MqarTask
+    """The same for every share."""
+    learning_rates: Annotated[list[Rate], Field(min_length=1)]
+    """Every share of replaced heads is trained at each of them."""
+    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    """One run for each."""
+
+
+class Caches(Block):
+    """Cache sizes, memory model and growth exponents (Tables 1, 2 and 4)."""
+
+    backbones: Annotated[list[str], Field(min_length=1)]
+    """Names in `backbones`; only their shapes are used."""
+    sizes: Sizes = Sizes()
+    """The same for all of them."""
+
+
+class Study(Block):
+    """One study: all that the workflow needs to know."""
+
+    study: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
+    """Its name: `default` writes to results/ and figures/, any other below them."""
+    seed: int = 0
+    """Seed of all that is drawn at random."""
+    betas: Annotated[list[Share], Field(min_length=1)]
+    """Shares of heads replaced."""
+    backbones: dict[str, Backbone]
+    """Every Transformer that the study speaks of, by name."""
+    corpus: Corpus
+    """The text."""
+    selection: Selection = Selection()
+    """Choice of heads everywhere but in MQAR."""
+    mamba: Mamba = Mamba()
+    """The block that replaces heads."""
+    language: Language
+    """Wikipedia."""
+    hashhop: HashHop
+    """HashHop."""
+    mqar: Mqar
+    """MQAR."""
+    caches: Caches
+    """Sizes."""
+
+    @model_validator(mode="after")
+    def name_free(self) -> Self:
+        """The folders of the default study lie beside those of the others."""
+        taken = {"backbones", "benchmarks", "caches", "corpus", "hashhop", "language", "logs", "mqar", "tables"}
+        if self.study in taken:
+            raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
+        return self
+
+    @model_validator(mode="after")
+    def random_backbones_learn(self) -> Self:
+        """A random backbone knows nothing until it is trained, and no text to be profiled on."""
+        for name in self.hashhop.backbones:
+            missing = [key for key in ("pretraining", "profiling") if getattr(self.hashhop, key) is None]
+            if missing and name in self.backbones and self.backbones[name].source == "random":
+                raise ValueError(f"hashhop.{missing[0]}: this key is missing; {name!r} is random and needs it")
+        return self
+
+    @model_validator(mode="after")
+    def names_known(self) -> Self:
+        """Every name of a backbone has an entry."""
+        for block in ("language", "hashhop", "caches"):
+            for name in getattr(self, block).backbones:
+                if name not in self.backbones:
+                    known = ", ".join(sorted(self.backbones))
+                    raise ValueError(f"{block}.backbones: {name!r} has no entry in backbones (there are: {known})")
+                if block != "caches" and self.backbones[name].source == "shape":
+                    raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
+        return self
+
+
+def load_study(settings: Mapping[str, Any]) -> Study:
+    """The study that `settings` describe.
+
+    Raises:
+        ValueError: in one line, a key that is unknown, missing or out of its range, its value and what would be right.
+    """
+    try:
+        return Study.model_validate(settings)
+    except ValidationError as error:
+        # An unknown key is often the misspelt name of a missing one: say it first.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+        key = ".".join(str(part) for part in first["loc"])
+        value = "" if first["type"] in {"missing", "extra_forbidden"} or not key else f" = {first['input']!r}"
+        message = {"extra_forbidden": "unknown key", "missing": "this key is missing"}.get(first["type"], first["msg"])
+        raise ValueError(f"study: {key}{value}: {message}" if key else f"study: {message}") from None

@@ -1,0 +1,78 @@
+"""What a study starts from: pretrained Transformers and text."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from recurformer.study.block import Block, Count, Rate, Share
+
+
+class Backbone(Block):
+    """Where a pretrained Transformer comes from, before any conversion."""
+
+    source: Literal["wheel", "shape", "random", "hub"]
+    """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub."""
+    shape: str | None = None
+    """For all sources but `random`: the name of the published shape, such as llama2-7b."""
+    repo: str | None = None
+    """For `hub`: owner/name of the checkpoint."""
+    revision: str | None = None
+    """For `hub`: the pinned commit."""
+    architecture: Literal["llama", "qwen2", "mistral"] | None = None
+    """For `random`: the architecture, and below it its sizes."""
+    hidden_size: Count | None = None
+    """For `random`: the width of the residual stream."""
+    layers: Count | None = None
+    """For `random`: the number of decoder layers."""
+    heads: Count | None = None
+    """For `random`: query heads in a layer."""
+    kv_heads: Count | None = None
+    """For `random`: key-value heads in a layer."""
+    head_dim: Count | None = None
+    """For `random`: the size of a head."""
+    intermediate_size: Count | None = None
+    """For `random`: the width of the feed-forward layer."""
+    initializer_range: Rate | None = None
+    """For `random`: the standard deviation of the initial weights."""
+    tokenizer: Literal["byte", "hash"] | None = None
+    """For `random`: byte for text, hash for HashHop with one token a hash."""
+    vocabulary: Count | None = None
+    """For `random` with hash tokens: different tokens, the same as in the task."""
+    seed: int | None = None
+    """For `random`: the seed of the initial weights."""
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """Every source has the keys that it needs."""
+        needed = {
+            "wheel": ("shape",),
+            "shape": ("shape",),
+            "hub": ("repo", "revision", "shape"),
+            "random": ("architecture", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "tokenizer"),
+        }[self.source]
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise ValueError(f"source {self.source!r} needs {', '.join(missing)}")
+        return self
+
+
+class Corpus(Block):
+    """English Wikipedia articles, split by article."""
+
+    source: Literal["wheel", "hub"]
+    """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia."""
+    minimum_characters: Count = 8000
+    """Shorter articles are left out, after the markup is gone."""
+    validation_share: Share = 0.2
+    """Share of the articles that no training sees."""
+    articles: Count | None = None
+    """For `hub`: how many articles are drawn."""
+    revision: str | None = None
+    """For `hub`: the pinned commit of the dataset."""
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """The hub needs to be told what to draw."""
+        if self.source == "hub" and (self.articles is None or self.revision is None):
+            raise ValueError("source 'hub' needs articles and revision")
+        return self

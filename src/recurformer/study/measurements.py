@@ -1,0 +1,117 @@
+"""The settings of what is measured: tasks, maps, perplexity, sizes."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.method import Selection, Training
+
+
+class Maps(Block):
+    """Averaged attention maps and value contributions (Figures 1, 2 and 5, Table 5)."""
+
+    samples: Count
+    """Windows of text."""
+    tokens: Count
+    """Length of a window in tokens."""
+    sink_tokens: Count = 32
+    """Tokens shown in Figure 2, and around the query in Figure 1."""
+
+
+class Perplexity(Block):
+    """Perplexity on held-out articles (Table 3)."""
+
+    tokens: Count
+    """Length of a window; each token but the first is predicted once."""
+    windows: Count | None = None
+    """Windows of each article; all of them when absent."""
+    bos: bool | None = None
+    """Whether a beginning-of-sequence token stands before each window; as the tokenizer itself begins a text when
+    absent."""
+
+
+class Tasks(Block):
+    """lm-eval tasks, run by lm-eval's own HFLM."""
+
+    names: list[str] = []
+    """`passkey`, `hashhop` and `wikipedia` run without a hub; any other name is one of lm-eval's own."""
+    samples: Count | None = None
+    """Samples of each task; all of them when absent."""
+    tokens: Count = 1024
+    """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
+
+
+class HashHopTask(Block):
+    """The chains that must be followed (section 4.1, appendix A.1)."""
+
+    form: Literal["tokens", "text"] = "tokens"
+    """tokens: one token a hash, for small models; text: hashes of letters, for pretrained language models."""
+    hops: Count = 8
+    """h_p: links of the chain that must be reproduced."""
+    vocabulary: Count = 128
+    """For `tokens`: different hashes."""
+    chains: Count = 2
+    """For `tokens`: full chains in the official variant."""
+    pairs: Count = 16
+    """For `tokens`: pairs in the prompt."""
+    hash_length: Count = 8
+    """For `text`: h_e, letters of a hash."""
+    characters: Count = 6144
+    """For `text`: h_l, characters of the prompt."""
+    paper_share: Share = 0.0
+    """Share of the training samples in the paper's layout: one chain among lone pairs."""
+
+
+class HashHopEvaluation(Block):
+    """How h_gq is measured."""
+
+    variants: Annotated[list[Literal["official", "paper"]], Field(min_length=1)] = ["official", "paper"]
+    """Layouts: several full chains, or one chain among lone pairs (appendix A.1)."""
+    samples: Count = 256
+    """Test samples of each variant."""
+    batch_size: Count = 32
+    """Answers generated together: changes speed and memory, not the result."""
+
+
+class MqarTask(Block):
+    """One run on multi-query associative recall: the model, the samples, the recipe."""
+
+    hidden_size: Count = 128
+    """Width of the randomly initialised Transformer."""
+    layers: Count = 2
+    """Its decoder layers."""
+    heads: Count = 8
+    """Its query heads in a layer."""
+    kv_heads: Count = 4
+    """Its key-value heads in a layer."""
+    head_dim: Count = 32
+    """The size of its heads."""
+    vocabulary: Count = 512
+    """Tokens: the lower half are keys, the upper half values."""
+    train: list[tuple[int, int]]
+    """Trained slices: (tokens, pairs)."""
+    curriculum_share: Share = 0.0
+    """Share of the steps over which the slices join, in their order; with 0 all are there from the first step."""
+    test: list[tuple[int, int]]
+    """Tested slices: (tokens, pairs)."""
+    test_samples: Count = 64
+    """Samples of each tested slice."""
+    training: Training
+    """The recipe, at the learning rates of the sweep. `batch_size` counts samples of the longest slice; of shorter ones
+    a batch has as many more as make the same number of tokens."""
+    selection: Selection = Selection(unit="head", scope="layer")
+    """The text selects heads in each layer."""
+
+
+class Sizes(Block):
+    """What is counted and computed for every shape."""
+
+    lengths: list[Count] = [10240, 61440]
+    """Tokens in the cache: cs_10k and cs_60k."""
+    units: list[Literal["kv_group", "head"]] = ["kv_group", "head"]
+    """Selection units that are compared."""
+    memory_gib: Rate = 80.0
+    """Memory of the card for which the longest input is computed."""
+    growth_lengths: list[Count] = [1024, 2048, 4096, 8192, 16384]
+    """Lengths over which growth exponents are fitted (Table 1)."""
