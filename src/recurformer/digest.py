@@ -1,10 +1,12 @@
 """A digest of the code that a module really uses, so that a workflow runs again what an edit affects and nothing else.
 
 It covers the module and all modules of this package that it imports, directly or not, at the top or inside functions.
-Comments, docstrings and formatting do not count. Code that no module imports by name is not seen.
+Comments, docstrings and formatting do not count, nor does the version of Python. A data file counts for the modules
+that name it or its folder. Code that no module imports by name is not seen.
 """
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +14,8 @@ from pathlib import Path
 PACKAGE = "recurformer"
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle")
-"""Data files count too, for the modules that lie beside them."""
 PLUMBING = frozenset({"study", "records", "files", "digest", "cli.main", "cli.arguments"})
-"""Modules that carry settings and files but compute nothing: settings are tracked as params."""
+"""Modules (and what lies in them) that carry settings and files but compute nothing: settings are tracked as params."""
 
 
 def _find(module: str) -> Path | None:
@@ -50,8 +51,28 @@ def _imports(module: str, path: Path) -> set[str]:
                 parent = ".".join([*above, *([node.module] if node.module else [])])
             found.add(parent)
             found.update(f"{parent}.{alias.name}" for alias in node.names)
-    plumbing = {f"{PACKAGE}.{name}" for name in PLUMBING} | {PACKAGE}
-    return {name for name in found if name.startswith(f"{PACKAGE}.") and name not in plumbing}
+    return {name for name in found if name.startswith(f"{PACKAGE}.") and not _is_plumbing(name)}
+
+
+def _is_plumbing(module: str) -> bool:
+    inner = module.removeprefix(f"{PACKAGE}.")
+    return any(inner == name or inner.startswith(f"{name}.") for name in PLUMBING)
+
+
+def _dump(node: object) -> str:
+    """A syntax tree as text. `ast.dump` shows empty fields, and newer versions of Python have more of them."""
+    if isinstance(node, ast.AST):
+        fields = [f"{name}={_dump(value)}" for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(_dump, node))}]" if isinstance(node, list) else repr(node)
+
+
+def _data(path: Path) -> Iterator[Path]:
+    """Data files beside a module that it names, or whose folder it names."""
+    named = {node.value for node in ast.walk(_tree(path)) if isinstance(node, ast.Constant)}
+    for file in sorted(path.parent.rglob("*")):
+        if file.suffix in DATA and named.intersection(file.relative_to(path.parent).parts):
+            yield file
 
 
 def modules_used(module: str) -> dict[str, Path]:
@@ -79,8 +100,7 @@ def code_digest(module: str) -> str:
     digest = sha256()
     used = modules_used(module)
     for name, path in sorted(used.items()):
-        digest.update(f"{name}\n{ast.dump(_tree(path))}\n".encode())
-    for folder in sorted({path.parent for path in used.values()}):
-        for path in sorted(path for path in folder.rglob("*") if path.suffix in DATA):
-            digest.update(path.read_bytes())
+        digest.update(f"{name}\n{_dump(_tree(path))}\n".encode())
+        for file in _data(path):
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from pathlib import Path
 def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
     """A temporary path beside `target` that becomes it when the block ends well, and vanishes when it does not.
 
-    The temporary name keeps the suffix, from which some writers tell the format.
+    The temporary name keeps the suffix, from which some writers tell the format. What a killed process left under it is
+    removed by the next one; two at once must not write the same target.
 
     Raises:
         ValueError: the place cannot be written to.
@@ -20,7 +20,10 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=target.parent))
+        scratch = target.with_name(f".unfinished-{target.name}")
+        if scratch.is_dir():
+            shutil.rmtree(scratch)
+        scratch.mkdir()
     except OSError as error:
         raise ValueError(f"{target}: cannot be written ({error.strerror})") from None
     try:

@@ -40,7 +40,9 @@ def test_used_code_counts(package, module):
     assert after(lambda: append(package / module, "\nEXTRA = 1\n")) != before
 
 
-@pytest.mark.parametrize("module", ["tasks/mqar.py", "train/trainer.py", "study.py", "cli/main.py", "render/style.py"])
+@pytest.mark.parametrize(
+    "module", ["tasks/mqar.py", "train/trainer.py", "study/method.py", "cli/main.py", "render/style.py"]
+)
 def test_other_code_does_not(package, module):
     before = digest.code_digest("recurformer.cli.select")
     assert after(lambda: append(package / module, "\nEXTRA = 1\n")) == before
@@ -55,6 +57,40 @@ def test_comments_docstrings_and_layout_do_not_count(package):
         module.write_text("# A remark.\n" + text.replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
 
     assert after(edit) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "stage", "counts"),
+    [
+        ("evaluate/tasks/passkey.yaml", "lm_eval", True),
+        ("evaluate/tasks/passkey.yaml", "hashhop", False),
+        ("evaluate/tasks/passkey.yaml", "mqar", False),
+        ("render/recurformer.mplstyle", "figure", True),
+        ("render/recurformer.mplstyle", "table", False),
+    ],
+)
+def test_data_files_count_for_the_stages_that_read_them(package, file, stage, counts):
+    before = digest.code_digest(f"recurformer.cli.{stage}")
+    append(package / file, "\n# A remark.\n")
+    assert (digest.code_digest(f"recurformer.cli.{stage}") != before) is counts
+
+
+def test_an_evaluator_does_not_count_for_the_training(package):
+    before = digest.code_digest("recurformer.cli.train_hashhop")
+    append(package / "evaluate/hashhop.py", "\nEXTRA = 1\n")
+    digest._tree.cache_clear()
+    assert digest.code_digest("recurformer.cli.train_hashhop") == before
+
+
+def test_fields_that_only_some_versions_of_python_know_do_not_count():
+    """Python 3.12 gave functions the field `type_params`, empty nearly always."""
+    tree = digest.ast.parse("def twice(x: int) -> int:\n    return 2 * x\n")
+    text = digest._dump(tree)
+    tree.body[0].type_params = []
+    tree.body[0]._fields = (*tree.body[0]._fields, "type_params")
+    assert digest._dump(tree) == text
+    tree.body[0].type_params = ["T"]
+    assert digest._dump(tree) != text
 
 
 def test_a_module_that_is_not_there_is_named():

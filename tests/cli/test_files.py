@@ -1,5 +1,8 @@
 """Files and folders appear whole or not at all."""
 
+import subprocess
+import sys
+
 import pytest
 
 from recurformer.files import atomic_path
@@ -30,6 +33,15 @@ def test_a_folder_replaces_the_old_one(tmp_path):
         with atomic_path(target, directory=True) as path:
             (path / name).write_text(name)
     assert [file.name for file in target.iterdir()] == ["second"]
+
+
+def test_what_a_killed_process_left_is_gone(tmp_path):
+    script = "import os; from recurformer.files import atomic_path\nwith atomic_path('model', True): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode == 9
+    assert [path.name for path in tmp_path.iterdir()] == [".unfinished-model"]
+    with atomic_path(tmp_path / "model", directory=True) as path:
+        assert list(path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_an_unwritable_place_is_named(tmp_path):
