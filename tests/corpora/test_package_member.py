@@ -80,6 +80,12 @@ def test_extraction_keeps_an_older_file_when_the_new_one_is_wrong(tmp_path):
     assert (tmp_path / "values.bin").read_bytes() == b"older"
 
 
+def test_a_missing_wheel_is_named(tmp_path):
+    with pytest.raises(ResourceError, match=rf"there is no wheel .*{WHEEL} \(some-data==1.2\)"):
+        extract_member(tmp_path / WHEEL, MEMBER, tmp_path / "values.bin")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
     class Result:
         returncode, stderr = 1, "WARNING: Retrying\nERROR: No matching distribution found for some-data==1.2\n"

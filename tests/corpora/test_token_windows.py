@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from recurformer.corpora.windows import windows
+from recurformer.corpora.windows import text_prefix, windows
 from recurformer.tasks.tokenizer import byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -13,12 +13,6 @@ BYTES = byte_tokenizer()
 def numbered(*lengths):
     """Texts of ASCII letters, one letter a text, so that a window's ids name the text it comes from."""
     return [chr(ord("a") + index) * length for index, length in enumerate(lengths)]
-
-
-def bos_tokenizer():
-    tokenizer = byte_tokenizer()
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
-    return tokenizer
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,16 +44,28 @@ def test_seed_decides_the_order_and_count_takes_the_first():
     assert torch.equal(windows(texts, BYTES, 10, count=7, seed=1), first[:7])
 
 
-def test_paper_takes_only_articles_of_more_than_the_minimum():
-    """Appendix B: first 1,024 tokens of samples of *more than* 1,030."""
-    decoded = BYTES.batch_decode(windows(numbered(29, 30, 31), BYTES, 20, minimum_tokens=30))
-    assert decoded == ["c" * 20]
-    with pytest.raises(ValueError, match="the longest of 1 texts has 30 tokens, a window needs 31"):
-        windows(numbered(30), BYTES, 20, minimum_tokens=30)
+def tokenizer_with(template):
+    """A byte tokenizer that puts <bos> (1) and <eos> (2) where the template says."""
+    tokenizer = byte_tokenizer()
+    special = [("<bos>", 1), ("<eos>", 2)]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
+    return tokenizer
+
+
+def test_prefix_is_what_the_tokenizer_puts_before_a_text():
+    assert text_prefix(BYTES) == []
+    assert text_prefix(tokenizer_with("<bos> $A <eos>")) == [1]
+    behind = tokenizer_with("$A <eos>")
+    assert text_prefix(behind) == []
+    behind.bos_token = behind.eos_token  # the only token of an empty text is then BOS's id, and stands behind the text
+    assert text_prefix(behind) == []
+    without = tokenizer_with("$A <eos>")
+    without.bos_token = None
+    assert text_prefix(without) == []
 
 
 def test_every_window_starts_as_the_tokenizer_starts_texts():
-    result = windows(numbered(18), bos_tokenizer(), 10)
+    result = windows(numbered(18), tokenizer_with("<bos> $A"), 10)
     assert result.shape == (2, 10) and (result[:, 0] == 1).all()
     assert BYTES.decode(result[1, 1:]) == "a" * 9
     assert (windows(numbered(18), BYTES, 9)[:, 0] != 1).all()

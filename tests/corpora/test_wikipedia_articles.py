@@ -13,7 +13,6 @@ from recurformer.corpora.wikipedia import (
     build_articles,
     read_dump_articles,
     read_pages,
-    read_wheel_articles,
 )
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
@@ -135,11 +134,6 @@ def test_an_unreachable_hub_is_one_clear_line(monkeypatch, tmp_path):
     with pytest.raises(ResourceError, match=r"cannot read wikimedia/wikipedia .*Couldn't reach") as caught:
         CORPUS_SOURCES["hub"](tmp_path, revision="0" * 40, count=4)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_wheel_is_named(tmp_path):
-    with pytest.raises(ResourceError, match=r"there is no wheel .*gensim-4.4.0-any.whl"):
-        read_wheel_articles(tmp_path / "gensim-4.4.0-any.whl")
 
 
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")

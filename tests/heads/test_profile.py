@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert, profile_heads
-from recurformer.heads import stream
+from recurformer.heads import interface, stream
 
 LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
 SHAPE = {
@@ -107,7 +107,7 @@ def test_padding_check_has_power(side, monkeypatch):
     """Negative control: without the mask function of our attention implementation padding is attended, silently."""
     model, sample = backbone(), random_ids(1, 137)[0]
     padded, mask = pad([random_ids(1, 200)[0], sample], side)
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, stream.IMPLEMENTATION, lambda *args, **kwargs: None)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, interface.IMPLEMENTATION, lambda *args, **kwargs: None)
     unmasked = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=2)
     alone = profile_heads(model, sample[None], window=WINDOW)
     difference = (unmasked.rr[1] - alone.rr[0]).abs().max()

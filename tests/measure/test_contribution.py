@@ -5,8 +5,10 @@ import pytest
 import torch
 from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from recurformer import HeadProfile, convert, profile_heads
+from recurformer.heads import stream
 from recurformer.measure.attention_map import attention_maps, representative_heads
 from recurformer.measure.contribution import (
     Contributions,
@@ -56,18 +58,119 @@ def attentions_and_values(model, input_ids) -> tuple[torch.Tensor, torch.Tensor]
     return torch.stack(weights, 1).double(), torch.stack(shaped, 1).double()
 
 
+@torch.no_grad()
+def float64_weights_and_norms(model, input_ids) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The whole attention matrices (B, layers, H, L, L) and value norms (B, layers, H, L), from the projections alone.
+
+    Nothing of transformers' attention is used but its rotation of queries and keys.
+    """
+    states: dict[tuple[int, str], torch.Tensor] = {}
+    handles = [
+        getattr(layer.self_attn, name).register_forward_hook(
+            lambda m, a, output, place=(i, name): states.__setitem__(place, output)
+        )
+        for i, layer in enumerate(model.model.layers)
+        for name in ("q_proj", "k_proj", "v_proj")
+    ]
+    model(input_ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    length, dim = input_ids.shape[1], model.config.head_dim
+    states = {place: state.unflatten(-1, (-1, dim)).transpose(1, 2) for place, state in states.items()}
+    rotation = model.model.rotary_emb(states[0, "q_proj"], torch.arange(length)[None])
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    weights, values = [], []
+    for i in range(LAYERS):
+        query, key = apply_rotary_pos_emb(states[i, "q_proj"], states[i, "k_proj"], *rotation)
+        groups = query.shape[1] // key.shape[1]
+        scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) / dim**0.5
+        weights.append(scores.masked_fill(future, float("-inf")).softmax(-1))
+        values.append(states[i, "v_proj"].repeat_interleave(groups, 1))
+    shaped = torch.stack(values, 1)
+    return torch.stack(weights, 1), {"l1": shaped.abs().sum(-1), "l2": shaped.square().sum(-1).sqrt()}
+
+
+def paired_within_queries(weights: torch.Tensor, norms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Table 5's definition, query by query: (B, layers, H, L, L) and (B, layers, H, L) -> twice (B, layers, H)."""
+    first, other = [], []
+    for t in range(1, weights.shape[-1]):
+        contributions = weights[..., t, : t + 1] * norms[..., : t + 1]
+        first.append(contributions[..., 0])
+        other.append(contributions[..., 1:].mean(-1))
+    return torch.stack(first).mean(0), torch.stack(other).mean(0)
+
+
+def averaged_over_the_queries_that_see_a_token(weights, norms) -> tuple[torch.Tensor, torch.Tensor]:
+    """The other reading: a token's mean over the queries t >= i, then the mean over the tokens i >= 1."""
+    tokens = [(weights[..., i:, i] * norms[..., i, None]).mean(-1) for i in range(weights.shape[-1])]
+    return tokens[0], torch.stack(tokens[1:]).mean(0)
+
+
+@pytest.fixture(scope="module")
+def exact_model():
+    """In float64, 37 tokens: the streamed sums can be compared to the last digits."""
+    torch.manual_seed(2)
+    config = LlamaConfig(
+        hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=2,
+        intermediate_size=48, vocab_size=64, initializer_range=0.3,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double().eval()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 36, 37, 128])
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_contributions_equal_their_definition(model, input_ids, batch_size):
-    found = token_contributions(model, input_ids, batch_size=batch_size)
+def test_contributions_equal_their_definition(exact_model, input_ids, batch_size, rows, monkeypatch):
+    monkeypatch.setattr(stream, "ROWS", rows)
+    short = input_ids[:3, :37]
+    found = token_contributions(exact_model, short, batch_size=batch_size)
+    weights, norms = float64_weights_and_norms(exact_model, short)
+    for norm in ("l1", "l2"):
+        first, other = paired_within_queries(weights, norms[norm])
+        torch.testing.assert_close(found.first[norm], first, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(found.other[norm], other, atol=1e-12, rtol=1e-12)
+        otherwise, _ = averaged_over_the_queries_that_see_a_token(weights, norms[norm])
+        assert first.std() > 0.01 and (first - otherwise).abs().max() > 0.01  # the comparison has power
+
+
+def test_contributions_of_a_float32_model(model, input_ids):
+    found = token_contributions(model, input_ids, batch_size=2)
     weights, values = attentions_and_values(model, input_ids)
     for norm, order in (("l1", 1), ("l2", 2)):
-        norms = values.norm(p=order, dim=-1)
-        per_token = torch.stack(
-            [(weights[..., i:, i] * norms[..., i, None]).mean(-1) for i in range(TOKENS)], -1
-        )  # mean over the queries t >= i
-        torch.testing.assert_close(found.first[norm], per_token[..., 0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.other[norm], per_token[..., 1:].mean(-1), atol=1e-5, rtol=1e-5)
-        assert found.first[norm].std() > 0.01
+        first, other = paired_within_queries(weights, values.norm(p=order, dim=-1))
+        torch.testing.assert_close(found.first[norm], first, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.other[norm], other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def uniform_model():
+    """Every query attends uniformly; the values differ from token to token, all of their entries are 1 or -1."""
+    config = LlamaConfig(
+        hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=HEADS,
+        intermediate_size=48, vocab_size=64, rms_norm_eps=0.0,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).double().eval()
+    generator = torch.Generator().manual_seed(4)
+    model.model.embed_tokens.weight.data = torch.randint(0, 2, (64, 32), generator=generator).double() * 2 - 1
+    for layer in model.model.layers:
+        for silent in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.o_proj, layer.mlp.down_proj):
+            silent.weight.data.zero_()
+        layer.self_attn.v_proj.weight.data = torch.eye(32, dtype=torch.float64)
+    return model
+
+
+def test_uniform_attention_is_neutral(uniform_model, input_ids):
+    tokens = 256
+    samples = input_ids[:2].repeat(1, 2)[:, :tokens]
+    found = token_contributions(uniform_model, samples)
+    weights, norms = float64_weights_and_norms(uniform_model, samples)
+    assert weights[0, 0, 0, 9, :10].tolist() == pytest.approx([0.1] * 10)
+    share = (1 / torch.arange(2, tokens + 1, dtype=torch.float64)).mean()  # query t sees t + 1 tokens
+    for norm, length in (("l1", 8.0), ("l2", 8**0.5)):
+        assert norms[norm].flatten().unique().tolist() == pytest.approx([length])
+        torch.testing.assert_close(found.first[norm], (length * share).expand(2, LAYERS, HEADS), atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(found.first[norm], found.other[norm], atol=1e-12, rtol=1e-12)
+        first, other = averaged_over_the_queries_that_see_a_token(weights, norms[norm])
+        assert (first / other).min() > 3 and (first / other).max() < 4  # negative control: favours the first token
 
 
 def test_heads_that_do_not_attend_are_left_out(model, input_ids):

@@ -1,4 +1,4 @@
-"""PeakMemory against sums done by hand, the growth exponents of Table 1, the memory model, and parameter counts."""
+"""PeakMemory against sums done by hand, the orders of growth of Table 1, the memory model, and parameter counts."""
 
 import gc
 
@@ -10,10 +10,11 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer import convert
 from recurformer.measure import memory as memory_module
-from recurformer.measure.complexity import growth_exponent, measure_complexity
+from recurformer.measure.complexity import measure_complexity
 from recurformer.measure.memory import longest_input, longest_length, measure_memory, weight_bytes
 from recurformer.measure.parameters import count_parameters, parameter_kind
 from recurformer.measure.peak import PeakMemory
+from recurformer.render.tables.table1 import growth_exponent
 
 TINY = {
     "hidden_size": 32,
@@ -91,16 +92,6 @@ def test_meta_and_cpu_agree_on_a_model():
     assert peaks[0] == pytest.approx(peaks[1], rel=0.02) and peaks[0] > 50 * 50 * 4
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_growth_exponent(order):
-    lengths = [10, 100, 1000]
-    assert growth_exponent(lengths, [3.0 * length**order for length in lengths]) == pytest.approx(order, abs=1e-9)
-    with pytest.raises(ValueError, match="at least 2 different lengths"):
-        growth_exponent([10, 10], [1, 2])
-    with pytest.raises(ValueError, match="positive"):
-        growth_exponent([10, 20], [0, 2])
-
-
 def test_orders_of_table_1():
     lengths = [1024, 4096, 16384]
     frame = measure_complexity(lengths)
@@ -116,7 +107,8 @@ def test_orders_of_table_1():
         ("mamba", "generation", "cache_size"): 0,
     }
     for key, rows in frame.groupby(["mixer", "phase", "quantity"]):
-        assert growth_exponent(list(rows.length), list(rows.bytes)) == pytest.approx(expected[key], abs=0.05), key
+        exponent = growth_exponent(rows.length.to_numpy(), rows.bytes.to_numpy())
+        assert exponent == pytest.approx(expected[key], abs=0.05), key
     sizes = frame.pivot_table(index=["mixer", "phase", "length"], columns="quantity", values="bytes")
     assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
     first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
@@ -198,7 +190,7 @@ def test_one_shot_activations_are_linear():
         model.set_attn_implementation(name)
         with torch.no_grad():
             sizes = [memory_module.peak_one_shot(model, length, 0)[0] for length in (4096, 8192, 16384)]
-        peaks[name] = growth_exponent([4096, 8192, 16384], sizes)
+        peaks[name] = growth_exponent(np.array([4096, 8192, 16384]), np.array(sizes))
     assert peaks[memory_module.IMPLEMENTATION] == pytest.approx(1, abs=0.02)
     assert peaks["eager"] > 1.9
 
@@ -209,6 +201,8 @@ def test_rows_of_memory_csv():
         "model",
         "beta",
         "protocol",
+        "parameters",
+        "mamba_parameters",
         "l_m",
         "weight_bytes",
         "cache_bytes",
@@ -219,8 +213,18 @@ def test_rows_of_memory_csv():
     assert set(frame.source) == {"model"} and len(frame) == 6 and (frame.memory_bytes == int(0.1 * 2**30)).all()
     used = frame.weight_bytes + frame.cache_bytes + frame.activation_bytes
     assert (used <= frame.memory_bytes).all() and (used > 0.99 * frame.memory_bytes).all()
-    chunked = frame[frame.protocol == "chunked"].l_m.tolist()
-    assert np.all(np.diff(chunked) > 0)
+    chunked = frame[frame.protocol == "chunked"]
+    assert np.all(np.diff(chunked.l_m) > 0)
+    width, inner, state, rank = 32, 64, 4, 8  # of the Mamba block at beta 1, in each of the 2 layers
+    linear = width * 2 * inner + inner * (rank + 2 * state) + (rank + 1) * inner + inner * width
+    whole_block = linear + inner * (4 + 1) + inner * state + inner  # convolution and its bias, A, D
+    assert chunked.mamba_parameters.iloc[[0, 2]].tolist() == [0, 2 * whole_block]
+    queries_and_keys = 2 * (32 * 32 + 32 * 16)  # of both layers: what a model without attention has lost
+    plain = tiny().num_parameters()
+    assert chunked.parameters.iloc[[0, 2]].tolist() == [plain, plain - queries_and_keys + 2 * whole_block]
+    assert 0 < chunked.mamba_parameters.iloc[1] < chunked.mamba_parameters.iloc[2]
+    one_shot = frame[frame.protocol == "one_shot"]
+    assert one_shot.parameters.tolist() == chunked.parameters.tolist()
 
 
 @pytest.mark.parametrize("tied", [False, True])

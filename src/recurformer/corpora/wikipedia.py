@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from recurformer.corpora.markup import clean_markup
-from recurformer.corpora.package import PackageMember, ResourceError, extract_member, fetch_member
+from recurformer.corpora.package import PackageMember, ResourceError, fetch_member
 
 # gensim publishes one wheel per platform, all with this same file. The platform is named, because pip would otherwise
 # look for the running interpreter's own wheel, and the code in the wheel is never run.
@@ -86,12 +86,6 @@ def build_articles(
     frame["split"] = "train"
     frame.loc[validation, "split"] = "validation"
     return frame
-
-
-def read_wheel_articles(wheel: str | Path, **build: Any) -> pd.DataFrame:
-    """`build_articles` on the excerpt inside a wheel that is already on disk; the extracted dump is left beside it."""
-    dump = Path(wheel).parent / WIKIPEDIA_EXCERPT.file_name
-    return read_dump_articles(extract_member(wheel, WIKIPEDIA_EXCERPT, dump), **build)
 
 
 def read_dump_articles(dump: str | Path, **build: Any) -> pd.DataFrame:

@@ -13,9 +13,10 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def text_prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer itself puts before a text: [BOS] for Llama, nothing for Qwen2 and SmolLM2."""
-    special = tokenizer("")["input_ids"]
-    return special[:1] if special and special[0] == tokenizer.bos_token_id else []
+    """What the tokenizer itself puts before a text, as ids: [BOS] for Llama, [] for Qwen2 and SmolLM2."""
+    # of a letter, not of "": an end-of-sequence token behind an empty text, often the same id as BOS, would stand first
+    ids = tokenizer("a")["input_ids"]
+    return ids[:1] if ids[:1] == [tokenizer.bos_token_id] else []
 
 
 def windows(
@@ -24,8 +25,6 @@ def windows(
     tokens: int,
     count: int | None = None,
     seed: int = 0,
-    *,
-    minimum_tokens: int | None = None,
 ) -> torch.Tensor:
     """Disjoint windows of exactly `tokens` tokens, the beginnings of different texts first.
 
@@ -40,8 +39,6 @@ def windows(
         tokens: tokens of a window, the prefix included.
         count: number of windows; None takes all there are.
         seed: decides the order of the articles.
-        minimum_tokens: use only texts of more than this number of tokens (paper: 1,030); None asks only for one full
-            window.
 
     Returns:
         Long tensor (count, tokens).
@@ -56,13 +53,10 @@ def windows(
     if body < 1:
         raise ValueError(f"windows: {tokens} tokens leave no room for text after the prefix of {len(prefix)}")
     encoded = [encode_text(tokenizer, text) for text in texts]
-    least = max(body, 0 if minimum_tokens is None else minimum_tokens + 1 - len(prefix))
-    eligible = [index for index, ids in enumerate(encoded) if len(ids) >= least]
+    eligible = [index for index, ids in enumerate(encoded) if len(ids) >= body]
     if not eligible:
         longest = max(map(len, encoded)) + len(prefix)
-        raise ValueError(
-            f"windows: the longest of {len(texts)} texts has {longest} tokens, a window needs {least + len(prefix)}"
-        )
+        raise ValueError(f"windows: the longest of {len(texts)} texts has {longest} tokens, a window needs {tokens}")
     order = np.random.default_rng(seed).permutation(eligible)
     rounds = max(len(encoded[index]) for index in eligible) // body
     cut = [

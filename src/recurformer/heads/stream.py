@@ -1,24 +1,20 @@
-"""Watch a model's attention weights pass by, a block of query rows at a time, through transformers' attention
-interface.
+"""Watch a model's attention weights pass by, a block of query rows at a time.
 
-The model computes its output with the library's `sdpa` attention as always; beside it every layer recomputes its
-weights for `ROWS` queries at a time and shows them to an observer. No (B, H, L, L) tensor exists, of no layer.
+Beside the model's own attention (`recurformer.heads.interface`) every layer's weights are recomputed for `ROWS` queries
+at a time and shown to an observer. No (B, H, L, L) tensor exists, of no layer.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
-IMPLEMENTATION = "recurformer_stream"
+from recurformer.heads.interface import listening
+
 ROWS = 128  # query rows whose weights exist at the same time
-UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # arguments that change the weights in ways not recomputed here
 
 
 @dataclass(frozen=True)
@@ -61,15 +57,32 @@ class AttentionObserver(Protocol):
 
 @dataclass
 class _Watch:
-    """What travels with one forward pass, as a keyword argument, to every attention layer."""
+    """Listens to one forward pass and shows its weights to the observer, block by block."""
 
     observer: AttentionObserver
+    config: Any
     tokens: Tensor
-    first: Tensor
     samples: Tensor
-    retained: Callable[[int], list[int]]
-    padded: bool
-    layers_seen: set[int] = field(default_factory=set)
+    layers_seen: set[int]
+
+    def __post_init__(self) -> None:
+        self.first = self.tokens.int().argmax(1)
+        self.padded = not bool(self.tokens.all())
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
+    ) -> None:
+        heads = retained_heads(self.config, layer)
+        if query.shape[1] != len(heads):
+            raise ValueError(f"layer {layer} attends with {query.shape[1]} query heads, its config says {len(heads)}")
+        heads_tensor = torch.tensor(heads, device=query.device)
+        self.layers_seen.add(layer)
+        for start, weights in attention_rows(query, key, mask, scaling):
+            if self.padded:
+                weights.mul_(self.tokens[:, None, start : start + weights.shape[2], None])
+            self.observer(
+                AttentionBlock(layer, heads_tensor, start, weights, value, self.tokens, self.first, self.samples)
+            )
 
 
 def retained_heads(config: Any, layer: int) -> list[int]:
@@ -103,65 +116,6 @@ def attention_rows(query: Tensor, key: Tensor, mask: Tensor | None, scaling: flo
         if mask is not None:
             weights.masked_fill_(~visible, 0.0)  # a row without keys is NaN until here
         yield start, weights
-
-
-def _streamed_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    attention_watch: _Watch | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    if attention_watch is not None:
-        _show(attention_watch, module, query, key, value, attention_mask, scaling, kwargs)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
-
-@torch.no_grad()
-def _show(
-    watch: _Watch, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None,
-    kwargs: Any
-) -> None:  # fmt: skip
-    strange = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
-    if strange:
-        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, whose weights cannot be streamed")
-    layer = module.layer_idx
-    heads = watch.retained(layer)
-    if query.shape[1] != len(heads):
-        raise ValueError(f"layer {layer} attends with {query.shape[1]} query heads, its config says {len(heads)}")
-    groups = query.shape[1] // key.shape[1]
-    key, values = repeat_kv(key, groups), repeat_kv(value, groups)
-    heads_tensor = torch.tensor(heads, device=query.device)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    watch.layers_seen.add(layer)
-    for start, weights in attention_rows(query, key, mask, scaling):
-        if watch.padded:
-            weights.mul_(watch.tokens[:, None, start : start + weights.shape[2], None])
-        block = AttentionBlock(layer, heads_tensor, start, weights, values, watch.tokens, watch.first, watch.samples)
-        watch.observer(block)
-
-
-AttentionInterface.register(IMPLEMENTATION, _streamed_attention)
-# Without a mask function under the same name the library hands every layer the mask None, silently: padding would be
-# attended.
-AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-
-
-@contextmanager
-def _streaming(model: PreTrainedModel) -> Iterator[None]:
-    implementation, training = model.config._attn_implementation, model.training
-    try:
-        model.set_attn_implementation(IMPLEMENTATION)
-        if model.config._attn_implementation != IMPLEMENTATION:
-            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
-        model.eval()
-        yield
-    finally:
-        model.set_attn_implementation(implementation)
-        model.train(training)
 
 
 def check_batch(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -200,7 +154,7 @@ def watch_attention(
     attention_mask: Tensor | None = None,
     batch_size: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> set[int]:
+) -> None:
     """Run the model without its language-model head over all samples and show every attention layer's weights to
     `observer`.
 
@@ -216,9 +170,6 @@ def watch_attention(
         batch_size: samples in one forward pass.
         progress: called with (samples done, samples) after each batch.
 
-    Returns:
-        Indices of the layers that attended.
-
     Raises:
         ValueError: bad input (see `check_batch`), batch_size below 1, or the model does not use the attention
             interface.
@@ -228,29 +179,18 @@ def watch_attention(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     samples, device = len(input_ids), model.device
     seen: set[int] = set()
-    with _streaming(model):
+    with listening(model):
         for start in range(0, samples, batch_size):
             rows = slice(start, min(start + batch_size, samples))
             batch_tokens = tokens[rows].to(device)
-            first = batch_tokens.int().argmax(1)
-            padded = not bool(batch_tokens.all())
-            watch = _Watch(
-                observer=observer,
-                tokens=batch_tokens,
-                first=first,
-                samples=torch.arange(rows.start, rows.stop),
-                retained=lambda layer: retained_heads(model.config, layer),
-                padded=padded,
-                layers_seen=seen,
-            )
+            watch = _Watch(observer, model.config, batch_tokens, torch.arange(rows.start, rows.stop), seen)
             padding: dict[str, Tensor] = {}
-            if padded:
+            if watch.padded:
                 padding["attention_mask"] = batch_tokens.long()
                 padding["position_ids"] = (batch_tokens.long().cumsum(1) - 1).clamp(min=0)
-            model.base_model(input_ids[rows].to(device), use_cache=False, attention_watch=watch, **padding)
+            model.base_model(input_ids[rows].to(device), use_cache=False, attention_listener=watch, **padding)
             if progress is not None:
                 progress(rows.stop, samples)
     attending = [layer for layer in range(model.config.num_hidden_layers) if retained_heads(model.config, layer)]
     if attending and not seen:
         raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
-    return seen

@@ -7,7 +7,6 @@ meta device: real code, real cache objects, exact byte counts, no arithmetic.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -18,21 +17,6 @@ from recurformer.measure.peak import PeakMemory
 from recurformer.model.convert import convert
 
 MIXERS = ("attention", "mamba")  # layer 0 and layer 1 of the measured model
-
-
-def growth_exponent(lengths: Sequence[float], sizes: Sequence[float]) -> float:
-    """Fit sizes = a * lengths^p by least squares in logarithms and return p: 0 constant, 1 linear, 2 quadratic.
-
-    Raises:
-        ValueError: fewer than two different lengths, unequal numbers of values, or a value that is not positive.
-    """
-    if len(lengths) != len(sizes) or len(set(lengths)) < 2:
-        raise ValueError(
-            f"a growth exponent needs at least 2 different lengths and a size for each, got {list(lengths)}"
-        )
-    if min(*lengths, *sizes) <= 0:
-        raise ValueError("a growth exponent needs positive lengths and sizes")
-    return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
 
 
 def _two_mixers(hidden_size: int, heads: int, mamba: dict[str, int]) -> nn.Module:

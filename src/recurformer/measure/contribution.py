@@ -104,10 +104,10 @@ def sink_statistics(
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Mean contributions of the first token and of the other tokens.
+    """Mean contributions of the first token and of the other tokens, in units of the value vectors' norm.
 
     Attributes:
-        first: (samples, layers, heads) for each norm, float64; NaN where no head attends.
+        first: norm ("l1", "l2") -> (samples, layers, heads), float64; NaN where no head attends.
         other: likewise.
     """
 
@@ -116,30 +116,26 @@ class Contributions:
 
 
 class _ContributionSums:
-    """Attention that every key received, summed over the queries; multiplied by its value norm at the end of a
-    layer.
-    """
+    """The means over the queries t >= 1, added up block by block; NaN stays where no head attends."""
 
     def __init__(self, samples: int, layers: int, heads: int, tokens: int):
         nan = torch.full((samples, layers, heads), float("nan"), dtype=torch.float64)
         self.result = Contributions({p: nan.clone() for p in NORMS}, {p: nan.clone() for p in NORMS})
-        self.queries = torch.arange(tokens, 0, -1, dtype=torch.float64)  # how many queries see each key
-        self.received: Tensor | None = None
+        self.queries = tokens - 1
 
     def __call__(self, block: AttentionBlock) -> None:
-        if self.received is None:
-            shape = (*block.weights.shape[:2], len(self.queries))
-            self.received = torch.zeros(shape, dtype=torch.float64, device=block.weights.device)
-        self.received[..., : block.stop] += block.weights.sum(2, dtype=torch.float64)
-        if block.stop < len(self.queries):
-            return
         place = (block.samples[:, None], block.layer, block.heads.cpu()[None, :])
+        skipped = int(block.start == 0)  # query 0 sees nothing but the first token: there is no other to pair it with
+        weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
+        values = block.values[:, :, : block.stop].double()
+        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # how many each query sees
         for norm, order in NORMS.items():
-            norms = block.values.double().norm(p=order, dim=-1)  # (B, H, L)
-            contribution = (self.received * norms).cpu() / self.queries
-            self.result.first[norm][place] = contribution[..., 0]
-            self.result.other[norm][place] = contribution[..., 1:].mean(-1)
-        self.received = None
+            norms = values.norm(p=order, dim=-1)  # (B, H, keys)
+            first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
+            other = (weights[..., 1:] @ norms[..., 1:, None]).squeeze(-1) / others
+            for means, sums in ((self.result.first[norm], first), (self.result.other[norm], other)):
+                before = means[place] if block.start else 0.0
+                means[place] = before + sums.sum(-1).cpu() / self.queries
 
 
 def token_contributions(
@@ -148,8 +144,13 @@ def token_contributions(
     """Measure, per window and head, what the first and the other tokens contribute (section 4.4: 512 windows of 256
     tokens).
 
-    The contribution of token i is the mean of A[t, i] * ||v_i||_p over the queries t >= i, which are those that see
-    it; p is 1 or 2. `other` is its mean over the tokens i >= 1.
+    Every query t = 1 .. L-1 compares the first token with the mean of the others that it sees; p is 1 or 2:
+
+        first[t] = A[t, 0] * ||v_0||_p          other[t] = mean over 1 <= i <= t of A[t, i] * ||v_i||_p
+
+    `first` and `other` are their means over t. The pairing makes uniform attention neutral: with equal value norms it
+    gives first = other. (The mean over the queries that see a token would not: early queries share their attention
+    among few tokens, and the first token is seen by all of them.)
 
     Args:
         model: causal language model, see `watch_attention`.

@@ -21,6 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
+from recurformer.measure.parameters import count_parameters
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.convert import convert
 
@@ -171,10 +172,12 @@ def measure_memory(
         progress: called with (betas done, betas).
 
     Returns:
-        model, beta, protocol, l_m, weight_bytes, cache_bytes, activation_bytes, memory_bytes, source ("model").
+        model, beta, protocol, parameters (of the whole model at this beta, shared ones once), mamba_parameters (those
+        of the Mamba blocks among them; 0 at beta 0), l_m (tokens), weight_bytes, cache_bytes, activation_bytes,
+        memory_bytes, source ("model").
 
     Raises:
-        ValueError: beta outside [0, 1] or an unknown protocol.
+        ValueError: beta outside [0, 1], an unknown protocol, or a parameter of no kind that `count_parameters` knows.
     """
     base = meta_twin(model)
     config = base.config
@@ -183,6 +186,7 @@ def measure_memory(
     rows = []
     for done, beta in enumerate(betas, start=1):
         converted = convert(base, rank_heads(ranking, config.num_key_value_heads, beta), **(mamba or {}))
+        counts = count_parameters(converted).set_index("kind").parameters
         for protocol in protocols:
             result = longest_input(converted, memory_bytes, protocol, chunk)
             rows.append(
@@ -190,6 +194,8 @@ def measure_memory(
                     "model": name,
                     "beta": beta,
                     "protocol": protocol,
+                    "parameters": int(counts.sum()),
+                    "mamba_parameters": int(counts["mamba"]),
                     **result,
                     "memory_bytes": memory_bytes,
                     "source": "model",

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from recurformer.tasks.draw import draw_distinct
+from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.tokenizer import BOS, EOS, HASH_SPECIALS, QUERY, SEPARATOR, hash_word
-
-IGNORED = -100  # label of the positions that the loss leaves out
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ import torch
 
 from recurformer.tasks.draw import draw_distinct, draw_weighted
 from recurformer.tasks.interval import bounded_mean
-
-IGNORED = -100
+from recurformer.tasks.labels import IGNORED
 
 
 class Slice(NamedTuple):
@@ -118,11 +117,12 @@ def check_sizes(vocabulary: int, length: int, pairs: int) -> None:
 
 
 def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right answers and queries of each sample.
+    """Right answers and queries of each sample. Nothing is shifted: predictions[:, i] is compared with labels[:, i].
 
     Args:
-        predictions: predicted token ids (batch, length), or logits (batch, length, vocabulary).
-        labels: (batch, length) as made by `sample_batch`.
+        predictions: predicted token ids (batch, length), or logits (batch, length, vocabulary), at each position.
+        labels: (batch, length) as made by `sample_batch`: what the position itself is to predict, -100 where nothing is
+            asked. Labels that were moved one position on for a library are to be moved back first.
 
     Returns:
         correct (batch,) and queries (batch,), int64.
