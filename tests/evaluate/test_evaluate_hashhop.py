@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from recurformer.evaluate.hashhop import hashhop_dataset, hashhop_rows
+from recurformer.evaluate.hashhop import hashhop_rows
 from recurformer.tasks.hashhop import HashHopTask
-from recurformer.train.data import IGNORED
+from recurformer.tasks.labels import IGNORED
+from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train
 
 

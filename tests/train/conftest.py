@@ -5,7 +5,8 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recurformer.train.data import IGNORED, item_generator
+from recurformer.tasks.labels import IGNORED
+from recurformer.train.data import item_generator
 
 
 class Successors(Dataset):

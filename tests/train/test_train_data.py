@@ -4,16 +4,11 @@ import torch
 
 from recurformer.tasks.hashhop import HashHopTask
 from recurformer.tasks.hashhop_tokens import HashHopTokens
+from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.tokenizer import byte_tokenizer
-from recurformer.train.data import (
-    IGNORED,
-    HashHopTextDataset,
-    HashHopTokenDataset,
-    MQARDataset,
-    WindowDataset,
-    pad_batch,
-    unshift,
-)
+from recurformer.train.data import WindowDataset, pad_batch
+from recurformer.train.hashhop_data import HashHopTextDataset, HashHopTokenDataset
+from recurformer.train.mqar_data import MQARDataset, unshift
 
 
 def token_dataset(seed=0, **where):
@@ -49,7 +44,7 @@ def test_an_item_depends_on_the_seed_and_its_number_alone(make):
 def test_streams_do_not_meet(make):
     train = {tuple(make(0)[index]["input_ids"].tolist()) for index in range(100)}
     assert len(train) == 100
-    for seed, stream in [(0, "test"), (1, "train"), (1, "test")]:
+    for seed, stream in [(0, "test"), (0, "validation"), (1, "train"), (1, "test")]:
         assert train.isdisjoint(tuple(make(seed, stream=stream)[index]["input_ids"].tolist()) for index in range(100))
 
 

@@ -23,8 +23,12 @@ def _require_checkpoint(folder: str | Path) -> None:
         raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
 
 
-def open_model(folder: str | Path) -> "PreTrainedModel":
-    """A causal language model on the accelerator, converted or not, for evaluation.
+def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
+    """A causal language model on the accelerator, converted or not, in evaluation mode.
+
+    Args:
+        folder: of the checkpoint.
+        dtype: "auto" as it was saved; "float32" for training, whose small steps bfloat16 weights would swallow.
 
     Raises:
         ValueError: the checkpoint is missing or damaged.
@@ -38,7 +42,7 @@ def open_model(folder: str | Path) -> "PreTrainedModel":
     _require_checkpoint(folder)
     disable_progress_bar()  # its control characters make logs unreadable
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
         return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         reason = str(error).splitlines()[0]

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.maps import progress
 from recurformer.files import atomic_path
 from recurformer.study import HashHopEvaluation, HashHopTask
 
@@ -30,6 +31,8 @@ def run(args: Namespace) -> None:
         variants=settings.variants,
         samples=settings.samples,
         seed=args.seed,
+        batch_size=settings.batch_size,
+        progress=progress("sample"),
     )
     with atomic_path(args.hashhop) as path:
         rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
 from recurformer.files import atomic_path
-from recurformer.study import Tasks
+from recurformer.study import HashHopTask, Tasks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -16,17 +16,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     add_block(parser, Tasks)
+    add_block(parser, HashHopTask, "hashhop-")
 
 
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
     from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
+    from recurformer.tasks.hashhop import HashHopTask as HashHopText
 
     settings = read_block(args, Tasks)
+    sizes = read_block(args, HashHopTask, "hashhop-")
     local = LocalSettings(
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
         seed=args.seed,
+        hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window=settings.tokens,

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import pandas as pd
 
+from recurformer.render.reading import read_frame
+
 Rendered = TypeVar("Rendered")
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 
 
 def call_renderer(name: str, renderers: Mapping[str, Callable[..., Rendered]], files: Iterable[str | Path]) -> Rendered:
@@ -34,10 +35,5 @@ def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
     """
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in map(Path, files):
-        if file.suffix not in READERS:
-            raise ValueError(f"{file}: a measurement file ends in {' or '.join(READERS)}")
-        try:
-            frames.setdefault(file.stem, []).append(READERS[file.suffix](file))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{file}: unreadable ({str(error).splitlines()[0]})") from None
+        frames.setdefault(file.stem, []).append(read_frame(file))
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}

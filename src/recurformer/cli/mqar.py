@@ -38,4 +38,5 @@ def run(args: Namespace) -> None:
     with atomic_path(args.mqar) as path:
         rows.to_csv(path, index=False)
     shutil.rmtree(checkpoints.parent)
-    print(rows.assign(accuracy=rows.correct / rows.queries)[["length", "pairs", "accuracy"]].to_string(index=False))
+    shown = rows.assign(accuracy=rows.correct / rows.queries)[["split", "length", "pairs", "accuracy"]]
+    print(shown.to_string(index=False))

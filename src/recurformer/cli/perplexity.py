@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.maps import progress
 from recurformer.files import atomic_path
 from recurformer.study import Perplexity
 
@@ -32,7 +33,15 @@ def run(args: Namespace) -> None:
     frames = []
     for stage in STAGES:
         model = open_model(getattr(args, stage))
-        rows = perplexity_rows(model, tokenizer, articles, tokens=settings.tokens, windows=settings.windows)
+        rows = perplexity_rows(
+            model,
+            tokenizer,
+            articles,
+            tokens=settings.tokens,
+            windows=settings.windows,
+            bos=settings.bos,
+            progress=progress(f"{stage}: window"),
+        )
         print(f"{stage}: perplexity {perplexity(rows):.3f} over {rows.tokens.sum():,} tokens")
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=stage))
     with atomic_path(args.perplexity) as path:

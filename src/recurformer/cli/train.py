@@ -24,4 +24,5 @@ def run(args: Namespace) -> None:
     tokenizer = open_tokenizer(args.checkpoint)
     texts = open_texts(args.articles, split="train").text.tolist()
     input_ids = windows(texts, tokenizer, tokens=args.tokens, seed=args.seed)
-    train_and_keep(args, open_model(args.checkpoint), tokenizer, WindowDataset(input_ids, seed=args.seed), settings)
+    model = open_model(args.checkpoint, dtype="float32")
+    train_and_keep(args, model, tokenizer, WindowDataset(input_ids, seed=args.seed), settings)

@@ -16,10 +16,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.evaluate.hashhop import hashhop_dataset
+    from recurformer.train.hashhop_data import hashhop_dataset
 
     settings = read_block(args, Training)
     task = read_block(args, HashHopTask, "task-")
     tokenizer = open_tokenizer(args.checkpoint)
     dataset = hashhop_dataset(task, tokenizer, size=settings.steps * settings.batch_size, seed=args.seed)
-    train_and_keep(args, open_model(args.checkpoint), tokenizer, dataset, settings)
+    train_and_keep(args, open_model(args.checkpoint, dtype="float32"), tokenizer, dataset, settings)

@@ -5,64 +5,15 @@ error, is not the metric.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pandas as pd
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.study import HashHopTask as HashHopSettings
-from recurformer.tasks.hashhop import HashHopTask
-from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.train.data import IGNORED, HashHopTextDataset, HashHopTokenDataset, pad_batch
-
-HashHopDataset = HashHopTokenDataset | HashHopTextDataset
-Form = Callable[..., HashHopDataset]
-
-
-def _tokens(task: HashHopSettings, tokenizer: Any, shares: dict[str, float], **where: Any) -> HashHopTokenDataset:
-    sizes: dict[str, Any] = {
-        "vocabulary": task.vocabulary,
-        "chains": task.chains,
-        "hops": task.hops,
-        "pairs": task.pairs,
-    }
-    return HashHopTokenDataset({HashHopTokens(variant=name, **sizes): share for name, share in shares.items()}, **where)
-
-
-def _text(task: HashHopSettings, tokenizer: Any, shares: dict[str, float], **where: Any) -> HashHopTextDataset:
-    sizes: dict[str, Any] = {"hash_length": task.hash_length, "hops": task.hops, "characters": task.characters}
-    layouts = {HashHopTask(variant=name, **sizes): share for name, share in shares.items()}
-    return HashHopTextDataset(layouts, tokenizer, **where)
-
-
-FORMS: dict[str, Form] = {"tokens": _tokens, "text": _text}
-
-
-def hashhop_dataset(
-    task: HashHopSettings,
-    tokenizer: PreTrainedTokenizerBase | None,
-    *,
-    size: int | None = None,
-    seed: int = 0,
-    variant: str | None = None,
-    stream: str = "train",
-) -> HashHopDataset:
-    """Samples of a task for training, profiling or testing.
-
-    Args:
-        task: the sizes.
-        tokenizer: of the model; not used by the form "tokens".
-        size: what `len` of the dataset reports.
-        seed: of all samples.
-        variant: "official" or "paper"; None: both, "paper" with the share that the task says.
-        stream: "train" or "test".
-    """
-    if task.form not in FORMS:
-        raise ValueError(f"form: {task.form!r} is unknown; there are {', '.join(FORMS)}")
-    mixed = {"official": 1 - task.paper_share, "paper": task.paper_share}
-    shares = {name: share for name, share in mixed.items() if share} if variant is None else {variant: 1.0}
-    return FORMS[task.form](task, tokenizer, shares, seed=seed, stream=stream, size=size)
+from recurformer.tasks.labels import IGNORED
+from recurformer.train.data import pad_batch
+from recurformer.train.hashhop_data import HashHopDataset, hashhop_dataset
 
 
 def hashhop_rows(
@@ -74,6 +25,7 @@ def hashhop_rows(
     samples: int = 256,
     seed: int = 0,
     batch_size: int = 32,
+    progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Generate and score the answers to test samples of every variant.
 
@@ -85,6 +37,7 @@ def hashhop_rows(
         samples: of each variant.
         seed: of the samples; they differ from the training samples of the same seed.
         batch_size: answers generated together; changes the speed, not the result.
+        progress: called with (samples done, samples of all variants).
 
     Returns:
         One row a sample: variant, sample, correct (leading hashes), hops.
@@ -96,6 +49,8 @@ def hashhop_rows(
             indices = range(start, min(start + batch_size, samples))
             for index, answer in zip(indices, _answers(model, dataset, indices), strict=True):
                 rows.append((variant, index, dataset.correct(index, answer), task.hops))
+            if progress is not None:
+                progress(len(rows), samples * len(variants))
     return pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops"])
 
 

@@ -12,10 +12,12 @@ from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
 from recurformer.study import MqarTask
-from recurformer.train.data import IGNORED, MQARBatches, MQARDataset
+from recurformer.tasks.mqar import count_correct
+from recurformer.train.mqar_data import MQARBatches, MQARDataset
 from recurformer.train.trainer import train
 
 PROFILED_SAMPLES = 64
+COLUMNS = ["beta", "learning_rate", "seed", "split", "length", "pairs", "trained_length", "correct", "queries"]
 
 
 def run_mqar(
@@ -43,7 +45,8 @@ def run_mqar(
         device: where to train.
 
     Returns:
-        One row a tested slice: beta, learning_rate, seed, length, pairs, trained_length (whether the training had
+        One row a slice: beta, learning_rate, seed, split ("test": the tested slices; "validation": other samples of the
+        trained slices, for the choice of a learning rate), length, pairs, trained_length (whether the training had
         samples of this length), correct, queries.
     """
     model = make_mqar_model(beta, seed, settings, mamba or {})
@@ -52,10 +55,12 @@ def run_mqar(
     curriculum = round(settings.curriculum_share * recipe["steps"])
     dataset = MQARBatches(settings.train, settings.vocabulary, recipe["batch_size"], seed, curriculum)
     train(model, dataset, output_dir=output_dir, seed=seed, **recipe | {"batch_size": 1})  # an item is a batch
-    rows = mqar_rows(model, settings.test, vocabulary=settings.vocabulary, samples=settings.test_samples, seed=seed)
-    trained = {length for length, _ in settings.train}
-    rows.insert(2, "trained_length", rows.length.isin(trained))
-    return pd.DataFrame({"beta": beta, "learning_rate": learning_rate, "seed": seed}, index=rows.index).join(rows)
+    sizes = {"vocabulary": settings.vocabulary, "samples": settings.test_samples, "seed": seed}
+    slices = {"validation": settings.train, "test": settings.test}
+    splits = [mqar_rows(model, found, split=split, **sizes).assign(split=split) for split, found in slices.items()]
+    rows = pd.concat(splits, ignore_index=True).assign(beta=beta, learning_rate=learning_rate, seed=seed)
+    rows["trained_length"] = rows.length.isin({length for length, _ in settings.train})
+    return rows[COLUMNS]
 
 
 def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[str, int]) -> PreTrainedModel:
@@ -90,6 +95,7 @@ def mqar_rows(
     vocabulary: int,
     samples: int,
     seed: int,
+    split: str = "test",
     tokens_per_batch: int = 8192,
 ) -> pd.DataFrame:
     """Right answers of a model in each slice.
@@ -99,7 +105,8 @@ def mqar_rows(
         slices: (length, pairs) of each.
         vocabulary: number of tokens.
         samples: of each slice.
-        seed: of the samples; they differ from the training samples of the same seed.
+        seed: of the samples.
+        split: "test" or "validation"; neither shares a sample with the other or with the training of the same seed.
         tokens_per_batch: bounds the memory of a forward pass.
 
     Returns:
@@ -108,15 +115,14 @@ def mqar_rows(
     model.eval()
     rows = []
     for length, pairs in slices:
-        dataset = MQARDataset([(length, pairs)], vocabulary, samples, seed, stream="test")
+        dataset = MQARDataset([(length, pairs)], vocabulary, samples, seed, stream=split)
         batch_size = max(1, tokens_per_batch // length)
         correct = queries = 0
         for start in range(0, samples, batch_size):
             items = [dataset[index] for index in range(start, min(start + batch_size, samples))]
             batch = {key: value.to(model.device) for key, value in dataset.collate(items).items()}
-            answers = model(input_ids=batch["input_ids"], use_cache=False).logits[:, :-1].argmax(-1)  # (B, L - 1)
-            asked = batch["labels"][:, 1:] != IGNORED
-            correct += int(((answers == batch["labels"][:, 1:]) & asked).sum())
-            queries += int(asked.sum())
+            logits = model(input_ids=batch["input_ids"], use_cache=False).logits  # (B, L, V)
+            right, asked = count_correct(logits[:, :-1], batch["labels"][:, 1:])
+            correct, queries = correct + int(right.sum()), queries + int(asked.sum())
         rows.append((length, pairs, correct, queries))
     return pd.DataFrame(rows, columns=["length", "pairs", "correct", "queries"])

@@ -6,13 +6,14 @@ before each window, is never predicted itself, and every token of the article is
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.corpora.windows import text_prefix
 from recurformer.train.data import pad_batch
 
 
@@ -25,6 +26,7 @@ def perplexity_rows(
     windows: int | None = None,
     bos: bool | None = None,
     batch_size: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Negative log-likelihood of each article.
 
@@ -37,6 +39,7 @@ def perplexity_rows(
         bos: whether a beginning-of-sequence token stands before each window; None: as the tokenizer itself begins a
             text.
         batch_size: windows in one forward pass; changes the memory, not the result.
+        progress: called with (windows done, windows).
 
     Returns:
         One row an article, in their order: split (if given), article, tokens (those predicted) and their
@@ -62,6 +65,8 @@ def perplexity_rows(
         for (number, window), nll in zip(batch, _batch_nll(model, [window for _, window in batch]), strict=True):
             counts[number] += len(window) - 1
             sums[number] += nll
+        if progress is not None:
+            progress(start + len(batch), len(pieces))
     rows = pd.DataFrame({"article": articles.title.to_numpy(), "tokens": counts, "negative_log_likelihood": sums})
     if "split" in articles:
         rows.insert(0, "split", articles.split.to_numpy())
@@ -73,15 +78,9 @@ def perplexity(rows: pd.DataFrame) -> float:
     return math.exp(rows.negative_log_likelihood.sum() / rows.tokens.sum())
 
 
-def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer begins a text with a beginning-of-sequence token unasked, as Llama's does."""
-    ids = tokenizer("a").input_ids
-    return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
-
-
 def _prefix(tokenizer: PreTrainedTokenizerBase, bos: bool | None) -> list[int]:
     if bos is None:
-        bos = begins_with_bos(tokenizer)
+        return text_prefix(tokenizer)
     if bos and tokenizer.bos_token_id is None:
         raise ValueError("bos: the tokenizer has no beginning-of-sequence token; set bos to false")
     return [tokenizer.bos_token_id] if bos else []
