@@ -38,6 +38,13 @@ def hashhop_frame(rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "beta", "seed", "variant", "sample", "correct", "hops"])
 
 
+def baseline_frame() -> pd.DataFrame:
+    """Before conversion both models reproduce all hashes but one."""
+    hashhop = hashhop_frame(np.random.default_rng(0))
+    frame = hashhop[hashhop["beta"] == 0].assign(correct=8)
+    return frame.assign(correct=frame["correct"].where(frame["sample"] > 0, 7))
+
+
 def memory_frame() -> pd.DataFrame:
     rows = [
         (model, beta, protocol, int(70_000 * (1 + beta) * scale), 80 * 2**30, "model")
@@ -140,19 +147,20 @@ def metrics_frame(rng: np.random.Generator) -> pd.DataFrame:
 
 
 def mqar_frame(rng: np.random.Generator) -> pd.DataFrame:
+    slices = [("validation", 64, 16), ("validation", 128, 32)]
+    slices += [("test", length, length // 4) for length in (64, 128, 256, 512)]
     rows = []
     for beta in BETAS:
         for rate in (1e-3, 3e-3, 1e-2):
             for seed in (0, 1, 2):
-                for length, pairs in ((64, 16), (128, 32), (256, 64), (512, 128)):
+                for split, length, pairs in slices:
                     trained = length <= 128
                     level = (1.0 if beta < 1 else 0.35) * (1 if trained else 128 / length) * (1 if rate < 5e-3 else 0.5)
                     queries = 64 * pairs
-                    rate_correct = float(np.clip(level + rng.normal(0, 0.03), 0.01, 1))
-                    rows.append(
-                        (beta, rate, seed, length, pairs, trained, rng.binomial(queries, rate_correct), queries)
-                    )
-    columns = ["beta", "learning_rate", "seed", "length", "pairs", "trained_length", "correct", "queries"]
+                    share = float(np.clip(level + rng.normal(0, 0.03 if beta else 0), 0.01, 1))
+                    correct = rng.binomial(queries, share)
+                    rows.append((beta, rate, seed, split, length, pairs, trained, correct, queries))
+    columns = ["beta", "learning_rate", "seed", "split", "length", "pairs", "trained_length", "correct", "queries"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -202,6 +210,7 @@ def measurements() -> dict[str, pd.DataFrame]:
         ),
         "memory": memory_frame(),
         "hashhop": hashhop_frame(rng),
+        "baseline": baseline_frame(),
         "perplexity": perplexity_frame(rng),
         "contribution": contribution_frame(),
         "complexity": complexity_frame(),

@@ -1,4 +1,5 @@
 import inspect
+from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree
 
@@ -183,6 +184,11 @@ def test_figure1_shades_by_the_measured_weights(figures, measurements):
     assert "head 4" in note
 
 
+def test_figure1_says_which_weights_are_mambas(figures):
+    note = figures["figure1"].get_supxlabel().replace("\n", " ")
+    assert "selective scan on its inputs after the convolution, before the skip connection $D$" in note
+
+
 def test_figure1_of_a_short_row(measurements):
     rows = measurements["influence"]
     short = rows[rows["key"] < 3].assign(query=2)
@@ -198,6 +204,13 @@ def test_figure2_names_its_head_and_masks_the_future(figures):
     assert not np.ma.getmaskarray(image)[np.tril_indices(32)].any()
 
 
+def test_figure2_names_the_rule_that_chose_its_head(figures):
+    rule = "the head whose queries give the first token the most attention on average"
+    assert rule in figures["figure2"].get_supxlabel().replace("\n", " ")
+    caption = Path(__file__).parents[2] / "workflow" / "report" / "figure2.rst"
+    assert rule in caption.read_text()
+
+
 def test_figure3_draws_each_run_faint_and_each_mean_thick(figures, crowded):
     axes = figures["figure3"].axes[0]
     assert [text.get_text() for text in figures["figure3"].legends[0].get_texts()] == [
@@ -210,19 +223,108 @@ def test_figure3_draws_each_run_faint_and_each_mean_thick(figures, crowded):
     assert [axes.get_title() for axes in crowded["figure3"].axes] == ["Llama2-7B", "SmolLM2-135M", "HashHop-Llama"]
 
 
-def test_figure4_chooses_the_rate_without_the_untrained_lengths():
+def mqar_runs(*runs: tuple[float, float, str, int, int]) -> pd.DataFrame:
+    """Rows of (beta, learning rate, split, length, correct of 1,000), one seed, 8 pairs; 64 and 128 are trained."""
     rows = [
-        (0.5, rate, 0, length, 8, length == 64, correct, 100)
-        for rate, on_trained, on_untrained in ((1e-3, 90, 10), (1e-2, 80, 99))
-        for length, correct in ((64, on_trained), (512, on_untrained))
+        (beta, rate, 0, split, length, 8, length <= 128, correct, 1000) for beta, rate, split, length, correct in runs
     ]
-    mqar = pd.DataFrame(rows, columns=COLUMNS["mqar"])
-    assert best_learning_rates(mqar) == {0.5: 1e-3}
+    return pd.DataFrame(rows, columns=COLUMNS["mqar"])
+
+
+def best_line(axes: mpl.axes.Axes) -> list[float]:
+    """Accuracy over beta at the best learning rates."""
+    return axes.containers[0].lines[0].get_ydata().tolist()
+
+
+LEARNED = ((0.0, 1e-3, "validation", 64, 1000), (0.0, 1e-3, "test", 64, 1000), (0.0, 1e-3, "test", 512, 1000))
+
+
+def test_figure4_chooses_the_rate_on_validation_samples_alone():
+    runs = [
+        (0.5, rate, split, length, correct)
+        for rate, on_validation, on_test in ((1e-3, 900, 100), (1e-2, 800, 990))
+        for split, length, correct in (
+            ("validation", 64, on_validation), ("test", 64, on_test), ("test", 512, on_test - 50),
+        )
+    ]  # fmt: skip
+    mqar = mqar_runs(*LEARNED, *runs)
+    assert best_learning_rates(mqar) == {0.0: 1e-3, 0.5: 1e-3}
+    assert [best_line(axes) for axes in FIGURES["figure4"](mqar=mqar).axes] == [[1.0, 0.1], [1.0, 0.05]]
+    swapped = mqar.assign(split=mqar["split"].map({"validation": "test", "test": "validation"}))
+    assert best_learning_rates(swapped)[0.5] == 1e-2, "the other samples would have chosen otherwise"
+
+
+def test_figure4_shows_the_test_split_alone():
+    mqar = mqar_runs(*LEARNED, (0.5, 1e-3, "validation", 128, 990), (0.5, 1e-3, "test", 64, 700))
     panels = FIGURES["figure4"](mqar=mqar).axes
-    shown = [axes.containers[0].lines[0].get_ydata().tolist() for axes in panels]
-    assert shown == [[0.9], [0.1]]
-    with pytest.raises(ValueError, match="no row with trained_length = True"):
-        best_learning_rates(mqar.assign(trained_length=False))
+    assert [axes.get_title().splitlines()[0] for axes in panels] == ["(a) 64 tokens", "(b) 512 tokens"]
+    assert best_line(panels[0]) == [1.0, 0.7]
+    faint = {line.get_label(): line for line in panels[0].lines}["every learning rate and seed"]
+    assert faint.get_ydata().tolist() == [1.0, 0.7]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_figure4_needs_both_splits(measurements, split):
+    mqar = measurements["mqar"]
+    with pytest.raises(ValueError, match=f"no row with split = {split}"):
+        draw("figure4", measurements, mqar=mqar[mqar["split"] != split])
+    if split == "validation":
+        with pytest.raises(ValueError, match="no row with split = validation"):
+            best_learning_rates(mqar[mqar["split"] == "test"])
+
+
+def figure4_of_baseline(*accuracies: tuple[str, int, int]) -> Figure:
+    """Figure 4 of a perfect beta 0.5 and of beta 0 with the given (split, length, correct of 1,000)."""
+    places = (("validation", 64), ("test", 64), ("test", 128), ("test", 512))
+    perfect = [(0.5, 1e-3, split, length, 1000) for split, length in places]
+    return FIGURES["figure4"](mqar=mqar_runs(*perfect, *((0.0, 1e-3, *accuracy) for accuracy in accuracies)))
+
+
+def middle_texts(figure: Figure) -> list[list[str]]:
+    return [[text.get_text() for text in axes.texts] for axes in figure.axes]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "reason"),
+    [
+        (
+            [("validation", 64, 1000), ("test", 64, 1000), ("test", 128, 412), ("test", 512, 1000)],
+            "the lowest accuracy on a trained length is 0.412 (128 tokens), a comparison needs 0.99 on each.",
+        ),
+        (
+            [("validation", 64, 1000), ("test", 64, 989), ("test", 128, 1000), ("test", 512, 1000)],
+            "the lowest accuracy on a trained length is 0.989 (64 tokens), a comparison needs 0.99 on each.",
+        ),
+        ([], "the accuracy at β = 0 on trained lengths is not known; a comparison needs 0.99 on each."),
+        ([("validation", 64, 1000), ("test", 512, 1000)], "on trained lengths is not known"),
+    ],
+)
+def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned(accuracies, reason):
+    figure = figure4_of_baseline(*accuracies)
+    assert middle_texts(figure) == [["not-run"]] * 3
+    for axes in figure.axes:
+        assert [line.get_label() for line in axes.lines] == ["every learning rate and seed"]
+        assert not axes.containers
+    assert reason in figure.get_supxlabel().replace("\n", " ")
+    assert_nothing_cut_off(figure)
+    assert_labels_apart(figure)
+
+
+def test_figure4_shows_its_lines_when_the_baseline_has_learned_the_trained_lengths():
+    figure = figure4_of_baseline(("validation", 64, 1000), ("test", 64, 990), ("test", 128, 990), ("test", 512, 10))
+    assert middle_texts(figure) == [[]] * 3
+    assert [best_line(axes) for axes in figure.axes] == [[0.99, 1.0], [0.99, 1.0], [0.01, 1.0]]
+    assert "ot-run" not in figure.get_supxlabel()
+
+
+def test_figure4_judges_the_baseline_by_its_mean_over_the_seeds():
+    two_seeds = [
+        mqar_runs(*LEARNED[:1], (0.0, 1e-3, "test", 64, correct)).assign(seed=seed)
+        for seed, correct in enumerate((1000, 980))
+    ]
+    assert middle_texts(FIGURES["figure4"](mqar=pd.concat(two_seeds))) == [[]]
+    two_seeds[1].loc[two_seeds[1]["split"] == "test", "correct"] = 960
+    assert middle_texts(FIGURES["figure4"](mqar=pd.concat(two_seeds))) == [["not-run"]]
 
 
 def test_figure4_shows_chance_every_rate_and_the_seeds(figures):
@@ -234,7 +336,10 @@ def test_figure4_shows_chance_every_rate_and_the_seeds(figures):
         lines = {line.get_label(): line for line in axes.lines}
         assert lines["chance: any value shown"].get_ydata()[0] == pytest.approx(1 / pairs)
         assert len(lines["every learning rate and seed"].get_xdata()) == 6 * 3 * 3
-    assert "trained lengths only" in figures["figure4"].get_supxlabel()
+        assert lines["original (β = 0), best rate"].get_xdata().tolist() == [0.0]
+    note = figures["figure4"].get_supxlabel().replace("\n", " ")
+    assert "mean accuracy on validation samples of the trained lengths" in note
+    assert "mean of 3 seeds" in note
 
 
 def test_figure5_leaves_the_first_token_out_of_view(figures, measurements):

@@ -163,11 +163,101 @@ def test_variants_of_hashhop_stay_apart(measurements, tables):
     assert line["h_gq_low"] < line["h_gq_ours"] < line["h_gq_high"]
 
 
+def named(measurements: dict[str, pd.DataFrame], kind: str, model: str) -> pd.DataFrame:
+    """The measurements of hashhop-llama under another name."""
+    return measurements[kind].replace({"model": {"hashhop-llama": model}})
+
+
 def test_measured_backbones_fill_their_own_cells(measurements):
-    hashhop = measurements["hashhop"].replace({"model": {"hashhop-llama": "llama2-7b"}})
-    line = pick(build("table2", measurements, hashhop=hashhop).frame, model="llama2-7b", beta=0.9)
+    frames = {kind: named(measurements, kind, "llama2-7b") for kind in ("hashhop", "baseline")}
+    line = pick(build("table2", measurements, **frames).frame, model="llama2-7b", beta=0.9)
     assert line["h_gq_status"] == "measured"
     assert line["h_gq_difference"] == pytest.approx(line["h_gq_ours"] - 0.839)
+
+
+def baseline_at(measurements: dict[str, pd.DataFrame], model: str, share: float, layout: str) -> pd.DataFrame:
+    """A baseline of one sample of 100 hops for each model and layout, all right but a share of one."""
+    frame = measurements["baseline"].query("sample == 0").assign(hops=100, correct=100)
+    chosen = (frame["model"] == model) & (frame["variant"] == layout)
+    return frame.assign(correct=frame["correct"].where(~chosen, round(100 * share)))
+
+
+@pytest.mark.parametrize("name", ["table2", "table4"])
+def test_h_gq_of_a_model_that_has_not_learned_the_task_is_not_run(measurements, name):
+    table = build(name, measurements, baseline=baseline_at(measurements, "hashhop-qwen2", 0.41, "official"))
+    shown = table.display.set_index(("", "Model"))["h_gq"]
+    assert set(shown.loc["HashHop-Qwen2", ["ours", "appendix layout"]].to_numpy().ravel()) == {"not-run"}
+    assert "not-run" not in set(shown.loc["HashHop-Llama", ["ours", "appendix layout"]].to_numpy().ravel())
+    assert (
+        "h_gq of HashHop-Qwen2: not-run: the unconverted model reaches only 0.410 of the 0.95 that a comparison "
+        "needs."
+    ) in table.notes
+    assert "Without conversion h_gq is 1.000 (HashHop-Llama); a comparison needs 0.95." in table.notes
+    lacking = [note for note in table.notes if "no HashHop run in this study" in note]
+    assert [note.partition(":")[0] for note in lacking] == ["h_gq of Qwen2-0.5B, Llama2-7B, Qwen2-7B"]
+
+
+def test_withheld_h_gq_leaves_no_number_in_the_csv_files(measurements):
+    baseline = baseline_at(measurements, "hashhop-qwen2", 0.41, "official")
+    long = build("table4", measurements, baseline=baseline).frame
+    withheld = long[(long["model"] == "hashhop-qwen2") & (long["quantity"] == "h_gq")]
+    assert len(withheld) == 6 * 2, "every beta in both layouts"
+    assert set(withheld["status"]) == {"not-run"}
+    assert withheld[["ours", "low", "high", "samples"]].isna().all(axis=None)
+    others = long[(long["model"] == "hashhop-llama") & (long["quantity"] == "h_gq")]
+    assert set(others["status"]) == {"measured"}
+    wide = build("table2", measurements, baseline=baseline).frame.set_index("model").loc["hashhop-qwen2"]
+    assert set(wide["h_gq_status"]) == {"not-run"}
+    assert wide[["h_gq_ours", "h_gq_ours_paper", "h_gq_samples"]].isna().all(axis=None)
+
+
+def test_a_weak_backbone_of_the_papers_is_not_said_to_lack_a_run(measurements):
+    frames = {kind: named(measurements, kind, "llama2-7b") for kind in ("hashhop", "baseline")}
+    weak = build(
+        "table2",
+        measurements,
+        **frames | {"baseline": baseline_at(measurements | frames, "llama2-7b", 0.2, "official")},
+    )
+    learned = build("table2", measurements, **frames)
+    for table, status in ((weak, "not-run"), (learned, "measured")):
+        line = pick(table.frame, model="llama2-7b", method="RecurFormer")
+        assert (line["h_gq_status"], line["h_gq_paper"]) == (status, 0.839)
+        assert (line["l_m_status"], line["cs_10k_status"]) == ("model", "counted"), "only h_gq is withheld"
+        (lacking,) = [note for note in table.notes if "no HashHop run in this study" in note]
+        assert "Llama2-7B" not in lacking
+
+
+@pytest.mark.parametrize(
+    ("share", "layout", "status"),
+    [
+        (0.95, "official", "measured"),
+        (0.94, "official", "not-run"),
+        (0.94, "paper", "measured"),  # the layout that stands aside does not decide
+    ],
+)
+def test_the_compared_layout_decides_at_the_bound(measurements, share, layout, status):
+    baseline = baseline_at(measurements, "hashhop-llama", share, layout)
+    frame = build("table4", measurements, baseline=baseline).frame
+    rows = frame[(frame["model"] == "hashhop-llama") & (frame["quantity"] == "h_gq")]
+    assert set(rows["status"]) == {status}
+
+
+def test_a_model_with_one_layout_is_judged_by_that(measurements):
+    hashhop = measurements["hashhop"][measurements["hashhop"]["variant"] == "paper"]
+    baseline = baseline_at(measurements, "hashhop-llama", 0.5, "paper")
+    frame = build("table4", measurements, hashhop=hashhop, baseline=baseline).frame
+    status = frame[frame["quantity"] == "h_gq"].groupby("model")["status"].unique()
+    assert status["hashhop-llama"].tolist() == ["not-run"]
+    assert status["hashhop-qwen2"].tolist() == ["measured"]
+
+
+@pytest.mark.parametrize("column", ["model", "variant"])
+def test_h_gq_without_its_baseline_is_refused(measurements, column):
+    lost = {"model": "hashhop-qwen2", "variant": "official"}[column]
+    baseline = measurements["baseline"][measurements["baseline"][column] != lost]
+    model = {"model": "hashhop-qwen2", "variant": "hashhop-llama"}[column]
+    with pytest.raises(ValueError, match=f"baseline measurements have no row of {model} in the layout official"):
+        build("table2", measurements, baseline=baseline)
 
 
 def test_a_measured_length_replaces_a_modelled_one(measurements):
@@ -253,6 +343,43 @@ def test_table5_has_both_intervals_and_the_papers(tables, measurements):
         build("table5", measurements, contribution=as_backbone).frame, model="qwen2-7b", norm="l2", tokens="other"
     )
     assert filled["difference"] == pytest.approx(filled["ours"] - 0.0181)
+
+
+def contribution_of(measurements: dict[str, pd.DataFrame], model: str, first: dict[str, float]) -> pd.DataFrame:
+    """The contributions under another name, with other means of the first token; the others' are 0.07 and 0.014."""
+    frame = measurements["contribution"].assign(model=model)
+    means = frame["norm"].map(first).where(frame["tokens"] == "first", frame["mean"])
+    return frame.assign(mean=means)
+
+
+@pytest.mark.parametrize(
+    ("first", "statement"),
+    [
+        ({"l1": 0.03, "l2": 0.006}, "less under both norms"),
+        ({"l1": 0.09, "l2": 0.018}, "more under both norms"),
+        ({"l1": 0.09, "l2": 0.006}, "more under L1, less under L2"),
+    ],
+)
+def test_table5_says_whether_the_first_token_contributes_more(measurements, first, statement):
+    notes = build("table5", measurements, contribution=contribution_of(measurements, "smollm2-135m", first)).notes
+    claim = "the paper's claim is that it contributes less."
+    assert f"SmolLM2-135M: the first token contributes {statement}, {claim}" in notes
+
+
+def test_table5_states_the_direction_of_each_model(measurements):
+    both = [
+        contribution_of(measurements, "llama2-7b", {"l1": 0.9, "l2": 0.9}),
+        contribution_of(measurements, "qwen2-7b", {"l1": 0.01, "l2": 0.01}),
+    ]
+    (note,) = [note for note in build("table5", measurements, contribution=pd.concat(both)).notes if "claim" in note]
+    assert note.startswith(
+        "Llama2-7B: the first token contributes more under both norms; "
+        "Qwen2-7B: the first token contributes less under both norms, "
+    )
+
+
+def test_table5_describes_what_is_compared(tables):
+    assert "mean over the tokens 1 to t" in tables["table5"].notes[0]
 
 
 def cases() -> list[tuple[str, str]]:

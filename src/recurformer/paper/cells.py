@@ -1,10 +1,7 @@
 """One printed entry of a table, with its place."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-
-import pandas as pd
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +14,12 @@ class PrintedCell:
         column: column heading as printed, in plain characters.
         printed: the entry as printed, digits kept.
         quantity: what it measures, under one name in all tables: "l_m" (tokens), "h_gq" (ratio), "cs_10k" and "cs_60k"
-            (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "l1_mean", "l1_low", "l1_high"
-            and the same for l2 (contributions), "cache_peak" and "cache_size" (orders of growth).
+            (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
+            (orders of growth).
         model: the backbone's name in the measurements, "" in Table 1.
         method: "Original Model", "RecurFormer" or "PyramidInfer"; in Table 1 the mixer ("attention", "mamba"); else "".
         beta: share of heads replaced; None where there is none (PyramidInfer, Table 1).
-        part: the phase in Table 1 ("prefill", "generation"), the tokens in Table 5 ("first", "other"), else "".
+        part: the phase in Table 1 ("prefill", "generation"), else "".
     """
 
     table: int
@@ -39,13 +36,3 @@ class PrintedCell:
     def value(self) -> float:
         """The entry as a number; NaN for an order of growth."""
         return math.nan if self.printed.startswith("O(") else float(self.printed.replace(",", ""))
-
-    @property
-    def decimals(self) -> int:
-        """Digits printed behind the point."""
-        return len(self.printed.partition(".")[2])
-
-
-def cells_frame(cells: Iterable[PrintedCell]) -> pd.DataFrame:
-    """Table the cells: one row an entry, the attributes of `PrintedCell` and its `value` as columns."""
-    return pd.DataFrame([{**asdict(cell), "value": cell.value} for cell in cells])

@@ -6,7 +6,7 @@ it is the highest power of a length in each entry, which is what a measured grow
 
 import pandas as pd
 
-from recurformer.paper.cells import PrintedCell, cells_frame
+from recurformer.paper.cells import PrintedCell
 
 PRINTED = {
     ("prefill", "attention", "cache_peak"): "O(l_p^2 + l_p · d)",
@@ -42,6 +42,6 @@ CELLS = tuple(
 
 def growth() -> pd.DataFrame:
     """The eight orders of growth: phase, mixer, quantity, printed, exponent."""
-    frame = cells_frame(CELLS).rename(columns={"part": "phase", "method": "mixer"})
-    frame["exponent"] = [EXPONENTS[key] for key in zip(frame["phase"], frame["mixer"], frame["quantity"], strict=True)]
-    return frame[["phase", "mixer", "quantity", "printed", "exponent"]]
+    rows = [(cell.part, cell.method, cell.quantity, cell.printed) for cell in CELLS]
+    frame = pd.DataFrame(rows, columns=["phase", "mixer", "quantity", "printed"])
+    return frame.assign(exponent=[EXPONENTS[phase, mixer, quantity] for phase, mixer, quantity, _ in rows])

@@ -1,8 +1,6 @@
 """Table 2: longest input, generation quality and cache size by optimisation method."""
 
-import pandas as pd
-
-from recurformer.paper.cells import PrintedCell, cells_frame
+from recurformer.paper.cells import PrintedCell
 from recurformer.paper.names import BACKBONE_LABELS
 
 COLUMNS = {"l_m": "l_m", "h_gq": "h_gq", "cs_10k": "cs_10k", "cs_60k": "cs_60k"}
@@ -31,8 +29,3 @@ CELLS = tuple(
     for (model, method), entries in PRINTED.items()
     for (quantity, column), printed in zip(COLUMNS.items(), entries, strict=True)
 )  # fmt: skip
-
-
-def methods() -> pd.DataFrame:
-    """The 28 entries: model, method, beta, quantity, printed, value."""
-    return cells_frame(CELLS)[["model", "method", "beta", "quantity", "printed", "value"]]

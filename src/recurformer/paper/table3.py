@@ -1,8 +1,6 @@
 """Table 3: perplexity on the Wikipedia English validation set after continual training, RecurFormer at beta = 0.5."""
 
-import pandas as pd
-
-from recurformer.paper.cells import PrintedCell, cells_frame
+from recurformer.paper.cells import PrintedCell
 from recurformer.paper.names import BACKBONE_LABELS
 
 BETAS = {"Original": 0.0, "RecurFormer": 0.5}
@@ -20,8 +18,3 @@ CELLS = tuple(
     for model, entries in PRINTED.items()
     for method, printed in entries.items()
 )  # fmt: skip
-
-
-def perplexities() -> pd.DataFrame:
-    """The six perplexities: model, method, beta, printed, value."""
-    return cells_frame(CELLS)[["model", "method", "beta", "printed", "value"]]

@@ -1,8 +1,6 @@
 """Table 4: longest input, generation quality and cache size at every share beta of replaced heads."""
 
-import pandas as pd
-
-from recurformer.paper.cells import PrintedCell, cells_frame
+from recurformer.paper.cells import PrintedCell
 from recurformer.paper.names import BACKBONE_LABELS
 
 BETAS = ("0.00", "0.25", "0.50", "0.75", "0.90", "1.00")
@@ -37,8 +35,3 @@ CELLS = tuple(
     for quantity, entries in rows.items()
     for beta, printed in zip(BETAS, entries, strict=True)
 )  # fmt: skip
-
-
-def shares() -> pd.DataFrame:
-    """The 72 entries: model, beta, quantity, printed, value."""
-    return cells_frame(CELLS)[["model", "beta", "quantity", "printed", "value"]]

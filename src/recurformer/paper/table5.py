@@ -2,17 +2,7 @@
 
 import pandas as pd
 
-from recurformer.paper.cells import PrintedCell
-from recurformer.paper.names import BACKBONE_LABELS
-
-COLUMNS = {
-    "l1_mean": "L1 Contribution, Mean",
-    "l1_low": "L1 Contribution, 95% CI, lower bound",
-    "l1_high": "L1 Contribution, 95% CI, upper bound",
-    "l2_mean": "L2 Contribution, Mean",
-    "l2_low": "L2 Contribution, 95% CI, lower bound",
-    "l2_high": "L2 Contribution, 95% CI, upper bound",
-}
+# L1 mean, lower and upper bound of its 95% CI, then the same for L2.
 # The page does not label the two rows of a model: section 4.4 says that the first token contributes less.
 PRINTED = {
     ("qwen2-0.5b", "first"): ("0.0281", "-0.0530", "0.1094", "0.0070", "-0.0083", "0.0222"),
@@ -22,15 +12,6 @@ PRINTED = {
     ("qwen2-7b", "first"): ("0.0708", "-0.5195", "0.6602", "0.0120", "-0.0713", "0.0947"),
     ("qwen2-7b", "other"): ("0.1465", "0.0615", "0.2314", "0.0181", "0.0075", "0.0286"),
 }
-
-CELLS = tuple(
-    PrintedCell(
-        table=5, row=f"{BACKBONE_LABELS[model]}, {tokens}", column=column, printed=printed, quantity=quantity,
-        model=model, part=tokens,
-    )
-    for (model, tokens), entries in PRINTED.items()
-    for (quantity, column), printed in zip(COLUMNS.items(), entries, strict=True)
-)  # fmt: skip
 
 
 def contributions() -> pd.DataFrame:

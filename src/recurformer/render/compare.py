@@ -1,32 +1,21 @@
 """How far two results trees agree: a reference run against one's own, measurement by measurement."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+from recurformer.render.reading import READERS, read_frame
+
 KEY_COLUMNS = frozenset(
-    (
-        "sample",
-        "layer",
-        "head",
-        "query",
-        "key",
-        "beta",
-        "length",
-        "seed",
-        "learning_rate",
-        "pairs",
-        "article",
-        "hops",
-        "step",
-    )
-)
+    {
+        "sample", "layer", "head", "query", "key", "beta", "length", "seed", "learning_rate", "pairs", "article",
+        "hops", "step",
+    }
+)  # fmt: skip
+"""Numeric columns that say what was measured; every column of texts does so too. All other numbers are measurements."""
 CLOCKS = frozenset({"seconds"})
 """Columns that no two runs agree on."""
-"""Numeric columns that say what was measured; every column of texts does so too. All other numbers are measurements."""
 COLUMNS = [
     "file", "status", "column", "rows", "unmatched", "largest_difference", "largest_relative", "differing",
     "equal_share",
@@ -38,13 +27,6 @@ def _files(folder: Path) -> dict[str, Path]:
         raise ValueError(f"{folder}: no such folder to compare")
     found = (path for path in folder.rglob("*") if path.suffix in READERS and path.is_file())
     return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return READERS[path.suffix](path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
 
 
 def _keyed(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -127,7 +109,7 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for name in sorted({*recorded, *results}):
         if name in recorded and name in results:
-            rows += _compare_file(name, _read(recorded[name]), _read(results[name]))
+            rows += _compare_file(name, read_frame(recorded[name]), read_frame(results[name]))
         else:
             rows.append({"file": name, "status": "missing" if name in recorded else "extra"})
     frame = pd.DataFrame(rows, columns=COLUMNS)

@@ -174,6 +174,8 @@ def figure1(influence: pd.DataFrame) -> Figure:
         figure,
         f"{label(model)}, layer {attended['layer']}: attention head {attended['head']} before, the layer's Mamba "
         f"block after the conversion, at query token t = {position}.\n$f(x) = \\mathrm{{softmax}}(x/\\sqrt{{d_k}})$; "
-        "$B_i$, $C_i$: input and output gates; $A$: state transition. Weights of each side sum to 1; darker is more.",
+        "$B_i$, $C_i$: input and output gates; $A$: state transition. Weights of each side sum to 1; darker is more.\n"
+        "Mamba weights: those of the selective scan on its inputs after the convolution, before the skip connection "
+        "$D$ and the block's own output gate.",
     )
     return figure

@@ -49,5 +49,9 @@ def figure2(sink: pd.DataFrame) -> Figure:
             image = show_causal(axes, matrix, log_norm(matrix))
             axes.set_title(title)
             part.colorbar(image, ax=axes, shrink=0.8, extend="min").ax.tick_params(labelsize=7)
-    add_note(figure, "Colours are logarithmic; layers and heads count from 0.")
+    add_note(
+        figure,
+        "Shown of each model is the head whose queries give the first token the most attention on average; the first "
+        "query, which has no other key, does not count. Colours are logarithmic; layers and heads count from 0.",
+    )
     return figure

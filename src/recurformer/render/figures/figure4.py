@@ -6,11 +6,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recurformer.render.measurements import groups, require
+from recurformer.render.measurements import groups, require, require_values
 from recurformer.render.style import WIDTH, add_note, series, styled
 
 PANELS_IN_A_ROW = 4
 RUN = ["beta", "learning_rate", "seed"]
+NEEDED = 0.99
+"""Lowest mean accuracy at beta = 0, on every trained length, at which any beta is shown. Project rule: a baseline that
+has not learned its task says nothing about beta."""
 
 
 def _accuracy(mqar: pd.DataFrame, keys: list[str]) -> pd.Series:
@@ -20,28 +23,45 @@ def _accuracy(mqar: pd.DataFrame, keys: list[str]) -> pd.Series:
 
 
 def best_learning_rates(mqar: pd.DataFrame) -> dict[float, float]:
-    """For each beta the learning rate with the highest mean accuracy on the trained lengths, over all seeds.
+    """For each beta the learning rate with the highest mean accuracy on the validation samples, over all seeds.
 
-    Lengths that were not trained take no part: what a panel of such a length shows was not selected on it. The smaller
-    rate wins a tie.
+    These are of the trained lengths, each of which counts alike, and none is in the test split: what a panel shows was
+    not selected on it. The smaller rate wins a tie.
 
     Raises:
-        ValueError: no row is of a trained length.
+        ValueError: no row is of the validation split.
     """
-    trained = mqar[mqar["trained_length"].astype(bool)]
-    if trained.empty:
-        raise ValueError(
-            "mqar measurements have no row with trained_length = True: the learning rate is chosen on these"
-        )
-    score = _accuracy(trained, [*RUN, "length"]).groupby(["beta", "learning_rate"]).mean()
+    require_values(mqar, "mqar", "split", ["validation"])
+    validation = mqar[mqar["split"] == "validation"]
+    score = _accuracy(validation, [*RUN, "length"]).groupby(["beta", "learning_rate"]).mean()
     return {float(beta): float(score[beta].sort_index().idxmax()) for beta in score.index.unique("beta")}
 
 
-def _draw_length(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
-    chosen = rows[rows["learning_rate"] == rows["beta"].map(best)]
+def _at_best_rate(rows: pd.DataFrame, best: dict[float, float]) -> pd.DataFrame:
+    return rows[rows["learning_rate"] == rows["beta"].map(best)]
+
+
+def why_not_run(test: pd.DataFrame, best: dict[float, float]) -> str:
+    """Why no beta can be shown, one sentence; empty when the original has learned every trained length."""
+    original = _at_best_rate(test[(test["beta"] == 0) & test["trained_length"].astype(bool)], best)
+    if original.empty:
+        return f"Not-run: the accuracy at β = 0 on trained lengths is not known; a comparison needs {NEEDED:g} on each."
+    accuracy = _accuracy(original, ["length", "seed"]).groupby("length").mean()
+    if accuracy.min() >= NEEDED:
+        return ""
+    return (
+        f"Not-run: with no head replaced (β = 0) the lowest accuracy on a trained length is {accuracy.min():.3f} "
+        f"({accuracy.idxmin():,} tokens), a comparison needs {NEEDED:g} on each."
+    )
+
+
+def _draw_runs(axes: Axes, rows: pd.DataFrame) -> None:
     every = _accuracy(rows, RUN).reset_index(name="accuracy")
     axes.plot(every["beta"], every["accuracy"], "x", color="0.6", markersize=4, label="every learning rate and seed")
-    by_seed = _accuracy(chosen, ["beta", "seed"]).groupby("beta")
+
+
+def _draw_best(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
+    by_seed = _accuracy(_at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
     mean = by_seed.mean()
     spread = [mean - by_seed.min(), by_seed.max() - mean]
     look = series(2)
@@ -49,19 +69,25 @@ def _draw_length(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> No
         mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
         marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
     )  # fmt: skip
-    if 0.0 in mean.index:
-        axes.plot(
-            [0.0],
-            [mean[0.0]],
-            series(0).marker,
-            color=series(0).colour,
-            markersize=6.5,
-            zorder=3,
-            label="original (β = 0), best rate",
-        )
+    original = mean[mean.index == 0]
+    axes.plot(
+        original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
+        label="original (β = 0), best rate",
+    )  # fmt: skip
     chance = float((rows["queries"] / rows["pairs"]).sum() / rows["queries"].sum())
     axes.axhline(
         chance, color=series(1).colour, linestyle=series(1).dashes, linewidth=1, label="chance: any value shown"
+    )
+
+
+def _note(test: pd.DataFrame, best: dict[float, float], reason: str) -> str:
+    betas = {rate: [beta for beta, chosen in sorted(best.items()) if chosen == rate] for rate in sorted(best.values())}
+    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in shown)}" for rate, shown in betas.items())
+    seeds = test["seed"].nunique()
+    points = f"Points: mean of {seeds} seeds, bars: lowest to highest seed." if seeds > 1 else "One seed."
+    return (
+        f"Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: {rates}.\n"
+        f"{reason or points}"
     )
 
 
@@ -69,31 +95,40 @@ def _draw_length(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> No
 def figure4(mqar: pd.DataFrame) -> Figure:
     """Figure 4: accuracy against beta, one panel a test length, at each beta's best learning rate.
 
-    The rate is chosen by `best_learning_rates`, on the trained lengths alone; all rates are shown as faint points.
-    Chance is guessing one of the values in the sample, 1 / pairs.
+    The rate is chosen by `best_learning_rates`, on the validation split; the panels show the test split, all rates as
+    faint points. Chance is guessing one of the values in the sample, 1 / pairs. Where the original has not learned the
+    task (`why_not_run`), the panels say "not-run" and show the faint points alone.
 
     Args:
-        mqar: beta, learning_rate, seed, length (tokens), pairs, trained_length (bool), correct, queries.
+        mqar: beta, learning_rate, seed, split ("validation": other samples of the trained lengths, "test"), length
+            (tokens), pairs, trained_length (bool), correct, queries.
 
     Raises:
-        ValueError: missing columns, no rows, or no trained length.
+        ValueError: missing columns, no rows, or none of one of the splits.
     """
     require(mqar, "mqar")
+    require_values(mqar, "mqar", "split", ["validation", "test"])
     best = best_learning_rates(mqar)
-    panels = groups(mqar, "length", sort=True)
+    test = mqar[mqar["split"] == "test"]
+    reason = why_not_run(test, best)
+    panels = groups(test, "length", sort=True)
     columns = min(len(panels), PANELS_IN_A_ROW)
     lines = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(WIDTH, 1.2 + 2.6 * lines), label="Figure 4")
     rows_of_axes = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    betas = sorted(test["beta"].unique())
     for place, ((length, rows), axes) in enumerate(zip(panels, rows_of_axes, strict=False)):
-        _draw_length(axes, rows, best)
+        _draw_runs(axes, rows)
+        if reason:
+            plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
+            axes.text(0.5, 0.5, "not-run", transform=axes.transAxes, ha="center", va="center", bbox=plate, zorder=4)
+        else:
+            _draw_best(axes, rows, best)
         kind = "trained" if rows["trained_length"].astype(bool).any() else "not trained"
         pairs = ", ".join(f"{count}" for count in sorted(rows["pairs"].unique()))
         axes.set_title(f"({chr(ord('a') + place)}) {length:,} tokens\n{pairs} pairs, {kind}")
         axes.set_xlabel("heads replaced, β")
-        axes.set_xticks(
-            sorted(mqar["beta"].unique()), [f"{beta:g}" for beta in sorted(mqar["beta"].unique())], rotation=60
-        )
+        axes.set_xticks(betas, [f"{beta:g}" for beta in betas], rotation=60)
         axes.set_ylim(-0.03, 1.05)
     for axes in rows_of_axes[::columns]:
         axes.set_ylabel("accuracy (share of correct values)")
@@ -101,14 +136,5 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_axis_off()
     handles, labels = rows_of_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    by_rate = {
-        rate: [beta for beta, chosen in sorted(best.items()) if chosen == rate] for rate in sorted(best.values())
-    }
-    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in betas)}" for rate, betas in by_rate.items())
-    seeds = mqar["seed"].nunique()
-    add_note(
-        figure,
-        f"Learning rate chosen for each β by the mean accuracy on the trained lengths only: {rates}.\n"
-        + (f"Points: mean of {seeds} seeds, bars: lowest to highest seed." if seeds > 1 else "One seed.")
-    )  # fmt: skip
+    add_note(figure, _note(test, best, reason))
     return figure

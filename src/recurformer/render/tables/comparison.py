@@ -7,6 +7,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
+from recurformer.render.tables.baseline import NEEDED, weak_models
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
 from recurformer.render.tables.measured import QUANTITIES, Key, Row, Value, settings_of
 
@@ -35,7 +36,8 @@ def long_frame(
     Returns:
         model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
         low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured" or
-        "model"; "not-run" where the paper has a value and we have none, else "").
+        "model"; "not-run" where the paper has a value and we have none, and where ours is withheld for a weak baseline;
+        else "").
     """
     entries = []
     for row in rows:
@@ -83,15 +85,30 @@ def display(long: pd.DataFrame) -> pd.DataFrame:
             line[quantity, "paper"] = first.printed or NOTHING
             line[quantity, "difference"] = number(first.difference, DECIMALS[quantity], signed=True)
             for setting in beside[quantity]:
-                other = entries.get(setting, first)
-                known = not other.compared and other.status != NOT_RUN
+                other = entries.get(setting)
+                known = other is not None and not other.compared
                 line[quantity, HEADINGS.get(setting, setting)] = _ours_text(other) if known else NOTHING
         lines.append(line)
     return pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
 
 
-def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame) -> tuple[str, ...]:
-    """How the values came about, and why those are missing that are."""
+def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
+    """h_gq before conversion: of the models that have learned the task, and of each whose h_gq is withheld."""
+    weak = weak_models(scores)
+    texts = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
+    learned = ", ".join(f"{text} ({label(model)})" for model, text in texts.items() if model not in weak)
+    passed = [f"Without conversion h_gq is {learned}; a comparison needs {NEEDED:g}."] if learned else []
+    return passed + [
+        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {texts[model]} of the {NEEDED:g} "
+        "that a comparison needs."
+        for model in weak
+    ]
+
+
+def notes(
+    long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]
+) -> tuple[str, ...]:
+    """How the values came about, and why those are missing that are; `scores`: h_gq before conversion by model."""
     card = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
     found = [
         "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
@@ -102,13 +119,15 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame) -> tupl
         "among lone pairs.",
         f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
         "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do.",
+        *_h_gq_notes(scores),
     ]
     if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
         found.append(
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
-    missing = long[(long["status"] == NOT_RUN) & long["compared"]]
+    withheld = (long["quantity"] == "h_gq") & long["model"].isin(weak_models(scores))
+    missing = long[(long["status"] == NOT_RUN) & long["compared"] & ~withheld]
     for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
         found.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")

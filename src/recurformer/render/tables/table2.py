@@ -5,6 +5,7 @@ import pandas as pd
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper import table2 as paper
 from recurformer.render.measurements import groups, models_in_order, records, require
+from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import PYRAMIDINFER, display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import CACHE_LENGTHS, SETTINGS, Key, Row, Value, measured_values, replacing
 from recurformer.render.tables.table import Table
@@ -40,19 +41,30 @@ def _wide(long: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def table2(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame, pyramidinfer: pd.DataFrame) -> Table:
+def table2(
+    cache: pd.DataFrame,
+    hashhop: pd.DataFrame,
+    baseline: pd.DataFrame,
+    memory: pd.DataFrame,
+    pyramidinfer: pd.DataFrame,
+) -> Table:
     """Table 2: every line of the paper's, then the study's other models, each as ours, the paper's and the difference.
 
     Args:
         cache: model, unit, beta, length, ratio.
         hashhop: model, beta, seed, variant, sample, correct, hops.
+        baseline: the same columns, of each model before conversion; h_gq of a model that scores too little there is
+            "not-run".
         memory: model, beta, protocol, l_m, memory_bytes, source.
         pyramidinfer: model, length, ratio.
 
     Raises:
-        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, or two caches for one cell.
+        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
+            with h_gq that has none before conversion.
     """
-    values = measured_values(cache, hashhop, memory)
+    measured = measured_values(cache, hashhop, memory)
+    scores = baseline_scores(baseline, measured)
+    values = without_weak(measured, scores)
     require(pyramidinfer, "pyramidinfer")
     for quantity, length in CACHE_LENGTHS.items():
         for row in records(pyramidinfer[pyramidinfer["length"] == length]):
@@ -69,7 +81,7 @@ def table2(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame, pyr
         _wide(long),
         display(long),
         (
-            *notes(long, cache, memory),
+            *notes(long, cache, memory, scores),
             "PyramidInfer: cache sizes of the paper's setting (0.7 of the tokens kept from layer to layer, at least "
             "32); its h_gq and l_m: not-run: the method itself is not part of this study yet.",
             *([f"{others}: not in the paper, shown at the shares that its Table 2 uses."] if others else []),

@@ -4,23 +4,29 @@ import pandas as pd
 
 from recurformer.paper import table4 as paper
 from recurformer.render.measurements import models_in_order
+from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import measured_values
 from recurformer.render.tables.table import Table
 
 
-def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame) -> Table:
+def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, memory: pd.DataFrame) -> Table:
     """Table 4: every model at every beta, the paper's and the study's; the CSV file is in long format.
 
     Args:
         cache: model, unit, beta, length, ratio.
         hashhop: model, beta, seed, variant, sample, correct, hops.
+        baseline: the same columns, of each model before conversion; h_gq of a model that scores too little there is
+            "not-run".
         memory: model, beta, protocol, l_m, memory_bytes, source.
 
     Raises:
-        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, or two caches for one cell.
+        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
+            with h_gq that has none before conversion.
     """
-    values = measured_values(cache, hashhop, memory)
+    measured = measured_values(cache, hashhop, memory)
+    scores = baseline_scores(baseline, measured)
+    values = without_weak(measured, scores)
     printed = printed_by_row(paper.CELLS)
     known = {row for row, _ in printed} | {row for row, _, _ in values}
     models = list(dict.fromkeys([*paper.PRINTED, *models_in_order(cache, hashhop, memory)]))
@@ -35,5 +41,5 @@ def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame) -> 
         "Longest input, generation quality and cache size at every share β of replaced heads",
         long,
         display(long).drop(columns=[("", "Method")]),
-        notes(long, cache, memory),
+        notes(long, cache, memory, scores),
     )

@@ -11,6 +11,8 @@ from recurformer.render.tables.table import Table
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
+WORDS = {-1: "less", 0: "as much", 1: "more"}
+"""Sign of first minus other -> how the first token compares."""
 
 
 def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
@@ -39,6 +41,15 @@ def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
     }
 
 
+def _direction(rows: pd.DataFrame) -> str:
+    """Whether the first token of one model contributes more or less than the others, by the means under each norm."""
+    means = rows.pivot(index="norm", columns="tokens", values="ours").sort_index()
+    words = {norm: WORDS[int(np.sign(row["first"] - row["other"]))] for norm, row in means.iterrows()}
+    if len(set(words.values())) == 1:
+        return f"{next(iter(words.values()))} under both norms"
+    return ", ".join(f"{word} under {str(norm).upper()}" for norm, word in words.items())
+
+
 def table5(contribution: pd.DataFrame) -> Table:
     """Table 5: mean contributions (attention weight times norm of the value) and both readings of their interval.
 
@@ -65,18 +76,23 @@ def table5(contribution: pd.DataFrame) -> Table:
             line = {("", "Model"): label(model), ("", "Tokens"): heading}
             lines.append(line | _norm_text(rows, "l1") | _norm_text(rows, "l2"))
     measured = frame[frame["status"] == "measured"]
+    by_model = groups(measured, "model")
     tests = "; ".join(
         f"{label(model)} p = {rows['p_value'].max():.2g} ({int(rows['samples'].max())} windows)"
-        for model, rows in groups(measured, "model")
+        for model, rows in by_model
+    )
+    directions = "; ".join(
+        f"{label(model)}: the first token contributes {_direction(rows)}" for model, rows in by_model
     )
     notes = [
-        "Contribution of a token to a query: attention weight times the L1 or L2 norm of its value vector, averaged "
-        "over queries, heads and layers.",
+        "Contribution of a token to a query: attention weight times the L1 or L2 norm of its value vector. Every query "
+        "t ≥ 1 compares the first token (0) with the mean over the tokens 1 to t; both are averaged over the queries, "
+        "heads and layers, so that uniform attention over equal values gives the same to both.",
         "“CI of the mean”: 95 % confidence interval of the mean over windows. “spread”: mean ± 1.96 standard "
         "deviations over windows, layers and heads. A contribution cannot be negative; the paper's intervals reach "
         "below zero, as spreads do and confidence intervals of such means do not.",
-        f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}. Which of the two is "
-        "larger is seen from the means; the paper's claim is that the first is smaller.",
+        f"{directions}, the paper's claim is that it contributes less.",
+        f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
     ]
     if not_run := [label(model) for model in models if model not in set(measured["model"])]:
         notes.append(
