@@ -26,7 +26,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 # A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
 results: $(INSTALLED)
-	$(VENV)/bin/snakemake all --quiet all --unlock --configfile $(CONFIG)
+	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)

@@ -42,6 +42,10 @@ MEASUREMENTS = {
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": collect(HASHHOP, file="hashhop.csv"),
+    "baseline": collect(
+        "<results>/hashhop/{backbone}/baseline.csv",
+        backbone=config["hashhop"]["backbones"],
+    ),
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
     "metrics": collect(LANGUAGE, file="metrics.csv"),
     "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
@@ -59,9 +63,9 @@ MEASUREMENTS = {
 }
 TABLES = {
     "table1": ["complexity"],
-    "table2": ["cache", "hashhop", "memory", "pyramidinfer"],
+    "table2": ["cache", "hashhop", "baseline", "memory", "pyramidinfer"],
     "table3": ["perplexity"],
-    "table4": ["cache", "hashhop", "memory"],
+    "table4": ["cache", "hashhop", "baseline", "memory"],
     "table5": ["contribution"],
 }
 FIGURES = {
@@ -81,11 +85,11 @@ def below(folder, inner=""):
 
 
 def flags(*keys, prefix=""):
-    """The settings at `keys` of the configuration as command-line flags: a tracked param."""
+    """The settings at `keys` of the configuration as command-line flags, none for a block that is absent."""
     block = config
     for key in keys:
         block = block[key]
-    return as_flags(block, prefix)
+    return as_flags(block or {}, prefix)
 
 
 def backbone_flags(wildcards):
@@ -111,11 +115,33 @@ def base_checkpoint(wildcards):
     return f"<results>/backbones/{wildcards.backbone}"
 
 
+def baseline_checkpoint(wildcards):
+    """What must have learned HashHop before a share of replaced heads says anything: the model before its conversion,
+    or, of a backbone that meets the task only afterwards, the original trained likewise.
+    """
+    if wildcards.backbone in LEARNS_HASHHOP:
+        return base_checkpoint(wildcards)
+    seed = config["seed"]
+    return f"<results>/hashhop/{wildcards.backbone}/beta-0.0/seed-{seed}/trained"
+
+
+def profile_for(task, backbone):
+    """The profile that ranks the heads: on text (appendix B), or on HashHop for a model that knows nothing else."""
+    source = (
+        "hashhop" if task == "hashhop" and backbone in LEARNS_HASHHOP else "language"
+    )
+    return f"<results>/{source}/{backbone}/profile.parquet"
+
+
+def ranking_profile(wildcards):
+    return profile_for(wildcards.task, wildcards.backbone)
+
+
 def profile_if_any(wildcards):
     """The profile that ranks the heads of a backbone, when the study makes one."""
     for task in ("language", "hashhop"):
         if wildcards.backbone in config[task]["backbones"]:
-            return f"<results>/{task}/{wildcards.backbone}/profile.parquet"
+            return profile_for(task, wildcards.backbone)
     return []
 
 

@@ -8,6 +8,7 @@ rule figure:
             category="Figures",
         ),
         png="<figures>/{figure}.png",
+        record="<figures>/{figure}.run.json",
     log:
         "<logs>/figure/{figure}.log",
     benchmark:
@@ -22,7 +23,10 @@ rule figure:
     params:
         code=code("figure"),
     shell:
-        "recurformer figure {wildcards.figure} {input} --out {output} 2>&1 | tee {log}"
+        """
+        recurformer figure {wildcards.figure} {input} --out {output.svg} {output.png} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
 
 
 rule figures:

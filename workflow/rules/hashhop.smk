@@ -29,6 +29,35 @@ rule pretrain_hashhop:
         """
 
 
+rule baseline:
+    input:
+        checkpoint=baseline_checkpoint,
+    output:
+        baseline="<results>/hashhop/{backbone}/baseline.csv",
+        record="<results>/hashhop/{backbone}/baseline.run.json",
+    log:
+        "<logs>/baseline/{backbone}.log",
+    benchmark:
+        "<benchmarks>/baseline/{backbone}.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+    params:
+        settings=flags("hashhop", "evaluation"),
+        task=flags("hashhop", "task", prefix="task-"),
+        seed=config["seed"],
+        code=code("hashhop"),
+    shell:
+        """
+        recurformer hashhop {input.checkpoint} {output.baseline} --name {wildcards.backbone} \
+            --beta 0 --seed {params.seed} {params.settings} {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
 rule train_hashhop:
     input:
         converted="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/converted",

@@ -58,7 +58,7 @@ rule profile_hashhop:
 
 rule select:
     input:
-        profile="<results>/{task}/{backbone}/profile.parquet",
+        profile=ranking_profile,
     output:
         heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
         record="<results>/{task}/{backbone}/beta-{beta}/heads.run.json",

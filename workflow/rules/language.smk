@@ -82,10 +82,11 @@ rule lm_eval:
         runtime=240,
     params:
         settings=flags("language", "tasks"),
+        hashhop=flags("hashhop", "task", prefix="hashhop-"),
         code=code("lm_eval"),
     shell:
         """
         recurformer lm-eval {input.trained} {output.lm_eval} --articles {input.articles} \
-            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} \
+            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.hashhop} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

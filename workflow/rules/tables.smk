@@ -2,7 +2,8 @@ rule table:
     input:
         table_measurements,
     output:
-        multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
+        tables=multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
+        record="<results>/tables/{table}.run.json",
     log:
         "<logs>/table/{table}.log",
     benchmark:
@@ -17,7 +18,10 @@ rule table:
     params:
         code=code("table"),
     shell:
-        "recurformer table {wildcards.table} {input} --out {output} 2>&1 | tee {log}"
+        """
+        recurformer table {wildcards.table} {input} --out {output.tables} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
 
 
 rule tables:
