@@ -1,13 +1,12 @@
 """Remove the lock that a killed run left in this folder; called by `make results`.
 
-A lock whose run still works is left alone. Jobs that outlived their run are waited for, so that nothing is computed
-twice at once.
+A lock whose run still works is left alone, as far as this user's processes on this machine tell. Jobs that outlived
+their run are stopped: Snakemake would not take their results, and a training resumes from its last checkpoint.
 """
 
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -21,7 +20,7 @@ def working_here(command: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            called = any(Path(word).name == command for word in process.cmdline()[:3])
+            called = any(Path(word).name == command for word in process.cmdline())
             if called and process.pid not in own and process.cwd() == os.getcwd():
                 found.append(process)
         except psutil.Error:  # ended meanwhile, or another user's
@@ -36,10 +35,11 @@ def main() -> int:
     if runs := working_here("snakemake"):
         print(f"another run works in this folder (process {runs[0].pid}): wait for it or stop it", file=sys.stderr)
         return 1
-    if jobs := working_here("recurformer"):
-        print(f"waiting for jobs of a killed run (processes {', '.join(str(job.pid) for job in jobs)})", flush=True)
-        while working_here("recurformer"):
-            time.sleep(1)
+    jobs = [job for job in working_here("recurformer") if "--record" in job.cmdline()]
+    for job in jobs:
+        print(f"stopping a job of a killed run (process {job.pid})", flush=True)
+        job.terminate()
+    psutil.wait_procs(jobs)
     # the caller's words first: options such as --configfile take all words that follow them
     command = [sys.executable, "-m", "snakemake", *sys.argv[1:], "--quiet", "all", "--unlock"]
     return subprocess.run(command, check=False).returncode

@@ -82,6 +82,11 @@ def test_an_evaluator_does_not_count_for_the_training(package):
     assert digest.code_digest("recurformer.cli.train_hashhop") == before
 
 
+def test_what_cuts_windows_of_text_does_not_count_for_hashhop():
+    for stage in ("train_hashhop", "profile_hashhop", "hashhop", "mqar"):
+        assert "recurformer.corpora.windows" not in digest.modules_used(f"recurformer.cli.{stage}")
+
+
 def test_fields_that_only_some_versions_of_python_know_do_not_count():
     """Python 3.12 gave functions the field `type_params`, empty nearly always."""
     tree = digest.ast.parse("def twice(x: int) -> int:\n    return 2 * x\n")

@@ -68,6 +68,14 @@ def test_missing_and_extra_files_rows_and_columns(trees):
     assert "| both.csv" in text
 
 
+def test_rows_do_not_meet_without_a_key_that_one_side_has(trees):
+    recorded, results = trees
+    write(recorded / "mqar.csv", beta=[0.5], correct=[7])
+    write(results / "mqar.csv", beta=[0.5, 0.5], split=["validation", "test"], correct=[7, 0])
+    row = only(compare(recorded, results), column="correct")
+    assert (row["rows"], row["unmatched"]) == (0, 3)
+
+
 def test_a_value_against_none_differs_and_two_times_none_agrees(trees):
     recorded, results = trees
     write(recorded / "a.csv", model=["a", "b", "c"], value=[None, None, 1.0])

@@ -189,8 +189,7 @@ def test_h_gq_of_a_model_that_has_not_learned_the_task_is_not_run(measurements, 
     assert set(shown.loc["HashHop-Qwen2", ["ours", "appendix layout"]].to_numpy().ravel()) == {"not-run"}
     assert "not-run" not in set(shown.loc["HashHop-Llama", ["ours", "appendix layout"]].to_numpy().ravel())
     assert (
-        "h_gq of HashHop-Qwen2: not-run: the unconverted model reaches only 0.410 of the 0.95 that a comparison "
-        "needs."
+        "h_gq of HashHop-Qwen2: not-run: the unconverted model reaches only 0.410 of the 0.95 that a comparison needs."
     ) in table.notes
     assert "Without conversion h_gq is 1.000 (HashHop-Llama); a comparison needs 0.95." in table.notes
     lacking = [note for note in table.notes if "no HashHop run in this study" in note]

@@ -1,7 +1,5 @@
 """Real runs: one killed in the middle of a training goes on when started again; one that is done does nothing."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -28,9 +26,17 @@ def folder(tmp_path):
     return tmp_path
 
 
-def start(folder, **options):
+def start(folder):
     command = [sys.executable, "-m", "snakemake", TARGET, "--cores", "1"]
-    return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    with (folder / "run.log").open("w") as log:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+
+
+def finish(folder):
+    """Run to the end; what Snakemake said."""
+    run = start(folder)
+    assert run.wait(timeout=200) == 0, (folder / "run.log").read_text()
+    return (folder / "run.log").read_text()
 
 
 def unlock(folder):
@@ -40,31 +46,28 @@ def unlock(folder):
 
 def wait_for_a_checkpoint(folder, run):
     while not list(folder.glob(f"{TARGET}.checkpoints/*/checkpoint-*/seal.json")):
-        assert run.poll() is None, run.communicate()[0]
+        assert run.poll() is None, (folder / "run.log").read_text()
         time.sleep(0.05)
 
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(folder):
-    run = start(folder, start_new_session=True)
+    run = start(folder)
     wait_for_a_checkpoint(folder, run)
     assert unlock(folder).returncode == 1, "the lock of a run that works must stay"
-    os.killpg(run.pid, signal.SIGKILL)
-    run.communicate()
+    run.kill()
+    run.wait()
+    unlocked = unlock(folder)
+    assert unlocked.returncode == 0, unlocked.stderr
+    assert "stopping a job of a killed run" in unlocked.stdout
     assert not (folder / TARGET).exists()
-    assert unlock(folder).returncode == 0
     saved = max(int(path.name.split("-")[1]) for path in folder.glob(f"{TARGET}.checkpoints/*/checkpoint-*"))
     assert saved < STEPS
 
-    again = start(folder)
-    output, _ = again.communicate(timeout=200)
-    assert again.returncode == 0, output
+    finish(folder)
     assert (folder / TARGET / "config.json").is_file()
     metrics = pd.read_csv(folder / f"{TARGET}.metrics.csv")
     assert metrics.step.tolist() == list(range(5, STEPS + 1, 5))
     assert not list(folder.glob("results/**/*.checkpoints")) + list(folder.glob("results/**/.unfinished*"))
 
-    idle = start(folder)
-    output, _ = idle.communicate(timeout=60)
-    assert idle.returncode == 0
-    assert "Nothing to be done" in output
+    assert "Nothing to be done" in finish(folder)

@@ -100,6 +100,12 @@ def shape_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone], "backbone-")
 
 
+def lm_eval_hashhop_flags():
+    """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
+    asked = "hashhop" in config["language"]["tasks"]["names"]
+    return flags("hashhop", "task", prefix="hashhop-") if asked else ""
+
+
 def code(stage):
     """A digest of the modules that `stage` uses: when they change, its jobs run again."""
     return code_digest(f"recurformer.cli.{stage}")

@@ -82,7 +82,7 @@ rule lm_eval:
         runtime=240,
     params:
         settings=flags("language", "tasks"),
-        hashhop=flags("hashhop", "task", prefix="hashhop-"),
+        hashhop=lm_eval_hashhop_flags(),
         code=code("lm_eval"),
     shell:
         """

@@ -1,9 +1,6 @@
-"""What the stages share that average attention over windows of text, and the progress line of all long stages."""
+"""What the stages share that average attention over windows of text."""
 
-import sys
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import add_block
@@ -11,23 +8,6 @@ from recurformer.study import Maps
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-PROGRESS_SECONDS = 10.0
-
-
-def progress(what: str) -> Callable[[int, int], None]:
-    """A callback (done, all) that says on standard error how far it is, at most every ten seconds."""
-    started = last = time.perf_counter()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= PROGRESS_SECONDS:
-            last = now
-            left = (now - started) / done * (total - done)
-            print(f"{what} {done}/{total}, {left:.0f} s left", file=sys.stderr, flush=True)
-
-    return show
 
 
 def add_map_arguments(parser: ArgumentParser, output: str, kind: str) -> None:

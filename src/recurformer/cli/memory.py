@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
 from recurformer.cli.backbone import meta_backbone
-from recurformer.cli.maps import progress
+from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Backbone, Mamba, Sizes
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import add_block, read_block
-from recurformer.cli.maps import progress
+from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Perplexity
 

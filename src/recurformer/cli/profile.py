@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
 from recurformer.cli.arguments import add_block, read_block
-from recurformer.cli.maps import progress
+from recurformer.cli.progress import progress
 from recurformer.study import Profiling
 
 

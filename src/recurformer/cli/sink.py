@@ -3,7 +3,8 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import read_block
-from recurformer.cli.maps import add_map_arguments, map_windows, progress
+from recurformer.cli.maps import add_map_arguments, map_windows
+from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Maps
 

@@ -70,6 +70,8 @@ def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> l
     keys = [column for column in shared if column not in measured]
     ours, theirs = _keyed(results, keys), _keyed(recorded, keys)
     common = theirs.index.intersection(ours.index)
+    if any(not _is_measurement(f, c) for f in (recorded, results) for c in f.columns if c not in shared):
+        common = common[:0]  # without a key that one side has, rows would meet by chance
     facts = {"file": name, "rows": len(common), "unmatched": len(ours) + len(theirs) - 2 * len(common)}
     rows: list[dict[str, object]] = []
     for column in measured:
@@ -88,7 +90,8 @@ def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> l
 def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
     """Compare every CSV and Parquet file, measurements and tables, that lies below both folders under the same path.
 
-    Rows are matched by their keys: the columns of texts and those in `KEY_COLUMNS`.
+    Rows are matched by their keys: the columns of texts and those in `KEY_COLUMNS`. When only one side has one of
+    these, no row is matched.
 
     Args:
         recorded_dir: the reference run.
