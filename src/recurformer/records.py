@@ -1,4 +1,8 @@
-"""The run record: a JSON file beside a result that says how it came about. It does not know what was computed."""
+"""The run record: a JSON file beside a result that says how it came about. It does not know what was computed.
+
+Records form a chain: each names the files that its run read and the runs that had made them. `record_of` goes from a
+file to its record, `ancestors` from a record to all before it.
+"""
 
 import json
 import os
@@ -8,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -25,6 +29,17 @@ def _git(*words: str) -> str | None:
     here = Path(__file__).parent
     answer = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def _tree() -> dict[str, str | bool | None]:
+    """The commit of the code, and whether and how the working tree differs from it."""
+    status = _git("status", "--porcelain")
+    difference = sha256((_git("diff", "HEAD") or "").encode()).hexdigest() if status else None
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(status) if status is not None else None,
+        "difference": difference,
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -45,9 +60,12 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _accelerator() -> str | None:
+def _accelerator() -> dict[str, str | int] | None:
+    """Name of the CUDA device and the most memory that tensors took on it, in bytes."""
     torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return {"name": torch.cuda.get_device_name(), "peak_memory_bytes": torch.cuda.max_memory_allocated()}
 
 
 def _lock_digest() -> str | None:
@@ -61,32 +79,97 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def read_record(path: str | Path) -> dict[str, Any]:
+    """A run record.
+
+    Raises:
+        ValueError: the file is no run record.
+    """
+    try:
+        record = json.loads(Path(path).read_text())
+        record["run"], record["argv"], record["outputs"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a run record ({type(error).__name__}: {error})") from None
+    return record
+
+
+def record_of(path: str | Path) -> Path | None:
+    """The record of the run that wrote a file or folder: it lies in the same folder and lists it among its outputs."""
+    path = Path(path)
+    for candidate in sorted(path.parent.glob("*run.json")):
+        try:
+            outputs = read_record(candidate)["outputs"]
+        except ValueError:
+            continue
+        if path.name in outputs:
+            return candidate
+    return None
+
+
+def runs_behind(paths: Iterable[str | Path]) -> list[str]:
+    """Ids of the runs that wrote these files, each once; files without a record add none."""
+    records = filter(None, map(record_of, paths))
+    return list(dict.fromkeys(read_record(record)["run"] for record in records))
+
+
+def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
+    """The records of a record's inputs. Their paths are relative to a folder above it, which a recording has moved."""
+    for root in place.parents:
+        found = [record_of(root / file["path"]) for file in record["inputs"]]
+        if any(found):
+            return [parent for parent in found if parent]
+    return []
+
+
+def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The record at `path`, then the records of all that it rests on, nearest first, each once."""
+    found: dict[Path, dict[str, Any]] = {}
+    waiting = [Path(path)]
+    while waiting:
+        place = waiting.pop(0)
+        if place in found:
+            continue
+        found[place] = read_record(place)
+        waiting.extend(_parents(place, found[place]))
+    return list(found.items())
+
+
 @contextmanager
-def run_record(path: str | Path | None, stage: str, argv: Sequence[str], settings: Mapping[str, Any]) -> Iterator[None]:
+def run_record(
+    path: str | Path | None,
+    stage: str,
+    argv: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+) -> Iterator[None]:
     """Write a record to `path` when the block ends well; with no path, only run the block.
 
-    The record holds: run (id), stage, argv, settings, git (commit, dirty), lock (SHA-256), versions, host (system,
-    processor, cores, accelerator), started (UTC), seconds, cpu_seconds, peak_memory_bytes.
+    The record holds: run (id), stage, argv, settings, seed, inputs (each with the id of the run that wrote it), parents
+    (those ids), outputs (names in the record's folder), git (commit, dirty, digest of the difference), lock (SHA-256),
+    versions, host (system, processor, cores), accelerator (name, peak_memory_bytes), started (UTC), seconds,
+    cpu_seconds, peak_memory_bytes.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
+    read = [{"path": str(file), "run": next(iter(runs_behind([file])), None)} for file in inputs] if path else []
     yield
     if path is None:
         return
-    status = _git("status", "--porcelain")
     record = {
         "run": str(uuid.uuid4()),
         "stage": stage,
         "argv": ["recurformer", *argv],
         "settings": dict(settings),
-        "git": {"commit": _git("rev-parse", "HEAD"), "dirty": bool(status) if status is not None else None},
+        "seed": settings.get("seed"),
+        "inputs": read,
+        "parents": sorted({file["run"] for file in read if file["run"]}),
+        "outputs": [os.path.relpath(file, Path(path).parent) for file in outputs],
+        "git": _tree(),
         "lock": _lock_digest(),
         "versions": {"python": platform.python_version(), **_versions()},
-        "host": {
-            "system": platform.platform(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "accelerator": _accelerator(),
-        },
+        "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "accelerator": _accelerator(),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(time.perf_counter() - clock, 2),
         "cpu_seconds": round(time.process_time() - processor_clock, 2),

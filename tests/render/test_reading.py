@@ -15,7 +15,7 @@ def test_either_format_gives_the_same_rows(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("cache.json", b"{}", r"cache\.json: a measurement file ends in \.csv or \.parquet"),
+        ("cache.json", b"{}", r"cache\.json: a measurement file ends in \.csv, \.jsonl, \.parquet"),
         ("cache.csv", b"", r"cache\.csv: unreadable \(No columns to parse from file\)"),
         ("cache.csv", b"a,b\n1,2\n1,2,3\n", r"cache\.csv: unreadable \(.*Expected 2 fields in line 3, saw 3\)"),
         ("cache.parquet", b"PAR1 broken", r"cache\.parquet: unreadable"),

@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_where_it_was(folder):
 
     finish(folder)
     assert (folder / TARGET / "config.json").is_file()
-    metrics = pd.read_csv(folder / f"{TARGET}.metrics.csv")
+    metrics = pd.read_json(folder / f"{TARGET}.metrics.jsonl", lines=True)
     assert metrics.step.tolist() == list(range(5, STEPS + 1, 5))
     assert not list(folder.glob("results/**/*.checkpoints")) + list(folder.glob("results/**/.unfinished*"))
 

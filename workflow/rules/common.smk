@@ -47,7 +47,7 @@ MEASUREMENTS = {
         backbone=config["hashhop"]["backbones"],
     ),
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
-    "metrics": collect(LANGUAGE, file="metrics.csv"),
+    "metrics": collect(LANGUAGE, file="metrics.jsonl"),
     "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
     "profile": collect(PROFILED, file="profile.parquet"),
     "sink": collect(PROFILED, file="sink.parquet"),

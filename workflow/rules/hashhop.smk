@@ -3,7 +3,7 @@ rule pretrain_hashhop:
         checkpoint="<results>/backbones/{backbone}",
     output:
         trained=directory("<results>/hashhop/{backbone}/base"),
-        metrics="<results>/hashhop/{backbone}/base.metrics.csv",
+        metrics="<results>/hashhop/{backbone}/base.metrics.jsonl",
         record="<results>/hashhop/{backbone}/base.run.json",
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
@@ -65,7 +65,7 @@ rule train_hashhop:
         trained=directory(
             "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained"
         ),
-        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.csv",
+        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
         record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",

@@ -6,7 +6,7 @@ rule train_text:
         trained=directory(
             "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained"
         ),
-        metrics="<results>/language/{backbone}/beta-{beta}/seed-{seed}/metrics.csv",
+        metrics="<results>/language/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
         record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",

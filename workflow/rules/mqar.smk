@@ -1,6 +1,7 @@
 rule mqar:
     output:
         mqar="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
+        metrics="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/metrics.jsonl",
         record="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/run.json",
     log:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
@@ -18,7 +19,7 @@ rule mqar:
         code=code("mqar"),
     shell:
         """
-        recurformer mqar {output.mqar} \
+        recurformer mqar {output.mqar} --metrics {output.metrics} \
             --beta {wildcards.beta} --rate {wildcards.learning_rate} --seed {wildcards.seed} \
             {params.settings} {params.mamba} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}

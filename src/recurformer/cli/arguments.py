@@ -1,4 +1,7 @@
-"""A settings block as command-line flags, in both directions. Flags are strings; the block gives them their types."""
+"""A settings block as command-line flags, in both directions. Flags are strings; the block gives them their types.
+
+`InputPath` and `OutputPath` are the types of the arguments that name files: what they mark is what a run record lists.
+"""
 
 import shlex
 import typing
@@ -11,6 +14,23 @@ from pydantic import ValidationError
 from recurformer.study import Block
 
 B = typing.TypeVar("B", bound=Block)
+
+
+class InputPath(str):
+    """A file or folder that a stage reads."""
+
+
+class OutputPath(str):
+    """A file or folder that a stage writes."""
+
+
+P = typing.TypeVar("P", InputPath, OutputPath)
+
+
+def paths_of(args: Namespace, kind: type[P]) -> list[P]:
+    """All arguments of one kind, in the order of their flags."""
+    values = [item for value in vars(args).values() for item in (value if isinstance(value, list) else [value])]
+    return [value for value in values if isinstance(value, kind)]
 
 
 def _nested(annotation: Any) -> type[Block] | None:

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import read_block
+from recurformer.cli.arguments import InputPath, read_block
 from recurformer.cli.maps import add_map_arguments, map_windows
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
@@ -11,7 +11,7 @@ from recurformer.study import Maps
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_map_arguments(parser, "attention_map", "Parquet")
-    parser.add_argument("--profile", required=True, help="head profile of the model")
+    parser.add_argument("--profile", type=InputPath, required=True, help="head profile of the model")
 
 
 def run(args: Namespace) -> None:

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import OutputPath, add_block, read_block
 from recurformer.study import Backbone
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder to write")
+    parser.add_argument("checkpoint", type=OutputPath, help="folder to write")
     parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
     add_block(parser, Backbone)
 

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
 from recurformer.cli.backbone import meta_backbone
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
@@ -10,10 +10,14 @@ from recurformer.study import Backbone, Mamba, Selection, Sizes
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("cache", help="CSV file to write")
+    parser.add_argument("cache", type=OutputPath, help="CSV file to write")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument(
-        "--profile", nargs="*", default=[], help="head profile that ranks the heads; without one, random"
+        "--profile",
+        type=InputPath,
+        nargs="*",
+        default=[],
+        help="head profile that ranks the heads; without one, random",
     )
     parser.add_argument("--betas", type=float, nargs="+", required=True, help="shares of heads replaced")
     parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")

@@ -2,13 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, Sizes
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("complexity", help="CSV file to write")
+    parser.add_argument("complexity", type=OutputPath, help="CSV file to write")
     add_block(parser, Sizes)
     add_block(parser, Mamba, "mamba-")
 

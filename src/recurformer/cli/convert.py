@@ -2,15 +2,15 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Mamba
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder of the backbone")
-    parser.add_argument("converted", help="folder to write")
-    parser.add_argument("--heads", required=True, help="JSON file written by `recurformer select`")
+    parser.add_argument("checkpoint", type=InputPath, help="folder of the backbone")
+    parser.add_argument("converted", type=OutputPath, help="folder to write")
+    parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
     parser.add_argument("--seed", type=int, default=0, help="seed of the Mamba blocks' initial weights")
     add_block(parser, Mamba)
 

@@ -3,14 +3,19 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("figure", help="figure1 … figure6")
-    parser.add_argument("measurements", nargs="+", help="measurement files; the name of a file says what it holds")
-    parser.add_argument("--out", nargs="+", required=True, help="files to write; the suffix (.svg, .png) is the format")
+    parser.add_argument(
+        "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file says what it holds"
+    )
+    parser.add_argument(
+        "--out", type=OutputPath, nargs="+", required=True, help="files to write; the suffix (.svg, .png) is the format"
+    )
 
 
 def run(args: Namespace) -> None:

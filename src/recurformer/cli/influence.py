@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import read_block
+from recurformer.cli.arguments import InputPath, read_block
 from recurformer.cli.maps import add_map_arguments, map_windows
 from recurformer.files import atomic_path
 from recurformer.study import Maps
@@ -10,8 +10,8 @@ from recurformer.study import Maps
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_map_arguments(parser, "influence", "Parquet")
-    parser.add_argument("--trained", required=True, help="folder of the converted and trained model")
-    parser.add_argument("--profile", required=True, help="head profile of the model before conversion")
+    parser.add_argument("--trained", type=InputPath, required=True, help="folder of the converted and trained model")
+    parser.add_argument("--profile", type=InputPath, required=True, help="head profile of the model before conversion")
 
 
 def run(args: Namespace) -> None:

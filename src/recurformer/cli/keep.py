@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recurformer.files import atomic_path
 
-KEPT = {".csv", ".parquet", ".json", ".md", ".tex", ".tsv", ".svg", ".png"}
+KEPT = {".csv", ".parquet", ".json", ".jsonl", ".md", ".tex", ".tsv", ".svg", ".png"}
 LEFT = {"articles.parquet"}
 """Text under its own licence."""
 

@@ -3,15 +3,15 @@
 import tempfile
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, Tasks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder of the model")
-    parser.add_argument("lm_eval", help="CSV file to write: one row a metric")
-    parser.add_argument("--articles", required=True, help="Parquet file of articles")
+    parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
+    parser.add_argument("lm_eval", type=OutputPath, help="CSV file to write: one row a metric")
+    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from importlib import import_module
 
 from recurformer import __version__
+from recurformer.cli.arguments import InputPath, OutputPath, paths_of
 from recurformer.records import run_record
 
 STAGES = {
@@ -77,7 +78,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     try:
-        with run_record(args.record, stage, argv, settings):
+        inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
+        with run_record(args.record, stage, argv, settings, inputs=inputs, outputs=outputs):
             module.run(args)  # type: ignore[attr-defined]
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):

@@ -3,14 +3,17 @@
 import shutil
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
-from recurformer.cli.training import resumable_folder
+from recurformer.cli.arguments import OutputPath, add_block, read_block
+from recurformer.cli.training import keep_metrics, resumable_folder
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, MqarTask
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("mqar", help="CSV file to write: one row a tested slice")
+    parser.add_argument("mqar", type=OutputPath, help="CSV file to write: one row a tested slice")
+    parser.add_argument(
+        "--metrics", type=OutputPath, required=True, help="JSONL file to write: loss and learning rate by step"
+    )
     parser.add_argument(
         "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
     )
@@ -35,6 +38,7 @@ def run(args: Namespace) -> None:
         mamba=read_block(args, Mamba, "mamba-").model_dump(),
         device=device(),
     )
+    keep_metrics(checkpoints, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
     with atomic_path(args.mqar) as path:
         rows.to_csv(path, index=False)
     shutil.rmtree(checkpoints.parent)

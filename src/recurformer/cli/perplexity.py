@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Perplexity
@@ -11,10 +11,10 @@ STAGES = ("before", "converted", "trained")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("perplexity", help="CSV file to write: one row an article")
+    parser.add_argument("perplexity", type=OutputPath, help="CSV file to write: one row an article")
     for stage in STAGES:
-        parser.add_argument(f"--{stage}", required=True, help=f"folder of the model, {stage}")
-    parser.add_argument("--articles", required=True, help="Parquet file of articles")
+        parser.add_argument(f"--{stage}", type=InputPath, required=True, help=f"folder of the model, {stage}")
+    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training, for the measurements")

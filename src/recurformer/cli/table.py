@@ -3,15 +3,22 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("table", help="table1 … table5")
-    parser.add_argument("measurements", nargs="+", help="measurement files; the name of a file says what it holds")
     parser.add_argument(
-        "--out", nargs="+", required=True, help="files to write; the suffix (.csv, .md, .tex) is the format"
+        "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file says what it holds"
+    )
+    parser.add_argument(
+        "--out",
+        type=OutputPath,
+        nargs="+",
+        required=True,
+        help="files to write; the suffix (.csv, .md, .tex) is the format",
     )
 
 

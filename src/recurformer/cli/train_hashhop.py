@@ -2,13 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import add_block, read_block
+from recurformer.cli.arguments import InputPath, add_block, read_block
 from recurformer.cli.training import add_training_arguments, train_and_keep
 from recurformer.study import HashHopTask, Training
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder of the model to train")
+    parser.add_argument("checkpoint", type=InputPath, help="folder of the model to train")
     add_training_arguments(parser)
     add_block(parser, Training)
     add_block(parser, HashHopTask, "task-")

@@ -7,8 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
+from recurformer.cli.arguments import OutputPath
 from recurformer.digest import code_digest
 from recurformer.files import atomic_path
 from recurformer.study import Training
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 
 def add_training_arguments(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
-    parser.add_argument("trained", help="folder to write")
-    parser.add_argument("--metrics", required=True, help="CSV file to write: loss and learning rate by step")
+    parser.add_argument("trained", type=OutputPath, help="folder to write")
+    parser.add_argument(
+        "--metrics", type=OutputPath, required=True, help="JSONL file to write: loss and learning rate by step"
+    )
     parser.add_argument(
         "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
     )
@@ -37,6 +38,13 @@ def resumable_folder(args: Namespace, output: str) -> Path:
     return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
 
 
+def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> None:
+    """Write the metric log of a finished training, every line with the names of its run."""
+    lines = (checkpoints / "metrics.jsonl").read_text().splitlines()
+    with atomic_path(target) as path:
+        path.write_text("".join(json.dumps({**run, **json.loads(line)}) + "\n" for line in lines))
+
+
 def train_and_keep(
     args: Namespace,
     model: "PreTrainedModel",
@@ -49,9 +57,7 @@ def train_and_keep(
 
     checkpoints = resumable_folder(args, args.trained)
     train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, **settings.model_dump())
-    rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
-    with atomic_path(args.metrics) as path:
-        pd.DataFrame(rows).assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
+    keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
     with atomic_path(args.trained, directory=True) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -108,7 +108,7 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
     """
     recorded, results = _files(Path(recorded_dir)), _files(Path(results_dir))
     if not recorded and not results:
-        raise ValueError(f"{recorded_dir} and {results_dir} hold no {' or '.join(READERS)} file")
+        raise ValueError(f"{recorded_dir} and {results_dir} hold no file that ends in {', '.join(READERS)}")
     rows: list[dict[str, object]] = []
     for name in sorted({*recorded, *results}):
         if name in recorded and name in results:

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pandas as pd
 
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    return pd.read_json(path, lines=True)
+
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".jsonl": _read_jsonl,
+    ".parquet": pd.read_parquet,
+}
 """Suffix of a measurement file -> what reads it."""
 
 
@@ -16,7 +25,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         ValueError: the file is unreadable or of an unknown format.
     """
     if path.suffix not in READERS:
-        raise ValueError(f"{path}: a measurement file ends in {' or '.join(READERS)}")
+        raise ValueError(f"{path}: a measurement file ends in {', '.join(READERS)}")
     try:
         return READERS[path.suffix](path)
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,11 +24,20 @@ class MetricLog:
         path: metrics.jsonl.
         steps: steps of the whole run, for the progress line.
         every: steps between two lines.
+        on_row: called with every row that is written.
         progress_seconds: least time between two progress lines on stderr.
     """
 
-    def __init__(self, path: Path, steps: int, every: int, progress_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        steps: int,
+        every: int,
+        on_row: Callable[[dict[str, float]], None] | None = None,
+        progress_seconds: float = 10.0,
+    ) -> None:
         self.path, self.steps, self.every, self.progress_seconds = path, steps, every, progress_seconds
+        self.on_row = on_row
         self.rows = _read_rows(path)
         self.tokens = 0
         self.losses: list[torch.Tensor] = []
@@ -82,6 +92,8 @@ class MetricLog:
         self.rows.append(row)
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+        if self.on_row:
+            self.on_row(row)
 
     def show_progress(self, step: int) -> None:
         """One line on stderr, at most every `progress_seconds`."""

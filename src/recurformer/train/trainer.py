@@ -38,6 +38,7 @@ def train(
     gradient_accumulation: int = 1,
     bf16: bool = False,
     gradient_checkpointing: bool = False,
+    on_log: Callable[[dict[str, float]], None] | None = None,
 ) -> pd.DataFrame:
     """Train `model` in place, on the device where it is, with AdamW.
 
@@ -64,6 +65,7 @@ def train(
         gradient_accumulation: forward passes over which the samples of one step are spread; divides batch_size.
         bf16: compute in bfloat16 where the model is on a CUDA device; ignored elsewhere, where it only slows.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
+        on_log: called with every new row of metrics.jsonl.
 
     Returns:
         The rows of metrics.jsonl.
@@ -76,12 +78,14 @@ def train(
         raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
     if batch_size % gradient_accumulation:
         raise ValueError(f"gradient_accumulation: {gradient_accumulation} does not divide batch_size {batch_size}")
-    settings = {key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir"}}
+    settings = {
+        key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
+    }
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
     open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
 
-    log = MetricLog(folder / "metrics.jsonl", steps, log_every)
+    log = MetricLog(folder / "metrics.jsonl", steps, log_every, on_log)
     checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
     log.resume(step_of(checkpoint) if checkpoint else 0)
 

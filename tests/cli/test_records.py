@@ -1,0 +1,97 @@
+"""Run records: what they hold, and how a file leads to the runs behind it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from recurformer.cli.main import main
+from recurformer.heads.profile import HeadProfile
+from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
+
+
+def write_run(folder, name, stage, inputs=(), text=""):
+    """A run that writes one file and its record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with run_record(
+        folder / f"{name}.run.json", stage, [stage], {"seed": 3}, inputs=list(map(str, inputs)), outputs=[folder / name]
+    ):
+        (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.fixture
+def chain(tmp_path, monkeypatch):
+    """A profile, heads chosen by it, and a model that has both behind it; written in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    write_run(results / "language", "profile.parquet", "profile")
+    write_run(results / "language/beta-0.5", "heads.json", "select", ["results/language/profile.parquet"])
+    parents = ["results/language/beta-0.5/heads.json", "results/language/profile.parquet"]
+    write_run(results / "language/beta-0.5/seed-0", "trained", "train", parents)
+    return tmp_path
+
+
+def test_a_record_names_what_was_read_and_by_which_runs_that_was_made(chain):
+    record = read_record(chain / "results/language/beta-0.5/heads.json.run.json")
+    profile = read_record(chain / "results/language/profile.parquet.run.json")
+    assert record["inputs"] == [{"path": "results/language/profile.parquet", "run": profile["run"]}]
+    assert record["parents"] == [profile["run"]]
+    assert record["outputs"] == ["heads.json"]
+    assert record["seed"] == 3
+    assert record["git"]["commit"]
+    assert record["accelerator"] is None or record["accelerator"]["name"]
+    assert {"argv", "settings", "lock", "versions", "host", "started", "seconds", "peak_memory_bytes"} <= set(record)
+
+
+def test_a_file_leads_to_its_record_and_to_nothing_when_no_run_wrote_it(chain):
+    folder = chain / "results/language/beta-0.5"
+    assert record_of(folder / "heads.json") == folder / "heads.json.run.json"
+    (folder / "notes.txt").write_text("by hand")
+    assert record_of(folder / "notes.txt") is None
+    assert runs_behind([folder / "notes.txt", folder / "heads.json", folder / "heads.json"]) == [
+        read_record(folder / "heads.json.run.json")["run"]
+    ]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_all_runs_before_a_run_are_found_once_also_after_the_folder_has_moved(chain, moved):
+    root = chain
+    if moved:
+        root = chain / "recorded/somewhere"
+        shutil.copytree(chain / "results", root / "results")
+        shutil.rmtree(chain / "results")
+    found = ancestors(root / "results/language/beta-0.5/seed-0/trained.run.json")
+    assert [record["stage"] for _, record in found] == ["train", "select", "profile"]
+    assert all(root in place.parents for place, _ in found)
+
+
+def test_a_broken_record_is_named_and_does_not_hide_its_neighbours(chain):
+    folder = chain / "results/language"
+    (folder / "a.run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"a\.run\.json: not a run record"):
+        read_record(folder / "a.run.json")
+    assert record_of(folder / "profile.parquet") == folder / "profile.parquet.run.json"
+
+
+def test_no_record_is_left_by_a_run_that_failed(tmp_path):
+    with (
+        pytest.raises(RuntimeError),
+        run_record(tmp_path / "x.run.json", "x", [], {}, inputs=[], outputs=[tmp_path / "x"]),
+    ):
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stage_records_the_files_that_its_arguments_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rr = torch.rand(2, 2, 4, generator=torch.Generator().manual_seed(0))
+    HeadProfile(rr, window=2, threshold=0.5, exclude_first=True, kv_heads=4, tokens=8).save("profile.parquet")
+    argv = ["select", "profile.parquet", "heads.json", "--beta", "0.5", "--seed", "7", "--record", "heads.run.json"]
+    assert main(argv) == 0
+    record = json.loads((tmp_path / "heads.run.json").read_text())
+    assert [file["path"] for file in record["inputs"]] == ["profile.parquet"]
+    assert record["outputs"] == ["heads.json"]
+    assert record["argv"] == ["recurformer", *argv]
+    assert record["seed"] == 7
