@@ -14,7 +14,6 @@ pathvars:
     results=below("results"),
     figures=below("figures"),
     logs=below("results", "logs"),
-    benchmarks=below("results", "benchmarks"),
 
 
 report: "workflow/report/workflow.rst"

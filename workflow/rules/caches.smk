@@ -7,7 +7,7 @@ rule cache:
     log:
         "<logs>/cache/{backbone}.log",
     benchmark:
-        "<benchmarks>/cache/{backbone}.tsv"
+        "<results>/caches/{backbone}/cache.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -38,7 +38,7 @@ rule memory:
     log:
         "<logs>/memory/{backbone}.log",
     benchmark:
-        "<benchmarks>/memory/{backbone}.tsv"
+        "<results>/caches/{backbone}/memory.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -67,7 +67,7 @@ rule complexity:
     log:
         "<logs>/complexity.log",
     benchmark:
-        "<benchmarks>/complexity.tsv"
+        "<results>/caches/complexity.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -92,7 +92,7 @@ rule pyramidinfer:
     log:
         "<logs>/pyramidinfer.log",
     benchmark:
-        "<benchmarks>/pyramidinfer.tsv"
+        "<results>/caches/pyramidinfer.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1

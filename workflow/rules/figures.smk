@@ -12,7 +12,7 @@ rule figure:
     log:
         "<logs>/figure/{figure}.log",
     benchmark:
-        "<benchmarks>/figure/{figure}.tsv"
+        "<figures>/{figure}.benchmark.tsv"
     localrule: True
     conda:
         "../../environment.yml"

@@ -8,7 +8,7 @@ rule pretrain_hashhop:
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
     benchmark:
-        "<benchmarks>/pretrain_hashhop/{backbone}.tsv"
+        "<results>/hashhop/{backbone}/base.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -38,7 +38,7 @@ rule baseline:
     log:
         "<logs>/baseline/{backbone}.log",
     benchmark:
-        "<benchmarks>/baseline/{backbone}.tsv"
+        "<results>/hashhop/{backbone}/baseline.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -70,7 +70,7 @@ rule train_hashhop:
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -99,7 +99,7 @@ rule hashhop:
     log:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/hashhop/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1

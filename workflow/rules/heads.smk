@@ -8,7 +8,7 @@ rule profile_text:
     log:
         "<logs>/profile_text/{backbone}.log",
     benchmark:
-        "<benchmarks>/profile_text/{backbone}.tsv"
+        "<results>/language/{backbone}/profile.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
@@ -36,7 +36,7 @@ rule profile_hashhop:
     log:
         "<logs>/profile_hashhop/{backbone}.log",
     benchmark:
-        "<benchmarks>/profile_hashhop/{backbone}.tsv"
+        "<results>/hashhop/{backbone}/profile.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -65,7 +65,7 @@ rule select:
     log:
         "<logs>/select/{task}/{backbone}/beta-{beta}.log",
     benchmark:
-        "<benchmarks>/select/{task}/{backbone}/beta-{beta}.tsv"
+        "<results>/{task}/{backbone}/beta-{beta}/heads.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -96,7 +96,7 @@ rule convert:
     log:
         "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1
@@ -124,7 +124,7 @@ rule sink:
     log:
         "<logs>/sink/{backbone}.log",
     benchmark:
-        "<benchmarks>/sink/{backbone}.tsv"
+        "<results>/language/{backbone}/sink.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
@@ -153,7 +153,7 @@ rule contribution:
     log:
         "<logs>/contribution/{backbone}.log",
     benchmark:
-        "<benchmarks>/contribution/{backbone}.tsv"
+        "<results>/language/{backbone}/contribution.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
@@ -183,7 +183,7 @@ rule attention_map:
     log:
         "<logs>/attention_map/{backbone}.log",
     benchmark:
-        "<benchmarks>/attention_map/{backbone}.tsv"
+        "<results>/language/{backbone}/attention_map.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
@@ -214,7 +214,7 @@ rule influence:
     log:
         "<logs>/influence/{backbone}.log",
     benchmark:
-        "<benchmarks>/influence/{backbone}.tsv"
+        "<results>/language/{backbone}/influence.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2

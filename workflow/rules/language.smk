@@ -11,7 +11,7 @@ rule train_text:
     log:
         "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/train_text/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 4
@@ -44,7 +44,7 @@ rule perplexity:
     log:
         "<logs>/perplexity/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/perplexity/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
@@ -73,7 +73,7 @@ rule lm_eval:
     log:
         "<logs>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.tsv"
+        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2

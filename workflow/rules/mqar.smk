@@ -6,7 +6,7 @@ rule mqar:
     log:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
     benchmark:
-        "<benchmarks>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.tsv"
+        "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 1

@@ -5,7 +5,7 @@ rule corpus:
     log:
         "<logs>/corpus.log",
     benchmark:
-        "<benchmarks>/corpus.tsv"
+        "<results>/corpus/benchmark.tsv"
     retries: 2
     conda:
         "../../environment.yml"
@@ -32,7 +32,7 @@ rule backbone:
     log:
         "<logs>/backbone/{backbone}.log",
     benchmark:
-        "<benchmarks>/backbone/{backbone}.tsv"
+        "<results>/backbones/{backbone}.benchmark.tsv"
     retries: 2
     conda:
         "../../environment.yml"

@@ -7,7 +7,7 @@ rule table:
     log:
         "<logs>/table/{table}.log",
     benchmark:
-        "<benchmarks>/table/{table}.tsv"
+        "<results>/tables/{table}.benchmark.tsv"
     localrule: True
     conda:
         "../../environment.yml"
