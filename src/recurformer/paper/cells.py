@@ -3,6 +3,16 @@
 import math
 from dataclasses import dataclass
 
+from recurformer.paper.names import label
+
+KINDS = ("analytic", "measured", "trained", "trend")
+"""What it takes to check a printed thing: counting, running a pretrained model, training one; or a tendency."""
+QUANTITY_KINDS = {
+    "cache_peak": "analytic", "cache_size": "analytic", "cs_10k": "analytic", "cs_60k": "analytic",
+    "l_m": "measured", "h_gq": "trained", "perplexity": "trained",
+    "l1_mean": "measured", "l1_interval": "measured", "l2_mean": "measured", "l2_interval": "measured",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedCell:
@@ -15,11 +25,11 @@ class PrintedCell:
         printed: the entry as printed, digits kept.
         quantity: what it measures, under one name in all tables: "l_m" (tokens), "h_gq" (ratio), "cs_10k" and "cs_60k"
             (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
-            (orders of growth).
+            (orders of growth), "l1_mean", "l1_interval", "l2_mean", "l2_interval" (contributions).
         model: the backbone's name in the measurements, "" in Table 1.
         method: "Original Model", "RecurFormer" or "PyramidInfer"; in Table 1 the mixer ("attention", "mamba"); else "".
-        beta: share of heads replaced; None where there is none (PyramidInfer, Table 1).
-        part: the phase in Table 1 ("prefill", "generation"), else "".
+        beta: share of heads replaced; None where there is none (PyramidInfer, Tables 1 and 5).
+        part: the phase in Table 1 ("prefill", "generation"), the tokens in Table 5 ("first", "other"), else "".
     """
 
     table: int
@@ -33,6 +43,31 @@ class PrintedCell:
     part: str = ""
 
     @property
+    def id(self) -> str:
+        """Its name in the ledger, such as "table4/llama2-7b/0.90/cs_10k"."""
+        which = f"{self.beta:.2f}" if self.table == 4 else self.method.split()[0].lower() if self.method else ""
+        return "/".join(filter(None, [f"table{self.table}", self.model, self.part, which, self.quantity]))
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as a reader would say it."""
+        model = "" if not self.model or label(self.model) in f"{self.row} {self.column}" else f"{label(self.model)}, "
+        return f"Table {self.table}, {model}{self.row}, {self.column}"
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        return QUANTITY_KINDS[self.quantity]
+
+    @property
     def value(self) -> float:
-        """The entry as a number; NaN for an order of growth."""
-        return math.nan if self.printed.startswith("O(") else float(self.printed.replace(",", ""))
+        """The entry as a number; NaN for an order of growth and for an interval."""
+        return math.nan if self.printed[0] in "O[" else float(self.printed.replace(",", ""))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both ends of an interval; NaN for all else."""
+        if not self.printed.startswith("["):
+            return math.nan, math.nan
+        low, high = self.printed.strip("[]").split(", ")
+        return float(low), float(high)
