@@ -1,0 +1,76 @@
+"""The paper's sentences against each other and against what its words can mean."""
+
+import re
+
+from recurformer.paper import CELLS, STATEMENTS, label
+from recurformer.render.audit.finding import Audited
+
+TESTED = "text/models-of-the-cache-runs"
+NAMES = ("Qwen2-0.5B", "Qwen2-7B", "Llama2-7B", "Llama2-13B")
+CAUSAL = ("Qwen2-0.5B", "Llama2-7B", "Qwen2-7B")
+
+
+def _number(quote: str) -> str:
+    """The last whole number of a quote."""
+    return re.findall(r"\d+", quote)[-1]
+
+
+def models_named() -> Audited:
+    """The models of the cache runs, in the text and in Table 2's cache columns."""
+    named = {name for name in NAMES if name in STATEMENTS[TESTED].quote}
+    shown = {label(cell.model) for cell in CELLS if cell.table == 2}
+    only_text, only_table = sorted(named - shown), sorted(shown - named)
+    return Audited(
+        "audit/models-named", "the models that the text says were tested are those of the table",
+        "Section 4.1 and Table 2",
+        (f"text: {', '.join(sorted(named))}", f"Table 2: {', '.join(sorted(shown))}",
+         f"in the text only: {', '.join(only_text) or 'none'}; in the table only: {', '.join(only_table) or 'none'}"),
+        named == shown, () if named == shown else (TESTED,),
+    )  # fmt: skip
+
+
+def threshold() -> Audited:
+    """Alpha is compared with a recency ratio."""
+    alpha = float(STATEMENTS["appendix/alpha"].quote.rpartition(" ")[2])
+    possible = 0 <= alpha <= 1
+    return Audited(
+        "audit/alpha", "a threshold on a ratio between 0 and 1 lies between 0 and 1", "Appendix B and equation 1",
+        (f"α = {alpha:g}; RR = local weights / all weights ≤ 1, so no RR exceeds α",
+         f"{alpha:g} / 1024 tokens = {alpha / 1024:.3f}: a tenth of the sample, it reads as k of equation 1"),
+        possible, () if possible else ("appendix/alpha",),
+    )  # fmt: skip
+
+
+def masked_prediction() -> Audited:
+    """Masked prediction needs bidirectional attention."""
+    masked = "masked prediction" in STATEMENTS["text/masked-prediction"].quote
+    return Audited(
+        "audit/masked-prediction", "a training task suits the models that are trained on it", "Sections 3.1 and 4.2",
+        (f"trained: {', '.join(CAUSAL)}, all with causal attention (section 3.1: “In causal attention mechanisms”)",
+         "a causal model cannot see what follows a mask; perplexity of next tokens is what fits Table 3's values"),
+        not masked, ("text/masked-prediction",) if masked else (),
+    )  # fmt: skip
+
+
+def figure5_samples() -> Audited:
+    """The samples of Figure 5, in the text and in its caption."""
+    text, caption = (STATEMENTS[name].quote for name in ("figure5/samples", "figure5/caption-samples"))
+    same = _number(text) == _number(caption)
+    return Audited(
+        "audit/figure5-samples", "text and caption of a figure give the same number of samples",
+        "Section 4.4 and Figure 5",
+        (f"section 4.4: “{text}”", f"caption of Figure 5: “{caption}”"),
+        same, () if same else ("figure5/samples", "figure5/caption-samples"),
+    )  # fmt: skip
+
+
+def prefill_symbol() -> Audited:
+    """Table 1's cache of the prefill phase in terms of the generated length."""
+    cell = next(c for c in CELLS if c.id == "table1/prefill/attention/cache_size")
+    wrong = "l_g" in cell.printed
+    return Audited(
+        "audit/prefill-symbol", "the cache after prefilling grows with the length of the prompt, l_p", cell.place,
+        (f"printed: {cell.printed}; section 3.2: “l_g the length of generated tokens”, of which a prefill has none",
+         "the cache peak beside it, O(l_p^2 + l_p · d), uses l_p; O(l_p · d) is meant"),
+        not wrong, (cell.id,) if wrong else (),
+    )  # fmt: skip
