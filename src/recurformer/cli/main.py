@@ -32,6 +32,8 @@ STAGES = {
     "complexity": "growth of cache peak and cache size",
     "table": "render one table of the paper",
     "figure": "render one figure of the paper",
+    "claims": "decide every claim of the paper on the measurements there are",
+    "trace": "the runs behind a figure, a table, a claim or a file",
     "keep": "copy what a study measured into one folder",
     "compare": "how far two results trees agree",
     "study": "check a study's configuration and print it in full",

@@ -1,0 +1,81 @@
+"""Decide every claim of the paper on the measurements there are, and write the ledger: JSON, CSV, Markdown, HTML."""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurformer.cli.arguments import InputPath, OutputPath
+from recurformer.files import atomic_path
+
+if TYPE_CHECKING:
+    from recurformer.render.claims import Ledger
+
+LEDGER = "results/claims.json"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "measurements",
+        type=InputPath,
+        nargs="*",
+        help=f"measurement files; with none, the verdicts of {LEDGER} are counted",
+    )
+    parser.add_argument("--recorded", help="folder of committed recordings, which count as evidence too")
+    parser.add_argument("--study", default="default", help="name of the study")
+    parser.add_argument("--out", type=OutputPath, nargs="*", default=[], help=f"files to write ({', '.join(FORMATS)})")
+    parser.add_argument("--ledger", default=LEDGER, help="the ledger to count when no measurements are given")
+    parser.add_argument("--fail-on", nargs="+", default=[], help="verdicts that must not occur (exit code 1)")
+
+
+def _json(ledger: "Ledger") -> str:
+    return json.dumps(ledger.to_dict(), indent=1, ensure_ascii=False) + "\n"
+
+
+def _csv(ledger: "Ledger") -> str:
+    return ledger.frame().to_csv(index=False)
+
+
+def _markdown(ledger: "Ledger") -> str:
+    from recurformer.render.claims.text import markdown
+
+    return markdown(ledger)
+
+
+FORMATS: dict[str, Callable[["Ledger"], str]] = {".json": _json, ".csv": _csv, ".md": _markdown}
+
+
+def _decide(args: Namespace) -> dict[str, int]:
+    from recurformer.render.claims import THIS_STUDY, make_ledger, read_evidence, read_recordings
+
+    recordings = read_recordings(args.recorded) if args.recorded else []
+    ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings])
+    for target in args.out:
+        if Path(target).suffix not in FORMATS:
+            raise ValueError(f"{target}: a ledger is written as {', '.join(FORMATS)}")
+    for target in args.out:
+        with atomic_path(target) as path:
+            path.write_text(FORMATS[path.suffix](ledger), encoding="utf-8")
+    return ledger.counts()
+
+
+def _count(path: str) -> dict[str, int]:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))["counts"]
+    except OSError:
+        raise ValueError(f"{path}: no ledger there; `snakemake --cores 2 {path}` makes it") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: not a ledger written by `recurformer claims`") from None
+
+
+def run(args: Namespace) -> None:
+    from recurformer.render.claims import MARKS
+
+    if unknown := [name for name in args.fail_on if name not in MARKS]:
+        raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
+    counts = _decide(args) if args.measurements else _count(args.ledger)
+    for verdict, count in counts.items():
+        print(f"{MARKS[verdict]} {verdict}: {count}")
+    if found := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
+        raise ValueError(f"--fail-on: {', '.join(found)}")

@@ -1,0 +1,144 @@
+"""What the text says about caches, and its numbers that repeat the tables'."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, TextNumber, label
+from recurformer.paper.sizes import D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
+from recurformer.paper.table2 import BETAS
+from recurformer.render.claims.cells import EXPONENT_TOLERANCE, JUDGES, needs_of
+from recurformer.render.claims.claim import Claim, Finding, Missing
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.measurements import groups
+from recurformer.render.tables.measured import CACHE_LENGTHS
+from recurformer.render.tables.table1 import growth_exponent
+
+ROUNDING = 1e-9
+"""Of ratios of whole bytes."""
+STATE_BYTES = 4
+"""The recurrent state is kept in float32, see docs/replication-notes.md."""
+CONV_BYTES = 2
+
+
+def _counted(evidence: Evidence, unit: str) -> pd.DataFrame:
+    models, _ = evidence.models("cache")
+    return evidence.rows("cache", model=models, unit=unit)
+
+
+def judge_no_eviction(evidence: Evidence) -> Finding:
+    """A retained key-value head holds every token: its bytes are the freed heads' complement at every length.
+
+    At beta = 1 no head is retained; a few bytes that keep count of the position remain.
+    """
+    largest = 0.0
+    for (_, length), rows in groups(_counted(evidence, "kv_group"), ["model", "length"]):
+        by_beta = rows.set_index("beta")
+        if 0.0 not in by_beta.index or 1.0 not in by_beta.index:
+            raise Missing(f"no cache of {length} tokens at beta 0 and 1")
+        retained = 1 - by_beta["kv_heads_freed"] / by_beta["kv_heads_freed"].loc[1.0]
+        deviation = (by_beta["kv_bytes"] / by_beta["kv_bytes"].loc[0.0] - retained).drop(1.0).abs()
+        largest = max(largest, float(deviation.max()))
+    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", at_scale=True)
+
+
+def judge_cache_falls(evidence: Evidence) -> Finding:
+    """A step in beta always lowers the cache, at each length and in each of the paper's shapes."""
+    steps = [
+        rows.sort_values("beta")["ratio"].diff().dropna()
+        for _, rows in groups(_counted(evidence, "kv_group"), ["model", "length"])
+    ]
+    if not all(len(step) for step in steps):
+        raise Missing("caches of a single beta say nothing about a fall")
+    highest = max(float(step.max()) for step in steps)
+    return Finding(highest < 0, f"smallest fall of a step {-highest:.4f}", at_scale=True)
+
+
+def judge_constant_cache(evidence: Evidence) -> Finding:
+    """Mamba's cache does not grow with the generated text."""
+    rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
+    points = rows.groupby("length")["bytes"].mean()
+    exponent = growth_exponent(points.index.to_numpy(dtype=float), points.to_numpy(dtype=float))
+    return Finding(abs(exponent) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", at_scale=True)
+
+
+def judge_smaller_cache(evidence: Evidence) -> Finding:
+    """Mamba's peak and cache lie below attention's, in both phases, at every length."""
+    rows = evidence.rows("complexity")
+    wide = rows.pivot_table(index=["phase", "quantity", "length"], columns="mixer", values="bytes")
+    if not {"mamba", "attention"} <= set(wide):
+        raise Missing("complexity measurements of one mixer only")
+    largest = float((wide["mamba"] / wide["attention"]).max())
+    return Finding(largest < 1, f"at most {largest:.2f} of attention's", at_scale=True)
+
+
+def judge_equation_3(evidence: Evidence) -> Finding:
+    """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
+    row = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0).iloc[0]
+    conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
+    found = row["conv_bytes"] / CONV_BYTES, row["recurrent_bytes"] / STATE_BYTES
+    text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
+    return Finding(found == (conv, recurrent), text, at_scale=True)
+
+
+def judge_attention_kinds(evidence: Evidence) -> Finding:
+    """Replaced query heads for each freed key-value head at beta = 1."""
+    rows = evidence.rows("cache", model=list(BACKBONE_LABELS), unit="kv_group", beta=1.0)
+    group = (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
+    if set(group.index) != set(BACKBONE_LABELS):
+        raise Missing("caches of all three backbones are needed")
+    holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())
+    return Finding(
+        holds, ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items()), at_scale=True
+    )
+
+
+def judge_longer_inputs(evidence: Evidence) -> Finding:
+    """Measured l_m at Table 2's beta above that of the original, for every model of the paper."""
+    gains = []
+    for model, beta in BETAS.items():
+        rows = evidence.rows("memory", model=model, protocol="one_shot", source="measured").set_index("beta")["l_m"]
+        if not {0.0, beta} <= set(rows.index):
+            raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
+        gains.append(float(rows.loc[beta] / rows.loc[0.0]))
+    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", at_scale=True)
+
+
+def judge_reduction(printed: TextNumber, evidence: Evidence) -> Finding:
+    """Counted reduction in percent against the one in the text."""
+    where = {"model": printed.model, "length": CACHE_LENGTHS[printed.quantity]}
+    if printed.method == "PyramidInfer":
+        ratios = evidence.rows("pyramidinfer", **where)["ratio"]
+    else:
+        ratios = evidence.rows("cache", beta=BETAS[printed.model], **where)["ratio"]
+    percent = 100 * (1 - ratios)
+    nearest = float(percent.iloc[int(np.argmin((percent - printed.value).abs()))])
+    decimals = len(printed.printed.partition(".")[2])
+    holds = abs(nearest - printed.value) <= printed.half_digit + 1e-9
+    return Finding(holds, f"{nearest:.{decimals + 1}f} %", at_scale=True)
+
+
+def number_claims() -> list[Claim]:
+    """The numbers that the text repeats: reductions are counted, the others judged as the cell that they repeat."""
+    cells = {(cell.model, cell.method, cell.quantity): cell for cell in CELLS if cell.table == 2}
+    claims = []
+    for printed in NUMBERS:
+        cell = cells[printed.model, printed.method, printed.quantity]
+        judge, test, tolerance = JUDGES[printed.quantity]
+        if printed.reduction:
+            test = "the counted cache is smaller than the original's by the printed percentage"
+            tolerance = f"{printed.half_digit:g}: half of the last printed digit"
+        claims.append(
+            Claim(
+                id=printed.id,
+                place=f"Section 4.1, {label(printed.model)}, {printed.method}, {printed.quantity}",
+                statement=f"{printed.printed}{' % less' if printed.reduction else ''}",
+                kind=cell.kind,
+                test=test,
+                tolerance=tolerance,
+                needs="counting on the published shapes" if printed.reduction else needs_of(printed.model),
+                judge=partial(judge_reduction, printed) if printed.reduction else partial(judge, cell),
+            )
+        )
+    return claims

@@ -1,0 +1,75 @@
+"""What a claim is: a printed statement, a test on measurements that can fail, and what the test found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recurformer.paper import BACKBONE_LABELS
+
+if TYPE_CHECKING:
+    from recurformer.render.claims.evidence import Evidence
+
+REPRODUCED, CONSISTENT, CONTRADICTED = "reproduced", "consistent", "contradicted"
+PAPER_INCONSISTENT, NOT_RUN = "paper-inconsistent", "not-run"
+MARKS = {REPRODUCED: "✓", CONSISTENT: "≈", CONTRADICTED: "✗", PAPER_INCONSISTENT: "!", NOT_RUN: "○"}
+"""The five verdicts, each with the mark that stands for it in a table."""
+MEANINGS = {
+    REPRODUCED: "the test holds at the paper's scale",
+    CONSISTENT: "it holds at a smaller scale",
+    CONTRADICTED: "it was run and fails",
+    PAPER_INCONSISTENT: "the paper contradicts itself",
+    NOT_RUN: "nothing here can decide it, for the reason given",
+}
+
+
+class Missing(Exception):
+    """A source of evidence does not decide a claim; the message says why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one source of evidence says about a claim.
+
+    Attributes:
+        holds: whether the test holds.
+        ours: the measured value as text.
+        at_scale: whether it was measured on what the paper measured; else on something smaller.
+        samples: over which a mean was taken, None where there is no mean.
+        reason: one sentence where `ours` needs one.
+    """
+
+    holds: bool
+    ours: str
+    at_scale: bool
+    samples: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One checkable statement of the paper.
+
+    Attributes:
+        id: of the printed cell, number or statement.
+        place: where the paper says it.
+        statement: its words, or the printed number.
+        kind: one of `recurformer.paper.cells.KINDS`.
+        test: the condition, one sentence.
+        tolerance: what may differ, and why.
+        needs: what it takes to decide it at the paper's scale.
+        judge: the test; raises `Missing` where the evidence has nothing to say. None: no stage measures it.
+    """
+
+    id: str
+    place: str
+    statement: str
+    kind: str
+    test: str
+    tolerance: str
+    needs: str
+    judge: "Callable[[Evidence], Finding] | None" = None
+
+
+def is_paper_model(model: str) -> bool:
+    """Whether a model is one of the paper's backbones."""
+    return model in BACKBONE_LABELS

@@ -1,0 +1,195 @@
+"""The ledger: every claim with its verdict, weighed from all evidence, and the audit beside it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from recurformer.records import record_of
+from recurformer.render.audit import Audited, audit
+from recurformer.render.claims.caches import number_claims
+from recurformer.render.claims.cells import cell_claims
+from recurformer.render.claims.claim import (
+    CONSISTENT,
+    CONTRADICTED,
+    MARKS,
+    NOT_RUN,
+    PAPER_INCONSISTENT,
+    REPRODUCED,
+    Claim,
+    Finding,
+    Missing,
+)
+from recurformer.render.claims.cost import hardware_of, runs_of, total_cost
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.statements import statement_claims
+
+COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the strongest evidence says about one claim.
+
+    Attributes:
+        claim: the claim.
+        verdict: one of `claim.MARKS`.
+        finding: what was found, None where nothing was.
+        evidence: from which measurements, None likewise.
+        reason: one sentence, where the verdict needs one.
+    """
+
+    claim: Claim
+    verdict: str
+    finding: Finding | None = None
+    evidence: Evidence | None = None
+    reason: str = ""
+
+
+def all_claims() -> list[Claim]:
+    """Every claim: table cells, numbers of the text, sentences and curves."""
+    return [*cell_claims(), *number_claims(), *statement_claims()]
+
+
+def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] = ()) -> Decision:
+    """Weigh the evidence for a claim.
+
+    The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
+    before a recording. Where the paper contradicts itself no measurement can help.
+
+    Args:
+        claim: the claim.
+        sources: the study first, then recordings.
+        broken: findings of the audit that hit this claim.
+    """
+    found: list[tuple[Finding, Evidence]] = []
+    reasons: list[str] = []
+    for source in sources if claim.judge else ():
+        looked_at = source.fresh()
+        try:
+            found.append((claim.judge(looked_at), looked_at))  # type: ignore[misc]  # not None: checked in the loop's head
+        except Missing as missing:
+            reasons.append(str(missing))
+    finding, evidence = None, None
+    if found:
+        finding, evidence = min(found, key=lambda pair: not pair[0].at_scale)
+    if broken:
+        reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
+        return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
+    if finding is None:
+        why = reasons[0] if reasons else "no stage measures it"
+        return Decision(claim, NOT_RUN, reason=f"{why}; it needs {claim.needs}")
+    holding = REPRODUCED if finding.at_scale else CONSISTENT
+    return Decision(claim, holding if finding.holds else CONTRADICTED, finding, evidence, finding.reason)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All decisions and the audit of one study."""
+
+    study: str
+    decisions: tuple[Decision, ...]
+    audited: tuple[Audited, ...]
+
+    def counts(self) -> dict[str, int]:
+        """Claims by verdict, every verdict named."""
+        counted = Counter(decision.verdict for decision in self.decisions)
+        return {verdict: counted[verdict] for verdict in MARKS}
+
+    def frame(self) -> pd.DataFrame:
+        """One row a claim, for tables: `COLUMNS`."""
+        rows = []
+        for decision in self.decisions:
+            claim, finding, evidence = decision.claim, decision.finding, decision.evidence
+            rows.append(
+                {
+                    "id": claim.id, "place": claim.place, "statement": claim.statement, "kind": claim.kind,
+                    "verdict": decision.verdict, "ours": finding.ours if finding else "", "reason": decision.reason,
+                    "source": evidence.source if evidence else "", "scale": _scale(finding),
+                    "seeds": len(evidence.seeds) or None if evidence else None,
+                    "samples": finding.samples if finding else None,
+                }
+            )  # fmt: skip
+        return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds": "Int64", "samples": "Int64"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON and for the page: study, counts, claims with their evidence, audit, cost of it all."""
+        runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
+        return {
+            "study": self.study,
+            "counts": self.counts(),
+            "claims": [_claim_dict(decision) for decision in self.decisions],
+            "audit": [_audit_dict(step) for step in self.audited],
+            "cost": asdict(total_cost(runs)) | {"runs": len(runs)},
+        }
+
+
+def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim] | None = None) -> Ledger:
+    """Decide every claim.
+
+    Args:
+        study: name of the study.
+        sources: its own measurements first, then recordings.
+        claims: other claims than all of them.
+    """
+    counted = ("cache", "pyramidinfer")
+    frames = {kind: s.frames[kind] for s in reversed(sources) for kind in counted if kind in s.frames}
+    audited = audit(frames)
+    broken: dict[str, list[Audited]] = {}
+    for step in audited:
+        for name in () if step.consistent else step.claims:
+            broken.setdefault(name, []).append(step)
+    chosen = all_claims() if claims is None else claims
+    decisions = tuple(decide(claim, sources, broken.get(claim.id, ())) for claim in chosen)
+    return Ledger(study, decisions, tuple(audited))
+
+
+def _scale(finding: Finding | None) -> str:
+    return "" if finding is None else "paper" if finding.at_scale else "smaller"
+
+
+def _files(decision: Decision) -> tuple[str, ...]:
+    return tuple(sorted(decision.evidence.used)) if decision.evidence else ()
+
+
+@lru_cache
+def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
+    """Runs, hardware and cost behind some measurement files."""
+    runs = runs_of(files)
+    wrote = [runs[record]["run"] for record in filter(None, map(record_of, files))]
+    cost = total_cost(runs)
+    return {
+        "files": list(files),
+        "runs": list(dict.fromkeys(wrote)),
+        "hardware": hardware_of(runs.values()),
+        "core_minutes": round(cost.core_minutes, 3),
+        "gpu_minutes": round(cost.gpu_minutes, 3),
+    }
+
+
+def _claim_dict(decision: Decision) -> dict[str, Any]:
+    claim, finding, evidence = decision.claim, decision.finding, decision.evidence
+    shown: dict[str, Any] = {
+        "id": claim.id, "place": claim.place, "statement": claim.statement, "kind": claim.kind, "test": claim.test,
+        "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
+        "ours": finding.ours if finding else "", "reason": decision.reason, "evidence": None,
+    }  # fmt: skip
+    if finding and evidence:
+        seeds = len(evidence.seeds) or None
+        about = {"source": evidence.source, "scale": _scale(finding), "seeds": seeds, "samples": finding.samples}
+        shown["evidence"] = about | _measured_by(_files(decision))
+    return shown
+
+
+def _audit_dict(step: Audited) -> dict[str, Any]:
+    return {
+        "id": step.id,
+        "rule": step.rule,
+        "place": step.place,
+        "arithmetic": list(step.arithmetic),
+        "outcome": "consistent" if step.consistent else "inconsistent",
+        "claims": list(step.claims),
+    }

@@ -1,0 +1,230 @@
+"""What the text and Figures 3 and 4 say about quality: HashHop, MQAR and continual training."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import CELLS, label
+from recurformer.paper.sizes import HASHHOP_HOPS, MQAR_LENGTHS
+from recurformer.paper.table2 import BETAS
+from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.claims.estimate import estimate_quality
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.figures.figure4 import NEEDED as NEEDED_ACCURACY
+from recurformer.render.figures.figure4 import best_learning_rates, why_not_run
+from recurformer.render.measurements import groups
+from recurformer.render.tables.baseline import NEEDED
+from recurformer.render.tables.cell_text import interval, number
+from recurformer.tasks.interval import Estimate
+
+_PRINTED = {(cell.table, cell.quantity, cell.model, cell.method): cell.value for cell in CELLS}
+ALLOWED_DROP = max(
+    _PRINTED[2, "h_gq", model, "Original Model"] - _PRINTED[2, "h_gq", model, "RecurFormer"] for model in BETAS
+)
+"""The largest loss of h_gq that Table 2 prints and the text calls matching."""
+ALLOWED_RATIO = max(
+    _PRINTED[3, "perplexity", model, "RecurFormer"] / _PRINTED[3, "perplexity", model, "Original Model"]
+    for model in BETAS
+)
+"""The largest ratio of perplexities that Table 3 prints and the text calls comparable."""
+NOTHING_LEFT = 0.05
+"""Below this share of the original's h_gq nothing of it is left."""
+POOR = 0.5
+CONVERGED = 0.05
+"""A training whose loss falls by more than so many nats from its third to its last quarter has not converged."""
+DEFAULT_BETA = 0.9
+
+
+Quality = dict[str, dict[float, Estimate]]
+"""h_gq with its interval: model -> beta -> estimate."""
+
+
+def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
+    """h_gq by beta of every model that has learned the task.
+
+    Raises:
+        Missing: there are no such measurements, or a model has not learned it.
+    """
+    models, papers = evidence.models("hashhop", variant="official")
+    quality: Quality = {}
+    samples, hops = 0, set[int]()
+    for model in models:
+        rows = evidence.rows("hashhop", model=model, variant="official")
+        baseline = evidence.rows("baseline", model=model, variant="official")
+        learned = float((baseline["correct"] / baseline["hops"]).mean())
+        if not learned >= NEEDED:
+            raise Missing(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
+        quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
+        samples = max(samples, int(rows.groupby("beta").size().max()))
+        hops.update(rows["hops"])
+    return quality, papers and hops == {HASHHOP_HOPS}, samples
+
+
+def _at(quality: Quality, model: str, beta: float) -> Estimate:
+    if beta not in quality[model]:
+        raise Missing(f"no h_gq of {label(model)} at beta {beta:g}")
+    return quality[model][beta]
+
+
+def _text(model: str, quality: Estimate) -> str:
+    return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
+
+
+def judge_quality_kept(evidence: Evidence) -> Finding:
+    """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
+    quality, at_scale, samples = _hashhop(evidence)
+    converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
+    drops = [_at(quality, model, 0.0).mean - after.mean for model, after in converted.items()]
+    text = ", ".join(
+        f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
+    )
+    return Finding(max(drops) <= ALLOWED_DROP + 1e-9, text, at_scale, samples)
+
+
+def judge_collapse(evidence: Evidence) -> Finding:
+    """What is left of h_gq at beta = 1."""
+    quality, at_scale, samples = _hashhop(evidence)
+    left = {model: _at(quality, model, 1.0) for model in quality}
+    holds = all(value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean for model, value in left.items())
+    return Finding(holds, ", ".join(_text(model, value) for model, value in left.items()), at_scale, samples)
+
+
+def judge_collapse_everywhere(evidence: Evidence) -> Finding:
+    """The same for several models."""
+    finding = judge_collapse(evidence)
+    if len(evidence.models("hashhop", variant="official")[0]) < 2:
+        raise Missing("one model only: nothing about consistency across models")
+    return finding
+
+
+def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, bool]:
+    """Accuracy at the best learning rate, (beta, length), on trained lengths.
+
+    Raises:
+        Missing: there are no such measurements, or the original has not learned the task.
+    """
+    mqar = evidence.rows("mqar")
+    best = best_learning_rates(mqar)
+    if reason := why_not_run(mqar, best):
+        raise Missing(reason)
+    at_scale = set(mqar.loc[mqar["split"] == "test", "length"]) >= set(MQAR_LENGTHS)
+    rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
+    rows = rows[rows["learning_rate"] == rows["beta"].map(best)]
+    right, asked = (
+        rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
+        for count in ("correct", "queries")
+    )
+    return right / asked, at_scale
+
+
+def judge_poor_without_attention(evidence: Evidence) -> Finding:
+    """Accuracy on tested samples of trained lengths when all heads are replaced."""
+    accuracy, at_scale = _accuracy(evidence, "test")
+    if 1.0 not in accuracy.index:
+        raise Missing("no MQAR run with all heads replaced")
+    highest = float(accuracy.loc[1.0].to_numpy().max())
+    return Finding(highest < POOR, f"at most {highest:.2f}", at_scale)
+
+
+def _some_heads_retained(accuracy: pd.DataFrame) -> pd.Series:
+    """Lowest accuracy on a trained length, of each beta between 0 and 1."""
+    between = accuracy[(accuracy.index > 0) & (accuracy.index < 1)]
+    if between.empty:
+        raise Missing("no MQAR run with some heads replaced and some retained")
+    return between.min(axis=1)
+
+
+def judge_attention_necessary(evidence: Evidence) -> Finding:
+    """Some share of replaced heads learns all trained lengths, replacing all does not."""
+    accuracy, at_scale = _accuracy(evidence, "validation")
+    if 1.0 not in accuracy.index:
+        raise Missing("no MQAR run with all heads replaced")
+    retained, none = float(_some_heads_retained(accuracy).max()), float(accuracy.loc[1.0].to_numpy().min())
+    text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
+    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale)
+
+
+def judge_long_range_kept(evidence: Evidence) -> Finding:
+    """The largest share of replaced heads that still answers on all trained lengths."""
+    accuracy, at_scale = _accuracy(evidence, "validation")
+    lowest = _some_heads_retained(accuracy)
+    able = lowest[lowest >= NEEDED_ACCURACY]
+    text = f"up to beta {able.index.max():g}" if len(able) else f"at most {lowest.max():.2f}"
+    return Finding(bool(len(able)), text, at_scale)
+
+
+def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
+    """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained, original."""
+    models, papers = evidence.models("perplexity")
+    rows = evidence.rows("perplexity", model=models, split="validation")
+    sums = rows.pivot_table(
+        index=["model", "beta"], columns="stage", values=["negative_log_likelihood", "tokens"], aggfunc="sum"
+    )
+    wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
+    original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
+    converted = wide[wide.index.get_level_values("beta") > 0]
+    if original is None or converted.empty:
+        raise Missing("perplexities of the original and of a converted model are needed")
+    return converted.assign(original=original.reindex(converted.index.get_level_values("model")).to_numpy()), papers
+
+
+def judge_training_necessary(evidence: Evidence) -> Finding:
+    """Perplexity after conversion, before any training, over the original's."""
+    found, papers = _perplexities(evidence)
+    lowest = float((found["converted"] / found["before"]).min())
+    return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", papers)
+
+
+def judge_weights_reused(evidence: Evidence) -> Finding:
+    """Perplexity after continual training over that before it."""
+    found, papers = _perplexities(evidence)
+    ratio = float((found["trained"] / found["converted"]).max())
+    text = f"at most {ratio:.3f} of that before training"
+    return Finding(ratio < 1, text, papers)
+
+
+def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:
+    """Mean training loss over the last quarter of the steps.
+
+    Raises:
+        Missing: it still falls, or the training saw fewer tokens than it has new parameters.
+    """
+    rows = evidence.rows("metrics", model=model, beta=beta)
+    new = int(evidence.rows("memory", model=model, beta=beta)["mamba_parameters"].iloc[0])
+    tokens = int(rows.groupby("seed")["tokens"].max().min())
+    if tokens < new:
+        raise Missing(
+            f"the training of {label(model)} at beta {beta:g} saw {tokens:,} tokens; fewer than its {new:,} new "
+            "parameters cannot train them"
+        )
+    curve = rows.groupby("step")["loss"].mean()
+    quarters = np.array_split(curve.to_numpy(), 4)
+    fall = float(quarters[2].mean() - quarters[3].mean()) if len(quarters[0]) else math.inf
+    if fall > CONVERGED:
+        raise Missing(
+            f"the training of {label(model)} at beta {beta:g} has not converged: its loss fell by {fall:.2f} nats from "
+            f"the third to the last quarter, {CONVERGED:g} is allowed"
+        )
+    return float(quarters[3].mean())
+
+
+def judge_converge(evidence: Evidence) -> Finding:
+    """Training loss over the last quarter: converted against original."""
+    models, papers = evidence.models("metrics")
+    gaps = []
+    for model in models:
+        betas = sorted(set(evidence.rows("metrics", model=model)["beta"]) - {0.0})
+        gaps += [_last_quarter(evidence, model, beta) - _last_quarter(evidence, model, 0.0) for beta in betas]
+    if not gaps:
+        raise Missing("no training of a converted model")
+    return Finding(max(gaps) <= math.log(ALLOWED_RATIO), f"at most {max(gaps):.2f} nats above the original's", papers)
+
+
+def judge_perplexity_comparable(evidence: Evidence) -> Finding:
+    """Perplexity over that of the original after the same training, once that has converged."""
+    found, papers = _perplexities(evidence)
+    for model, beta in found.index:
+        _last_quarter(evidence, model, beta)
+    ratio = float((found["trained"] / found["original"]).max())
+    return Finding(ratio <= ALLOWED_RATIO, f"at most {ratio:.3f} of the original's", papers)

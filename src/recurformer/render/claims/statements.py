@@ -1,0 +1,122 @@
+"""The claims that sentences, captions and curves make: which test decides each of them."""
+
+from collections.abc import Callable
+
+from recurformer.paper import STATEMENTS
+from recurformer.render.claims import attention, caches, quality
+from recurformer.render.claims.claim import Claim, Finding
+from recurformer.render.claims.evidence import Evidence
+
+Judge = Callable[[Evidence], Finding]
+WEIGHTS = "the published weights of the paper's three models and a card of 80 GB (config/paper.yaml)"
+SHAPES = "counting on the published shapes"
+EXACT = "none: counted"
+SIGN = "none: the sign of a difference"
+HALF = "half: more than all other tokens together"
+SPEED = "timings of prefill and decoding beside the original's; no stage of the workflow takes them yet"
+OTHER_METHODS = "the eviction methods themselves; only their cache sizes are part of the workflow yet"
+
+TESTS: dict[str, tuple[Judge | None, str, str, str]] = {
+    "text/recency-aware-heads": (attention.judge_recency_aware,
+        "at least a tenth of the heads exceed the threshold α in most windows",
+        "a tenth is what “certain” is read as", WEIGHTS),
+    "text/contextual-retrieval-heads": (attention.judge_contextual_retrieval,
+        "at least a tenth of the heads do not exceed α in most windows",
+        "a tenth is what “others” is read as", WEIGHTS),
+    "figure1/recent-values-weigh-more": (attention.judge_figure1,
+        "the last five tokens weigh more than evenly, in attention and in the Mamba block", SIGN, WEIGHTS),
+    "figure5/high": (attention.judge_figure5_high,
+        "high RA-I gives recent tokens a larger share of the attention than low RA-I, the first token left out", SIGN,
+        WEIGHTS),
+    "figure5/low": (attention.judge_figure5_low,
+        "low RA-I gives the first token a larger share of the attention than high RA-I", SIGN, WEIGHTS),
+    "figure5/samples": (None, "–", "–", "nothing: Figure 5's caption gives another number"),
+    "figure5/caption-samples": (None, "–", "–", "nothing: section 4.4 gives another number"),
+    "figure6/qwen2-more-recency-aware": (attention.judge_figure6,
+        "mean RA-I of both Qwen2 models exceeds Llama2-7B's", SIGN, WEIGHTS),
+    "appendix/alpha": (None, "–", "–", "nothing: no ratio exceeds 102"),
+    "text/attention-sink": (attention.judge_sink,
+        "the head shown in Figure 2 gives the first token most of its attention", HALF, WEIGHTS),
+    "figure2/value-norm": (attention.judge_value_norm,
+        "the L2 norm of the first token's value is below the mean of the others'", SIGN, WEIGHTS),
+    "figure2/limited-contribution": (attention.judge_limited_contribution,
+        "the first token's share of the contributions is at most half of its share of the attention",
+        "half is what “limits” is read as", WEIGHTS),
+    "text/fixed-first-value": (None, "the first token's value varies less over samples than others' values", SIGN,
+        "the spread of value vectors over samples, which no stage measures"),
+    "text/input-gate": (None, "the gated first value comes near the others' norm", SIGN,
+        "norms behind the trained input gate, which no stage measures"),
+    "text/first-contributes-less": (attention.judge_first_contributes_less,
+        "the first token's mean contribution is below the others' under both norms, paired t-test",
+        f"p < {attention.SIGNIFICANT:g}", WEIGHTS),
+    "text/non-overlapping": (None, "–", "–", "nothing: Table 5's own intervals decide it"),
+    "text/no-eviction": (caches.judge_no_eviction,
+        "a retained key-value head holds all tokens at every β below 1 and every length", EXACT, SHAPES),
+    "text/cache-falls-with-beta": (caches.judge_cache_falls, "every step of β lowers the counted cache", SIGN, SHAPES),
+    "text/constant-cache": (caches.judge_constant_cache, "the growth exponent of Mamba's cache is 0",
+        f"{caches.EXPONENT_TOLERANCE:g}: that of a fit", SHAPES),
+    "text/smaller-cache": (caches.judge_smaller_cache,
+        "Mamba's counted peak and cache are below attention's at every length and in both phases", EXACT, SHAPES),
+    "text/equation-3": (caches.judge_equation_3,
+        "Llama2-7B's counted states at β = 1 are equation 3 times the layers", EXACT, SHAPES),
+    "text/attention-kinds": (caches.judge_attention_kinds,
+        "one query head for each key-value head in Llama2-7B, several in the Qwen2 models", EXACT, SHAPES),
+    "text/models-of-the-cache-runs": (None, "–", "–", "nothing: Table 2 has no row of Llama2-13B"),
+    "text/longer-inputs": (caches.judge_longer_inputs, "measured l_m at Table 2's β exceeds the original's", SIGN,
+        WEIGHTS),
+    "text/quality-kept": (quality.judge_quality_kept,
+        "h_gq at Table 2's β is at most so much lower than the original's",
+        f"{quality.ALLOWED_DROP:.3f}: the largest loss in Table 2", WEIGHTS),
+    "text/collapse-at-one": (quality.judge_collapse, "h_gq at β = 1 is a trace of the original's",
+        f"{quality.NOTHING_LEFT:.0%} of the original's: a chance hit", WEIGHTS),
+    "text/collapse-in-mha-and-gqa": (quality.judge_collapse_everywhere, "the same in every model measured",
+        f"{quality.NOTHING_LEFT:.0%} of the original's: a chance hit", WEIGHTS),
+    "figure4/poor-without-attention": (quality.judge_poor_without_attention,
+        "accuracy at β = 1 is poor on every tested trained length", f"poor: below {quality.POOR:g}",
+        "config/gpu.yaml: the paper's sizes"),
+    "figure4/attention-necessary": (quality.judge_attention_necessary,
+        "a model that keeps some heads learns every trained length, one that keeps none does not",
+        f"learned: {quality.NEEDED_ACCURACY:g}", "config/gpu.yaml: the paper's sizes"),
+    "text/long-range-kept": (quality.judge_long_range_kept,
+        "a model with some heads replaced answers on every trained length of MQAR",
+        f"{quality.NEEDED_ACCURACY:g} of the queries", "config/gpu.yaml: the paper's sizes"),
+    "text/eviction-degrades": (None, "h_gq of PyramidInfer falls at the same cache", SIGN, OTHER_METHODS),
+    "text/training-necessary": (quality.judge_training_necessary,
+        "converted and not yet trained, perplexity is above what the text calls comparable",
+        f"{quality.ALLOWED_RATIO:.3f} times the original's: the largest ratio in Table 3", WEIGHTS),
+    "text/weights-reused": (quality.judge_weights_reused,
+        "continual training lowers the perplexity of every converted model", SIGN, WEIGHTS),
+    "figure3/converge": (quality.judge_converge,
+        "over the last quarter of a converged training the loss is near the original's",
+        f"the logarithm of {quality.ALLOWED_RATIO:.3f}, the largest ratio in Table 3", WEIGHTS),
+    "text/perplexity-comparable": (quality.judge_perplexity_comparable,
+        "after a converged training perplexity is near the original's",
+        f"{quality.ALLOWED_RATIO:.3f} times: the largest ratio in Table 3", WEIGHTS),
+    "text/masked-prediction": (None, "–", "–", "nothing: causal models do not predict masked tokens"),
+    "text/inference-efficiency": (None, "prefill and decoding are faster than the original's", SIGN, SPEED),
+    "text/parallel-branches": (None, "at batch 1 the two branches take longer one after the other than side by side",
+        SIGN, SPEED),
+    "text/combines": (None, "an eviction method on the retained heads loses no more than on all heads", SIGN,
+        OTHER_METHODS),
+}  # fmt: skip
+"""Id of a statement -> its test, the test in words, its tolerance, and what it needs at the paper's scale."""
+
+
+def statement_claims() -> list[Claim]:
+    """One claim for every checkable sentence."""
+    claims = []
+    for statement in STATEMENTS.values():
+        judge, test, tolerance, needs = TESTS[statement.id]
+        claims.append(
+            Claim(
+                id=statement.id,
+                place=statement.place,
+                statement=f"“{statement.quote}”",
+                kind=statement.kind,
+                test=test,
+                tolerance=tolerance,
+                needs=needs,
+                judge=judge,
+            )
+        )
+    return claims

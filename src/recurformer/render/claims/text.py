@@ -1,0 +1,57 @@
+"""The ledger as Markdown."""
+
+from collections.abc import Iterable
+
+from tabulate import tabulate
+
+from recurformer.render.audit import Audited
+from recurformer.render.claims.claim import MARKS, MEANINGS
+from recurformer.render.claims.ledger import Decision, Ledger
+
+HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+def _evidence(decision: Decision) -> str:
+    finding, evidence = decision.finding, decision.evidence
+    if finding is None or evidence is None:
+        return ""
+    seeds = f"{len(evidence.seeds)} seed(s)" if evidence.seeds else ""
+    samples = f"{finding.samples} samples" if finding.samples else ""
+    scale = "paper's scale" if finding.at_scale else "smaller"
+    return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
+
+
+def _claims_table(decisions: Iterable[Decision]) -> str:
+    rows = []
+    for decision in decisions:
+        claim, finding = decision.claim, decision.finding
+        verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
+        ours = finding.ours if finding else ""
+        rows.append([claim.place, claim.statement, ours, verdict, _evidence(decision), decision.reason or claim.test])
+    return tabulate([[_cell(cell) for cell in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
+
+
+def _audit_lines(audited: Iterable[Audited]) -> list[str]:
+    lines = []
+    for step in audited:
+        lines += [f"- **{step.place}**: {step.rule}.", *(f"    - {line}" for line in step.arithmetic)]
+    return lines
+
+
+def markdown(ledger: Ledger) -> str:
+    """Counts, every claim with its verdict, and the audit with its arithmetic."""
+    parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix")}
+    lines = [f"# Claims: study {ledger.study}", ""]
+    lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
+    for heading, prefix in parts.items():
+        chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
+        if chosen:
+            lines += ["", f"## {heading}", "", _claims_table(chosen)]
+    broken = [step for step in ledger.audited if not step.consistent]
+    lines += ["", "## Audit: where the paper contradicts itself", "", *_audit_lines(broken)]
+    lines += ["", "## Audit: what agrees", "", *_audit_lines(step for step in ledger.audited if step.consistent)]
+    return "\n".join(lines) + "\n"
