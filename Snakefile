@@ -34,6 +34,7 @@ include: "workflow/rules/mqar.smk"
 include: "workflow/rules/caches.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
 
 
 rule all:
@@ -42,3 +43,4 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         MEASUREMENTS["lm_eval"],
+        "<results>/claims.json",

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from recurformer.render.figures import FIGURES
-from recurformer.render.figures.figure4 import best_learning_rates
 from recurformer.render.figures.figure6 import ra_i_matrix
 from recurformer.render.measurements import COLUMNS
+from recurformer.render.mqar import best_learning_rates
 from recurformer.render.style import SERIES, save_figure
 
 

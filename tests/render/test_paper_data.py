@@ -4,14 +4,45 @@ from collections import Counter
 
 import pytest
 
-from recurformer.paper import table1, table2, table3, table4, table5
-
-CELLS = table1.CELLS + table2.CELLS + table3.CELLS + table4.CELLS
+from recurformer.paper import CELLS, NUMBERS, STATEMENTS, table1, table2, table3, table4, table5
+from recurformer.paper.cells import KINDS
 
 
 def test_every_printed_entry_is_there():
-    assert Counter(cell.table for cell in CELLS) == {1: 8, 2: 28, 3: 6, 4: 72}
-    assert sum(map(len, table5.PRINTED.values())) == 36
+    assert Counter(cell.table for cell in CELLS) == {1: 8, 2: 28, 3: 6, 4: 72, 5: 24}
+
+
+def test_every_entry_and_statement_has_a_name_of_its_own_and_a_kind():
+    printed = [*CELLS, *NUMBERS, *STATEMENTS.values()]
+    assert len({entry.id for entry in printed}) == len(printed)
+    assert {entry.kind for entry in (*CELLS, *STATEMENTS.values())} == set(KINDS)
+    for statement in STATEMENTS.values():
+        assert statement.place.startswith(("Section", "Figure", "Abstract", "Appendix"))
+        assert len(statement.quote.split()) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "place"),
+    [
+        ("table4/llama2-7b/0.90/cs_10k", "0.1030", "Table 4, cs_10k, Llama2-7B, 0.90"),
+        ("table2/llama2-7b/pyramidinfer/h_gq", "0.462", "Table 2, Llama2-7B, PyramidInfer, h_gq"),
+        (
+            "table5/qwen2-7b/first/l2_interval",
+            "[-0.0713, 0.0947]",
+            "Table 5, Qwen2-7B, first token, L2 Contribution, 95% CI",
+        ),
+        ("table1/generation/mamba/cache_size", "O(d)", "Table 1, Generation, Mamba, Cache Size"),
+    ],
+)
+def test_a_cell_is_known_by_a_name_that_says_where_it_stands(name, printed, place):
+    (cell,) = [cell for cell in CELLS if cell.id == name]
+    assert (cell.printed, cell.place) == (printed, place)
+
+
+@pytest.mark.parametrize(("printed", "half"), [("89.7", 0.05), ("89.46", 0.005), ("0.839", 0.0005), ("71,680", 0.5)])
+def test_rounding_explains_half_of_the_last_printed_digit(printed, half):
+    (number,) = {number.half_digit for number in NUMBERS if number.printed == printed}
+    assert number == pytest.approx(half)
 
 
 def test_places_are_unique_and_digits_are_kept():

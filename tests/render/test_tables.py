@@ -1,20 +1,30 @@
 import inspect
 import re
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from recurformer.paper import CELLS
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.latex import escape
 from recurformer.render.tables.table1 import growth_exponent
+from recurformer.render.verdicts import MARKS
+
+VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
+"""Every printed cell has some verdict, each of the five occurs."""
 
 
 def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataFrame):
     function = TABLES[name]
-    frames = measurements | replaced
+    frames = {"verdicts": VERDICTS} | measurements | replaced
     return function(**{kind: frames[kind] for kind in inspect.signature(function).parameters})
+
+
+def kinds_of(function) -> list[str]:
+    return [kind for kind in inspect.signature(function).parameters if kind != "verdicts"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +41,7 @@ def pick(frame: pd.DataFrame, **where) -> pd.Series:
 
 def test_parameters_are_kinds_of_measurements():
     for function in TABLES.values():
-        assert set(inspect.signature(function).parameters) <= set(COLUMNS)
+        assert set(kinds_of(function)) <= set(COLUMNS)
 
 
 @pytest.mark.parametrize("name", list(TABLES))
@@ -370,7 +380,11 @@ def test_table5_states_the_direction_of_each_model(measurements):
         contribution_of(measurements, "llama2-7b", {"l1": 0.9, "l2": 0.9}),
         contribution_of(measurements, "qwen2-7b", {"l1": 0.01, "l2": 0.01}),
     ]
-    (note,) = [note for note in build("table5", measurements, contribution=pd.concat(both)).notes if "claim" in note]
+    (note,) = [
+        note
+        for note in build("table5", measurements, contribution=pd.concat(both)).notes
+        if "the paper's claim" in note
+    ]
     assert note.startswith(
         "Llama2-7B: the first token contributes more under both norms; "
         "Qwen2-7B: the first token contributes less under both norms, "
@@ -382,7 +396,7 @@ def test_table5_describes_what_is_compared(tables):
 
 
 def cases() -> list[tuple[str, str]]:
-    return [(name, kind) for name, function in TABLES.items() for kind in inspect.signature(function).parameters]
+    return [(name, kind) for name, function in TABLES.items() for kind in kinds_of(function)]
 
 
 @pytest.mark.parametrize(("name", "kind"), cases())
@@ -406,3 +420,40 @@ def test_bytes_that_cannot_be_fitted_are_refused(measurements):
         build("table1", measurements, complexity=complexity[complexity["length"] == 1024])
     with pytest.raises(ValueError, match="must be positive"):
         build("table1", measurements, complexity=complexity.assign(bytes=0))
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_printed_cell_carries_the_mark_of_its_verdict(tables, name):
+    cells = [cell.id for cell in CELLS if cell.id.startswith(f"{name}/")]
+    shown = [
+        mark
+        for column in tables[name].display
+        if column[1] in {"verdict", "verdicts"}
+        for cell in tables[name].display[column]
+        for mark in cell.split()
+    ]
+    assert sorted(shown) == sorted(MARKS[VERDICTS[cell]] for cell in cells)
+    assert any(note.startswith("Verdicts: ") for note in tables[name].notes)
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_measured_value_names_its_runs(measurements, name):
+    named = {kind: frame.assign(run=f"run-of-{kind}") for kind, frame in measurements.items()}
+    frame = build(name, named).frame
+    found = {
+        run
+        for column in frame
+        if column.endswith("runs")
+        for cell in frame[column].dropna()
+        for run in str(cell).split()
+    }
+    assert found
+    assert found <= {f"run-of-{kind}" for kind in kinds_of(TABLES[name])}
+
+
+def test_a_table_says_where_it_was_measured_and_carries_its_runs(tables):
+    table = tables["table1"].measured_by("default", "a processor, 2 cores", ["1f-2e", "3d-4c"])
+    assert table.notes[-1] == "Study default, 2 runs on a processor, 2 cores."
+    assert "<!-- runs: 1f-2e 3d-4c -->" in table.to_markdown()
+    assert "% run 3d-4c\n" in table.to_latex()
+    assert "runs:" not in tables["table1"].to_markdown()

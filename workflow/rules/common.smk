@@ -78,6 +78,15 @@ FIGURES = {
 }
 
 
+RECORDED = [
+    os.path.join(folder, file)
+    for folder, _, files in sorted(os.walk("recorded"))
+    for file in sorted(files)
+    if "results" in folder.split(os.sep)
+    and file.endswith((".csv", ".jsonl", ".parquet"))
+]
+
+
 def below(folder, inner=""):
     """The default study writes to `folder`, any other study below it; `inner` is a folder in there."""
     name = "" if config["study"] == "default" else config["study"]
@@ -159,6 +168,12 @@ def trained_at_most(wildcards):
 
 def table_measurements(wildcards):
     return [file for kind in TABLES[wildcards.table] for file in MEASUREMENTS[kind]]
+
+
+def claimed_measurements(wildcards):
+    """All kinds but lm-eval's: no claim of the paper rests on downstream tasks."""
+    kinds = [kind for kind in MEASUREMENTS if kind != "lm_eval"]
+    return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
 def figure_measurements(wildcards):

@@ -1,6 +1,7 @@
 rule table:
     input:
-        table_measurements,
+        measurements=table_measurements,
+        recorded=RECORDED,
     output:
         tables=multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
         record="<results>/tables/{table}.run.json",
@@ -16,11 +17,12 @@ rule table:
         mem_mb=2000,
         runtime=10,
     params:
+        study=config["study"],
         code=code("table"),
     shell:
         """
-        recurformer table {wildcards.table} {input} --out {output.tables} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer table {wildcards.table} {input.measurements} --recorded recorded --study {params.study} \
+            --out {output.tables} --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
 

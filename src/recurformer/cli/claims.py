@@ -70,7 +70,7 @@ def _count(path: str) -> dict[str, int]:
 
 
 def run(args: Namespace) -> None:
-    from recurformer.render.claims import MARKS
+    from recurformer.render.verdicts import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
+from recurformer.records import runs_behind
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,5 +26,5 @@ def run(args: Namespace) -> None:
     figure = call_renderer(args.figure, FIGURES, args.measurements)
     for target in args.out:
         with atomic_path(target) as path:
-            save_figure(figure, path)
+            save_figure(figure, path, runs_behind(args.measurements))
         print(Path(target).name)

@@ -7,13 +7,16 @@ from typing import TypeVar
 
 import pandas as pd
 
+from recurformer.records import runs_behind
 from recurformer.render.reading import read_frame
 
 Rendered = TypeVar("Rendered")
 
 
-def call_renderer(name: str, renderers: Mapping[str, Callable[..., Rendered]], files: Iterable[str | Path]) -> Rendered:
-    """Call a renderer with the measurements that it takes.
+def call_renderer(
+    name: str, renderers: Mapping[str, Callable[..., Rendered]], files: Iterable[str | Path], **given: object
+) -> Rendered:
+    """Call a renderer with the measurements that it takes, and with what else is `given`.
 
     Raises:
         ValueError: there is no such renderer, or the files hold other measurements than it takes.
@@ -21,19 +24,20 @@ def call_renderer(name: str, renderers: Mapping[str, Callable[..., Rendered]], f
     if name not in renderers:
         raise ValueError(f"there is no {name!r}; there are: {', '.join(renderers)}")
     frames = read_measurements(files)
-    needed = list(signature(renderers[name]).parameters)
+    needed = [parameter for parameter in signature(renderers[name]).parameters if parameter not in given]
     if set(needed) != set(frames):
         raise ValueError(f"{name} is made from files named {', '.join(needed)}; given: {', '.join(frames)}")
-    return renderers[name](**frames)
+    return renderers[name](**frames, **given)
 
 
 def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
-    """One frame for each kind, the rows of all its files one below the other.
+    """One frame for each kind, the rows of all its files one below the other, each with the `run` that wrote it.
 
     Raises:
         ValueError: a file is unreadable or of an unknown format.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in map(Path, files):
-        frames.setdefault(file.stem, []).append(read_frame(file))
+        run = next(iter(runs_behind([file])), "")
+        frames.setdefault(file.stem, []).append(read_frame(file).assign(run=run))
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
+from recurformer.records import runs_behind
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,12 +21,27 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         help="files to write; the suffix (.csv, .md, .tex) is the format",
     )
+    parser.add_argument("--recorded", help="folder of committed recordings, which count as evidence for the verdicts")
+    parser.add_argument("--study", default="default", help="name of the study, for the footnote")
+
+
+def _verdicts(args: Namespace) -> dict[str, str]:
+    """The verdicts of this table's cells: its measurements are all that they rest on."""
+    from recurformer.render.claims import THIS_STUDY, all_claims, make_ledger, read_evidence, read_recordings
+
+    claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
+    recordings = read_recordings(args.recorded) if args.recorded else []
+    ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings], claims)
+    return {decision.claim.id: decision.verdict for decision in ledger.decisions}
 
 
 def run(args: Namespace) -> None:
+    from recurformer.render.claims.cost import hardware_of, runs_of
     from recurformer.render.tables import TABLES
 
-    table = call_renderer(args.table, TABLES, args.measurements)
+    table = call_renderer(args.table, TABLES, args.measurements, verdicts=_verdicts(args))
+    hardware = hardware_of(runs_of(args.measurements).values())
+    table = table.measured_by(args.study, hardware, runs_behind(args.measurements))
     for target in args.out:
         with atomic_path(target) as path:
             table.write(path)

@@ -41,7 +41,7 @@ CELLS = tuple(
 
 
 def growth() -> pd.DataFrame:
-    """The eight orders of growth: phase, mixer, quantity, printed, exponent."""
-    rows = [(cell.part, cell.method, cell.quantity, cell.printed) for cell in CELLS]
-    frame = pd.DataFrame(rows, columns=["phase", "mixer", "quantity", "printed"])
-    return frame.assign(exponent=[EXPONENTS[phase, mixer, quantity] for phase, mixer, quantity, _ in rows])
+    """The eight orders of growth: phase, mixer, quantity, printed, claim, exponent."""
+    rows = [(cell.part, cell.method, cell.quantity, cell.printed, cell.id) for cell in CELLS]
+    frame = pd.DataFrame(rows, columns=["phase", "mixer", "quantity", "printed", "claim"])
+    return frame.assign(exponent=[EXPONENTS[phase, mixer, quantity] for phase, mixer, quantity, *_ in rows])

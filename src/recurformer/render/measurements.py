@@ -54,6 +54,11 @@ def require_values(frame: pd.DataFrame, kind: str, column: str, needed: Iterable
         raise ValueError(f"{kind} measurements have no row with {column} = {', '.join(missing)} (there are: {found})")
 
 
+def runs_of(rows: pd.DataFrame) -> str:
+    """Ids of the runs that measured these rows, separated by spaces; nothing where they are not known."""
+    return " ".join(sorted(set(rows["run"].dropna()) - {""})) if "run" in rows else ""
+
+
 def models_in_order(*frames: pd.DataFrame) -> list[str]:
     """The models of all frames: the paper's backbones first and in its order, the others as they come."""
     found = dict.fromkeys(model for frame in frames for model in frame["model"].unique())

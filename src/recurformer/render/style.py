@@ -1,7 +1,7 @@
 """One look for all figures, and files that are the same bytes for the same input."""
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -57,16 +57,22 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     return drawn
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
+def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> None:
     """Write a figure as SVG (text as text) or PNG (150 dpi), without date or version: same figure, same bytes.
+
+    Args:
+        figure: what to write.
+        path: where; the suffix is the format.
+        runs: ids of the runs behind it, kept in the file's metadata.
 
     Raises:
         ValueError: another suffix.
     """
     path = Path(path)
+    source = f"runs {' '.join(runs)}" if runs else None
     metadata: dict[str, dict[str, str | None]] = {
-        ".svg": {"Date": None, "Creator": None, "Title": str(figure.get_label()) or None},
-        ".png": {"Software": None},
+        ".svg": {"Date": None, "Creator": None, "Title": str(figure.get_label()) or None, "Source": source},
+        ".png": {"Software": None, "Source": source},
     }
     if path.suffix not in metadata:
         raise ValueError(

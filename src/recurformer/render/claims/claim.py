@@ -4,22 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recurformer.paper import BACKBONE_LABELS
-
 if TYPE_CHECKING:
     from recurformer.render.claims.evidence import Evidence
-
-REPRODUCED, CONSISTENT, CONTRADICTED = "reproduced", "consistent", "contradicted"
-PAPER_INCONSISTENT, NOT_RUN = "paper-inconsistent", "not-run"
-MARKS = {REPRODUCED: "✓", CONSISTENT: "≈", CONTRADICTED: "✗", PAPER_INCONSISTENT: "!", NOT_RUN: "○"}
-"""The five verdicts, each with the mark that stands for it in a table."""
-MEANINGS = {
-    REPRODUCED: "the test holds at the paper's scale",
-    CONSISTENT: "it holds at a smaller scale",
-    CONTRADICTED: "it was run and fails",
-    PAPER_INCONSISTENT: "the paper contradicts itself",
-    NOT_RUN: "nothing here can decide it, for the reason given",
-}
 
 
 class Missing(Exception):
@@ -68,8 +54,3 @@ class Claim:
     tolerance: str
     needs: str
     judge: "Callable[[Evidence], Finding] | None" = None
-
-
-def is_paper_model(model: str) -> bool:
-    """Whether a model is one of the paper's backbones."""
-    return model in BACKBONE_LABELS

@@ -12,20 +12,11 @@ from recurformer.records import record_of
 from recurformer.render.audit import Audited, audit
 from recurformer.render.claims.caches import number_claims
 from recurformer.render.claims.cells import cell_claims
-from recurformer.render.claims.claim import (
-    CONSISTENT,
-    CONTRADICTED,
-    MARKS,
-    NOT_RUN,
-    PAPER_INCONSISTENT,
-    REPRODUCED,
-    Claim,
-    Finding,
-    Missing,
-)
+from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.cost import hardware_of, runs_of, total_cost
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.statements import statement_claims
+from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from tabulate import tabulate
 
 from recurformer.render.audit import Audited
-from recurformer.render.claims.claim import MARKS, MEANINGS
 from recurformer.render.claims.ledger import Decision, Ledger
+from recurformer.render.verdicts import MARKS, MEANINGS
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
 

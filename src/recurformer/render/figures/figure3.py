@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
+from recurformer.paper.table3 import CELLS
 from recurformer.render.measurements import groups, models_in_order, require
 from recurformer.render.style import WIDTH, Series, add_note, series, styled
 
@@ -33,12 +34,21 @@ def _draw_model(axes: Axes, metrics: pd.DataFrame, looks: dict[float, Series]) -
             smooth.index, smooth, color=look.colour, linestyle=look.dashes, label=name,
             marker=look.marker, markevery=(spacing // 2 if beta else 0, spacing),
         )  # fmt: skip
+    printed = {cell.beta: cell.value for cell in CELLS if cell.model == metrics["model"].iloc[0]}
+    for beta in set(looks).intersection(printed):
+        axes.plot(
+            metrics["step"].max(), math.log(printed[beta]), "*", color=looks[beta].colour, markersize=11, clip_on=False,
+            label=f"paper's perplexity, {'original' if beta == 0 else f'β = {beta:g}'}",
+        )  # fmt: skip
     axes.set_xlabel("training step")
 
 
 @styled
 def figure3(metrics: pd.DataFrame) -> Figure:
     """Figure 3: loss during the continual training of the original and of RecurFormer, one panel a model.
+
+    The paper prints no loss. Where it prints the perplexity of a model after its training (Table 3), the logarithm of
+    it stands as a star at the last step.
 
     Args:
         metrics: model, beta, seed, step, loss (nats per token); one row a logged step.

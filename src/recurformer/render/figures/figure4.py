@@ -7,65 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.render.measurements import groups, require, require_values
+from recurformer.render.mqar import RUN, accuracy_of, at_best_rate, best_learning_rates, why_not_run
 from recurformer.render.style import WIDTH, add_note, series, styled
 
 PANELS_IN_A_ROW = 4
-RUN = ["beta", "learning_rate", "seed"]
-NEEDED = 0.99
-"""Lowest mean accuracy at beta = 0, on every trained length, at which any beta is shown. Project rule: a baseline that
-has not learned its task says nothing about beta."""
-
-
-def _accuracy(mqar: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Correct answers over queries of each group."""
-    sums = mqar.groupby(keys)[["correct", "queries"]].sum()
-    return sums["correct"] / sums["queries"]
-
-
-def best_learning_rates(mqar: pd.DataFrame) -> dict[float, float]:
-    """For each beta the learning rate with the highest mean accuracy on the validation samples, over all seeds.
-
-    These are of the trained lengths, each of which counts alike, and none is in the test split: what a panel shows was
-    not selected on it. The smaller rate wins a tie.
-
-    Raises:
-        ValueError: no row is of the validation split.
-    """
-    require_values(mqar, "mqar", "split", ["validation"])
-    validation = mqar[mqar["split"] == "validation"]
-    score = _accuracy(validation, [*RUN, "length"]).groupby(["beta", "learning_rate"]).mean()
-    return {float(beta): float(score[beta].sort_index().idxmax()) for beta in score.index.unique("beta")}
-
-
-def _at_best_rate(rows: pd.DataFrame, best: dict[float, float]) -> pd.DataFrame:
-    return rows[rows["learning_rate"] == rows["beta"].map(best)]
-
-
-def why_not_run(mqar: pd.DataFrame, best: dict[float, float]) -> str:
-    """Why no beta can be shown, one sentence; empty when the original has learned every trained length.
-
-    Judged on the validation samples, which are of just the slices that were trained: a tested slice may ask for more
-    pairs at a trained length.
-    """
-    original = _at_best_rate(mqar[(mqar["beta"] == 0) & (mqar["split"] == "validation")], best)
-    if original.empty:
-        return f"Not-run: the accuracy at β = 0 on trained lengths is not known; a comparison needs {NEEDED:g} on each."
-    accuracy = _accuracy(original, ["length", "seed"]).groupby("length").mean()
-    if accuracy.min() >= NEEDED:
-        return ""
-    return (
-        f"Not-run: with no head replaced (β = 0) the lowest accuracy on a trained length is {accuracy.min():.3f} "
-        f"({accuracy.idxmin():,} tokens), a comparison needs {NEEDED:g} on each."
-    )
 
 
 def _draw_runs(axes: Axes, rows: pd.DataFrame) -> None:
-    every = _accuracy(rows, RUN).reset_index(name="accuracy")
+    every = accuracy_of(rows, RUN).reset_index(name="accuracy")
     axes.plot(every["beta"], every["accuracy"], "x", color="0.6", markersize=4, label="every learning rate and seed")
 
 
 def _draw_best(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
-    by_seed = _accuracy(_at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
+    by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
     mean = by_seed.mean()
     spread = [mean - by_seed.min(), by_seed.max() - mean]
     look = series(2)

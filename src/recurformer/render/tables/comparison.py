@@ -10,6 +10,7 @@ from recurformer.render.measurements import groups, records
 from recurformer.render.tables.baseline import NEEDED, weak_models
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
 from recurformer.render.tables.measured import QUANTITIES, Key, Row, Value, settings_of
+from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 HEADINGS = {"chunked": "chunked", "paper": "appendix layout", "official": "official layout", "head": "unit head"}
@@ -29,7 +30,10 @@ def printed_by_row(cells: Iterable[PrintedCell]) -> dict[tuple[Row, str], Printe
 
 
 def long_frame(
-    rows: Iterable[Row], values: Mapping[Key, Value], printed: Mapping[tuple[Row, str], PrintedCell]
+    rows: Iterable[Row],
+    values: Mapping[Key, Value],
+    printed: Mapping[tuple[Row, str], PrintedCell],
+    verdicts: Verdicts,
 ) -> pd.DataFrame:
     """One row for each line, quantity and setting.
 
@@ -37,7 +41,7 @@ def long_frame(
         model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
         low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured" or
         "model"; "not-run" where the paper has a value and we have none, and where ours is withheld for a weak baseline;
-        else "").
+        else ""), claim (id in the ledger), verdict (its verdict there), runs (ids of the runs behind ours).
     """
     entries = []
     for row in rows:
@@ -52,6 +56,8 @@ def long_frame(
                         "high": value.high, "samples": value.samples,
                         "paper": cell.value if cell else float("nan"), "printed": cell.printed if cell else "",
                         "status": value.source or (NOT_RUN if cell else ""),
+                        "claim": cell.id if cell else "", "verdict": verdicts.get(cell.id, "") if cell else "",
+                        "runs": value.runs,
                     }
                 )  # fmt: skip
     frame = pd.DataFrame(entries)
@@ -84,6 +90,7 @@ def display(long: pd.DataFrame) -> pd.DataFrame:
             line[quantity, "ours"] = _ours_text(first)
             line[quantity, "paper"] = first.printed or NOTHING
             line[quantity, "difference"] = number(first.difference, DECIMALS[quantity], signed=True)
+            line[quantity, "verdict"] = MARKS.get(first.verdict, "")
             for setting in beside[quantity]:
                 other = entries.get(setting)
                 known = other is not None and not other.compared
@@ -120,6 +127,7 @@ def notes(
         f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
         "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do.",
         *_h_gq_notes(scores),
+        LEGEND,
     ]
     if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
         found.append(

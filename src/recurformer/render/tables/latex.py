@@ -10,7 +10,8 @@ SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\(<\)", ">": r"\(>\)", "|": r"\(|\)", "–": "--",
     "β": r"\(\beta\)", "α": r"\(\alpha\)", "·": r"\(\cdot\)", "×": r"\(\times\)", "−": r"\(-\)", "±": r"\(\pm\)",
-    "≥": r"\(\ge\)", "≤": r"\(\le\)", "≈": r"\(\approx\)", "²": r"\(^2\)", "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
+    "≥": r"\(\ge\)", "≤": r"\(\le\)", "≈": r"\(\approx\)", "✓": r"\(\checkmark\)", "✗": r"\(\times\)",
+    "○": r"\(\circ\)", "²": r"\(^2\)", "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
 }  # fmt: skip
 SYMBOL = re.compile(r"\b(l|h|cs)_(m|gq|10k|60k|p|g)(?![A-Za-z0-9])(\^\d)?")
 """The paper's symbols, set in mathematics; the only place where an underscore is no underscore."""
@@ -55,7 +56,7 @@ def _header(columns: Sequence[tuple[str, str]]) -> list[str]:
 def latex_table(
     name: str, title: str, display: pd.DataFrame, notes: Sequence[str], text_columns: Sequence[bool]
 ) -> str:
-    """A `table` environment (packages booktabs and adjustbox): caption, label, rows, notes.
+    """A `table` environment (packages amssymb, booktabs and adjustbox): caption, label, rows, notes.
 
     Args:
         name: label, `tab:<name>`.

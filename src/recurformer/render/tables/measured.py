@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from recurformer.render.measurements import groups, records, require
+from recurformer.render.measurements import groups, records, require, runs_of
 from recurformer.tasks.interval import bounded_mean
 
 CACHE_LENGTHS = {"cs_10k": 10_240, "cs_60k": 61_440}
@@ -22,13 +22,14 @@ model has is compared with the paper, the others stand beside it."""
 
 @dataclass(frozen=True)
 class Value:
-    """One measured value: its interval and number of samples where it is a mean, and where it comes from."""
+    """One measured value: its interval and number of samples where it is a mean, where it comes from, by which runs."""
 
     ours: float
     low: float = float("nan")
     high: float = float("nan")
     samples: float = float("nan")
     source: str = "measured"
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
                 f"cache measurements have several rows for model {row.model}, beta {row.beta}, length {row.length}, "
                 f"{row.unit}"
             )
-        values[key] = Value(float(row.ratio), source="counted")
+        values[key] = Value(float(row.ratio), source="counted", runs=getattr(row, "run", ""))
     return values
 
 
@@ -81,7 +82,7 @@ def _scores(hashhop: pd.DataFrame) -> dict[Key, Value]:
     values: dict[Key, Value] = {}
     for (model, beta, variant), rows in groups(hashhop, ["model", "beta", "variant"]):
         mean, low, high = bounded_mean((rows["correct"] / rows["hops"]).to_numpy())
-        values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows))
+        values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows), runs=runs_of(rows))
     return values
 
 
@@ -90,7 +91,9 @@ def _longest(memory: pd.DataFrame) -> dict[Key, Value]:
     # A measured length replaces a computed one, whatever the order of the rows.
     ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
     for row in records(ordered):
-        values[replacing(row.model, row.beta), "l_m", row.protocol] = Value(float(row.l_m), source=row.source)
+        values[replacing(row.model, row.beta), "l_m", row.protocol] = Value(
+            float(row.l_m), source=row.source, runs=getattr(row, "run", "")
+        )
     return values
 
 

@@ -1,7 +1,7 @@
 """A rendered table: numbers for machines, text for readers, and its three file formats."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +20,7 @@ class Table:
         frame: the numbers, tidy: what the CSV file holds.
         display: the same as text, one row a line; columns are pairs (group, heading), the group "" where there is none.
         notes: how to read it, and the reason of every cell that was not run.
+        runs: ids of the runs behind it.
     """
 
     name: str
@@ -27,6 +28,12 @@ class Table:
     frame: pd.DataFrame
     display: pd.DataFrame
     notes: tuple[str, ...]
+    runs: tuple[str, ...] = ()
+
+    def measured_by(self, study: str, hardware: str, runs: Sequence[str]) -> "Table":
+        """The same table with a note that says where it was measured, and with the runs behind it."""
+        note = f"Study {study}, {len(runs)} runs" + (f" on {hardware}." if hardware else ".")
+        return replace(self, notes=(*self.notes, note), runs=tuple(runs))
 
     def to_csv(self) -> str:
         """The numbers, 10 significant digits, empty where there is none."""
@@ -39,11 +46,13 @@ class Table:
         align = ["left" if is_text else "right" for is_text in _text_columns(self.display)]
         body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
         notes = "".join(f"- {note}\n" for note in self.notes)
-        return f"### {self.name.replace('table', 'Table ')}. {self.title}\n\n{body}\n\n{notes}"
+        runs = f"\n<!-- runs: {' '.join(self.runs)} -->\n" if self.runs else ""
+        return f"### {self.name.replace('table', 'Table ')}. {self.title}\n\n{body}\n\n{notes}{runs}"
 
     def to_latex(self) -> str:
-        """A table environment for the packages booktabs and adjustbox."""
-        return latex_table(self.name, self.title, self.display, self.notes, _text_columns(self.display))
+        """A table environment for the packages amssymb, booktabs and adjustbox."""
+        runs = "".join(f"% run {run}\n" for run in self.runs)
+        return runs + latex_table(self.name, self.title, self.display, self.notes, _text_columns(self.display))
 
     def write(self, path: str | Path) -> None:
         """Write the format that the suffix of `path` names: .csv, .md or .tex.

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper.table1 import MIXER_HEADINGS, QUANTITY_HEADINGS, growth
-from recurformer.render.measurements import records, require
+from recurformer.render.measurements import records, require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, number
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import LEGEND, Verdicts, mark
 
 
 def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
@@ -40,11 +41,12 @@ def _exponents(measured: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def table1(complexity: pd.DataFrame) -> Table:
+def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 1: each O(.) beside the exponent of a log-log fit of bytes over length.
 
     Args:
         complexity: mixer, phase, quantity, length, bytes.
+        verdicts: of the paper's cells.
 
     Raises:
         ValueError: missing columns, no rows, fewer than two lengths, or bytes that are not positive.
@@ -66,6 +68,9 @@ def table1(complexity: pd.DataFrame) -> Table:
                 "paper": entry.printed,
                 "paper_exponent": entry.exponent,
                 **_exponents(complexity[chosen]),
+                "claim": entry.claim,
+                "verdict": verdicts.get(entry.claim, ""),
+                "runs": runs_of(complexity[chosen]),
             }
         )
     frame = pd.DataFrame(rows)
@@ -82,6 +87,7 @@ def table1(complexity: pd.DataFrame) -> Table:
             ("exponent", "ours"): [NOT_RUN if np.isnan(value) else number(value, 2) for value in frame["exponent"]],
             ("exponent", "paper"): [number(value, 0) for value in frame["paper_exponent"]],
             ("exponent", "difference"): [number(value, 2, signed=True) for value in frame["difference"]],
+            ("exponent", "verdict"): [mark(verdicts, claim) for claim in frame["claim"]],
             ("exponent", "longest pair"): [number(value, 2) for value in frame["exponent_longest"]],
         }
     )
@@ -91,6 +97,7 @@ def table1(complexity: pd.DataFrame) -> Table:
         "Ours: slope of log(bytes) over log(length), least squares over the lengths "
         f"{', '.join(f'{length:,}' for length in lengths)}; “longest pair”: between the two longest of them, where "
         "lower-order terms weigh least.",
+        LEGEND,
     )
     return Table(
         "table1", "Growth of cache peak and cache size with the length, printed and measured", frame, display, notes

@@ -9,6 +9,7 @@ from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import PYRAMIDINFER, display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import CACHE_LENGTHS, SETTINGS, Key, Row, Value, measured_values, replacing
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import Verdicts
 
 
 def _rows(models: list[str], values: dict[Key, Value]) -> list[Row]:
@@ -25,7 +26,9 @@ def _rows(models: list[str], values: dict[Key, Value]) -> list[Row]:
 
 
 def _wide(long: pd.DataFrame) -> pd.DataFrame:
-    """One row a line, for the CSV file: <quantity>_ours, _paper, _difference, _status, _ours_<other setting>."""
+    """One row a line, for the CSV file: <quantity>_ours, _paper, _difference, _status, _claim, _verdict, _runs, and
+    _ours_<other setting>.
+    """
     lines = []
     for (model, method, beta), rows in groups(long, ["model", "method", "beta"]):
         line: dict[str, object] = {"model": model, "method": method, "beta": beta}
@@ -33,7 +36,7 @@ def _wide(long: pd.DataFrame) -> pd.DataFrame:
             if not entry.compared:
                 line[f"{entry.quantity}_ours_{entry.setting}"] = entry.ours
                 continue
-            for part in ("ours", "paper", "difference", "status"):
+            for part in ("ours", "paper", "difference", "status", "claim", "verdict", "runs"):
                 line[f"{entry.quantity}_{part}"] = getattr(entry, part)
             if entry.quantity == "h_gq":
                 line.update({f"h_gq_{part}": getattr(entry, part) for part in ("low", "high", "samples", "setting")})
@@ -47,6 +50,7 @@ def table2(
     baseline: pd.DataFrame,
     memory: pd.DataFrame,
     pyramidinfer: pd.DataFrame,
+    verdicts: Verdicts,
 ) -> Table:
     """Table 2: every line of the paper's, then the study's other models, each as ours, the paper's and the difference.
 
@@ -57,6 +61,7 @@ def table2(
             "not-run".
         memory: model, beta, protocol, l_m, memory_bytes, source.
         pyramidinfer: model, length, ratio.
+        verdicts: of the paper's cells.
 
     Raises:
         ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
@@ -69,10 +74,10 @@ def table2(
     for quantity, length in CACHE_LENGTHS.items():
         for row in records(pyramidinfer[pyramidinfer["length"] == length]):
             values[Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]] = Value(
-                float(row.ratio), source="counted"
+                float(row.ratio), source="counted", runs=getattr(row, "run", "")
             )
     models = models_in_order(cache, hashhop, memory, pyramidinfer)
-    long = long_frame(_rows(models, values), values, printed_by_row(paper.CELLS))
+    long = long_frame(_rows(models, values), values, printed_by_row(paper.CELLS), verdicts)
     others = ", ".join(label(model) for model in models if model not in BACKBONE_LABELS)
     return Table(
         "table2",

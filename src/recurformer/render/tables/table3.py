@@ -7,10 +7,11 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper import table3 as paper
-from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, number
 from recurformer.render.tables.measured import replacing
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 SPLIT = "validation"
 STAGES = ("before", "converted", "trained")
@@ -22,6 +23,7 @@ def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
     keys = ["model", "beta", "stage", "seed"]
     sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
     sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
+    runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
     return (
         sums.groupby(keys[:-1], sort=False)
         .agg(
@@ -32,13 +34,17 @@ def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
             tokens=("tokens", "max"),
         )
         .reset_index()
+        .merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
     )
 
 
-def _printed() -> pd.DataFrame:
-    """The paper's six values, each at the stage "trained"."""
-    cells = [(cell.model, cell.beta, "trained", cell.value, cell.printed) for cell in paper.CELLS]
-    return pd.DataFrame(cells, columns=["model", "beta", "stage", "paper", "printed"])
+def _printed(verdicts: Verdicts) -> pd.DataFrame:
+    """The paper's six values, each at the stage "trained", with their verdicts."""
+    cells = [
+        (cell.model, cell.beta, "trained", cell.value, cell.printed, cell.id, verdicts.get(cell.id, ""))
+        for cell in paper.CELLS
+    ]
+    return pd.DataFrame(cells, columns=["model", "beta", "stage", "paper", "printed", "claim", "verdict"])
 
 
 def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
@@ -63,6 +69,7 @@ def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
         ("after training", "ours"): ours["trained"],
         ("after training", "paper"): trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
         ("after training", "difference"): number(trained["difference"], 3, signed=True),
+        ("after training", "verdict"): MARKS.get(trained["verdict"], ""),
         ("over original", "ours"): number(trained["ours_over_original"], 3),
         ("over original", "paper"): number(trained["paper_over_original"], 3),
         ("over original", "difference"): number(
@@ -71,12 +78,13 @@ def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     }
 
 
-def table3(perplexity: pd.DataFrame) -> Table:
+def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 3: perplexity on held-out articles, before and after the same training of original and RecurFormer.
 
     Args:
         perplexity: model, beta, seed, stage ("before", "converted", "trained"), split, tokens, negative_log_likelihood
             (nats, summed over the tokens); one row an article. Only the split "validation" counts.
+        verdicts: of the paper's cells.
 
     Raises:
         ValueError: missing columns, no rows, or none of the validation split.
@@ -84,7 +92,7 @@ def table3(perplexity: pd.DataFrame) -> Table:
     require(perplexity, "perplexity")
     require_values(perplexity, "perplexity", "split", [SPLIT])
     held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
-    frame = _perplexities(held_out).merge(_printed(), on=["model", "beta", "stage"], how="outer", sort=False)
+    frame = _perplexities(held_out).merge(_printed(verdicts), on=["model", "beta", "stage"], how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     for column in ("ours", "paper"):
@@ -102,6 +110,7 @@ def table3(perplexity: pd.DataFrame) -> Table:
         f"Ours: {int(frame['tokens'].max()):,} tokens, mean over {int(frame['seeds'].max())} seed(s). Perplexities of "
         "different tokenizers and articles do not compare; what the conversion costs does: “over original” is the "
         "perplexity over that of the original model after the same training.",
+        LEGEND,
     ]
     if not_run:
         notes.append(

@@ -8,9 +8,12 @@ from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import measured_values
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import Verdicts
 
 
-def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, memory: pd.DataFrame) -> Table:
+def table4(
+    cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, memory: pd.DataFrame, verdicts: Verdicts
+) -> Table:
     """Table 4: every model at every beta, the paper's and the study's; the CSV file is in long format.
 
     Args:
@@ -19,6 +22,7 @@ def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, m
         baseline: the same columns, of each model before conversion; h_gq of a model that scores too little there is
             "not-run".
         memory: model, beta, protocol, l_m, memory_bytes, source.
+        verdicts: of the paper's cells.
 
     Raises:
         ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
@@ -35,7 +39,7 @@ def table4(cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, m
         for model in models
         for row in sorted((row for row in known if row.model == model), key=lambda row: row.beta or 0.0)
     ]
-    long = long_frame(rows, values, printed)
+    long = long_frame(rows, values, printed, verdicts)
     return Table(
         "table4",
         "Longest input, generation quality and cache size at every share β of replaced heads",

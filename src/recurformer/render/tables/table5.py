@@ -5,9 +5,10 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper import table5 as paper
-from recurformer.render.measurements import groups, models_in_order, require
+from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import LEGEND, Verdicts, mark
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
@@ -24,10 +25,19 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
             raise ValueError(f"contribution measurements have several rows of interval {kind} for {rows.index[0]}")
         bounds = rows[["low", "high"]].rename(columns={"low": f"{kind}_low", "high": f"{kind}_high"})
         intervals = intervals.join(bounds)
-    return intervals.rename(columns={"mean": "ours"}).reset_index()
+    runs = {model: runs_of(rows) for model, rows in groups(contribution, "model")}
+    frame = intervals.rename(columns={"mean": "ours"}).reset_index()
+    return frame.assign(runs=frame["model"].map(runs))
 
 
-def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
+def _verdict_marks(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> str:
+    """The marks of the printed mean and of the printed interval."""
+    row = rows.iloc[0]
+    marks = [mark(verdicts, f"table5/{row['model']}/{row['tokens']}/{norm}_{part}") for part in ("mean", "interval")]
+    return " ".join(filter(None, marks))
+
+
+def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[str, str], str]:
     row = rows[rows["norm"] == norm].iloc[0]
     group = f"{norm.upper()} contribution"
     known = row["status"] == "measured"
@@ -38,6 +48,7 @@ def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
         (group, "paper"): number(row["paper"], 4),
         (group, "paper's CI"): interval(row["paper_low"], row["paper_high"], 4) or NOTHING,
         (group, "difference"): number(row["difference"], 4, signed=True),
+        (group, "verdicts"): _verdict_marks(rows, norm, verdicts),
     }
 
 
@@ -50,12 +61,13 @@ def _direction(rows: pd.DataFrame) -> str:
     return ", ".join(f"{word} under {str(norm).upper()}" for norm, word in words.items())
 
 
-def table5(contribution: pd.DataFrame) -> Table:
+def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 5: mean contributions (attention weight times norm of the value) and both readings of their interval.
 
     Args:
         contribution: model, norm ("l1", "l2"), tokens ("first", "other"), interval ("mean", "spread"), mean, low, high,
             samples, p_value.
+        verdicts: of the paper's cells.
 
     Raises:
         ValueError: missing columns, no rows, or two rows for one cell.
@@ -67,6 +79,9 @@ def table5(contribution: pd.DataFrame) -> Table:
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     frame["samples"] = frame["samples"].astype("Int64")
     models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(contribution)]))
+    for part in ("mean", "interval"):
+        claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
+        frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
     order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
     frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
     lines = []
@@ -74,7 +89,7 @@ def table5(contribution: pd.DataFrame) -> Table:
         for tokens, heading in TOKENS.items():
             rows = frame[(frame["model"] == model) & (frame["tokens"] == tokens)]
             line = {("", "Model"): label(model), ("", "Tokens"): heading}
-            lines.append(line | _norm_text(rows, "l1") | _norm_text(rows, "l2"))
+            lines.append(line | _norm_text(rows, "l1", verdicts) | _norm_text(rows, "l2", verdicts))
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(
@@ -93,6 +108,7 @@ def table5(contribution: pd.DataFrame) -> Table:
         "below zero, as spreads do and confidence intervals of such means do not.",
         f"{directions}, the paper's claim is that it contributes less.",
         f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
+        f"{LEGEND} Two marks: of the printed mean and of the printed interval.",
     ]
     if not_run := [label(model) for model in models if model not in set(measured["model"])]:
         notes.append(

@@ -1,0 +1,234 @@
+"""The claims ledger: every test can hold and can fail, and the strongest evidence decides."""
+
+from dataclasses import replace
+from functools import cache
+
+import claims_world
+import pandas as pd
+import pytest
+
+from recurformer.paper import CELLS, NUMBERS, STATEMENTS
+from recurformer.render.claims import Evidence, Missing, all_claims, decide, make_ledger
+from recurformer.render.claims.text import markdown
+from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
+
+CLAIMS = {claim.id: claim for claim in all_claims()}
+TESTED = [claim for claim in CLAIMS.values() if claim.judge]
+IMPOSSIBLE = {"table4/qwen2-7b/0.75/cs_10k", "table4/qwen2-7b/0.75/cs_60k"}
+"""Cells that no world with a falling cache can have."""
+MISSING_METHOD = {c.id for c in CELLS if c.method == "PyramidInfer" and c.quantity in {"l_m", "h_gq"}} | {
+    n.id for n in NUMBERS if n.method == "PyramidInfer" and not n.reduction
+}
+
+
+@cache
+def ideal() -> dict[str, pd.DataFrame]:
+    return claims_world.frames()
+
+
+def with_column(kind: str, column: str, change) -> dict[str, pd.DataFrame]:
+    frame = ideal()[kind]
+    return ideal() | {kind: frame.assign(**{column: change(frame)})}
+
+
+def recency_gone(frame: pd.DataFrame) -> pd.Series:
+    """All attention on the key farthest from the query, the first left out."""
+    return (frame["key"] == 1).astype(float)
+
+
+def swapped_levels(frame: pd.DataFrame) -> pd.Series:
+    return frame["level"].map({"high": "low", "low": "high", "mid": "mid"})
+
+
+MUTATIONS = {
+    "growth": with_column("complexity", "bytes", lambda f: f["bytes"] * f["length"]),
+    "mamba larger": with_column("complexity", "bytes", lambda f: f["bytes"].where(f["mixer"] != "mamba", 1e15)),
+    "cache": with_column("cache", "ratio", lambda f: f["ratio"] + 0.1 * f["beta"] + 0.01),
+    "cache rises": with_column("cache", "ratio", lambda f: 1 + f["beta"]),
+    "evicted": with_column("cache", "kv_bytes", lambda f: f["kv_bytes"] * (1 - 0.1 * f["beta"])),
+    "state": with_column("cache", "conv_bytes", lambda f: f["conv_bytes"] / 2),
+    "groups": with_column("cache", "heads_replaced", lambda f: f["kv_heads_freed"] * 3),
+    "pyramidinfer": with_column("pyramidinfer", "ratio", lambda f: f["ratio"] + 0.001),
+    "length": with_column("memory", "l_m", lambda f: f["l_m"] * (2.5 - f["beta"])),
+    "quality lost": with_column("hashhop", "correct", lambda f: (f["correct"] * (f["beta"] == 0) / 2).astype(int)),
+    "quality kept at one": with_column("hashhop", "correct", lambda f: f["hops"]),
+    "perplexity": with_column("perplexity", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] * 1.2),
+    "perplexity of the converted": with_column(
+        "perplexity", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].where((f["beta"] == 0) | (f["stage"] != "trained"), 7000)),
+    "no harm by conversion": with_column(
+        "perplexity", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].where(f["stage"] != "converted", 2200)),
+    "loss": with_column("metrics", "loss", lambda f: 2.5 + f["beta"]),
+    "contribution": with_column("contribution", "mean", lambda f: f["mean"].where(f["tokens"] != "first", 1.0)),
+    "contribution of the others": with_column("contribution", "mean", lambda f: f["mean"] * 2),
+    "contribution interval": with_column("contribution", "high", lambda f: f["high"] * 3 + 1),
+    "no recent heads": with_column("profile", "rr", lambda f: 0.1 + 0 * f["rr"]),
+    "only recent heads": with_column("profile", "rr", lambda f: 0.9 + 0 * f["rr"]),
+    "even attention": with_column("sink", "value", lambda f: 1.0 + 0 * f["value"]),
+    "influence": with_column("influence", "weight", lambda f: (f["key"] == 0).astype(float)),
+    "levels": with_column("attention_map", "level", swapped_levels),
+    "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),
+    "mqar with some heads": with_column(
+        "mqar", "correct", lambda f: f["correct"].where((f["beta"] == 0) | (f["beta"] == 1), 500)),
+}  # fmt: skip
+"""Worlds in which the paper is wrong in one respect."""
+
+
+WORLDS = {"the paper is right": ideal()} | MUTATIONS
+
+
+@cache
+def judged(claim: str, world: str) -> bool | None:
+    """Whether a claim holds in a world; None where that world cannot tell."""
+    try:
+        return CLAIMS[claim].judge(Evidence(world, WORLDS[world])).holds
+    except Missing:
+        return None
+
+
+def test_every_printed_number_and_every_statement_is_a_claim():
+    assert len(CLAIMS) == len(CELLS) + len(NUMBERS) + len(STATEMENTS)
+    assert len(CELLS) == 138
+    for claim in CLAIMS.values():
+        assert claim.place and claim.statement and claim.test and claim.tolerance and claim.needs
+
+
+@pytest.mark.parametrize("claim", TESTED, ids=lambda claim: claim.id)
+def test_every_claim_holds_in_a_world_where_the_paper_is_right(claim):
+    if claim.id in IMPOSSIBLE:
+        assert judged(claim.id, "the paper is right") is False
+    elif claim.id in MISSING_METHOD:
+        assert judged(claim.id, "the paper is right") is None
+    else:
+        finding = claim.judge(Evidence("world", ideal()))
+        assert finding.holds, finding
+        assert finding.at_scale
+        assert finding.ours
+
+
+@pytest.mark.parametrize("claim", TESTED, ids=lambda claim: claim.id)
+def test_every_claim_fails_on_a_measurement_that_breaks_it(claim):
+    if claim.id not in MISSING_METHOD:
+        assert any(judged(claim.id, name) is False for name in MUTATIONS)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_breaks_some_claim_and_leaves_others(name):
+    outcomes = [judged(claim.id, name) for claim in TESTED if claim.id not in IMPOSSIBLE]
+    assert False in outcomes
+    assert True in outcomes
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind", "column", "value", "why"),
+    [
+        ("table4/llama2-7b/0.90/l_m", "memory", "source", "model", "computed only"),
+        ("table4/llama2-7b/0.90/h_gq", "baseline", "correct", 8, "needs 0.95"),
+        ("text/quality-kept", "baseline", "correct", 8, "0.95 is needed"),
+        ("figure4/poor-without-attention", "mqar", "correct", 5, "lowest accuracy on a trained length is 0.005"),
+        ("figure3/converge", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
+        ("text/perplexity-comparable", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
+        ("text/first-contributes-less", "contribution", "samples", 4, "4 windows of text are too few"),
+    ],
+)
+def test_evidence_without_power_decides_nothing(claim, kind, column, value, why):
+    weak = Evidence("world", ideal() | {kind: ideal()[kind].assign(**{column: value})})
+    decision = decide(CLAIMS[claim], [weak])
+    assert decision.verdict == NOT_RUN
+    assert why in decision.reason
+    assert CLAIMS[claim].needs in decision.reason
+
+
+def test_a_training_whose_loss_still_falls_decides_nothing():
+    falling = with_column("metrics", "loss", lambda f: 9 - 0.05 * f["step"])
+    decision = decide(CLAIMS["figure3/converge"], [Evidence("world", falling)])
+    assert decision.verdict == NOT_RUN
+    assert "has not converged" in decision.reason
+
+
+def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The same by a small model with the paper's names taken away."""
+    names = {"llama2-7b": "small-mha", "qwen2-7b": "small-gqa", "qwen2-0.5b": "smaller-gqa"}
+    return {
+        kind: frame.assign(model=frame["model"].map(names)) if "model" in frame else frame
+        for kind, frame in frames.items()
+    }
+
+
+TREND = CLAIMS["text/collapse-at-one"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "verdict", "decided_by"),
+    [
+        ([("this study", True, True)], REPRODUCED, "this study"),
+        ([("this study", False, True)], CONSISTENT, "this study"),
+        ([("this study", False, False)], CONTRADICTED, "this study"),
+        ([("this study", False, False), ("recorded/gpu", True, True)], REPRODUCED, "recorded/gpu"),
+        ([("this study", True, True), ("recorded/gpu", True, False)], REPRODUCED, "this study"),
+        ([("this study", False, True), ("recorded/cpu", False, False)], CONSISTENT, "this study"),
+        ([("this study", False, True), ("recorded/gpu", True, False)], CONTRADICTED, "recorded/gpu"),
+    ],
+)
+def test_the_strongest_evidence_decides(sources, verdict, decided_by):
+    evidence = []
+    for name, at_scale, holds in sources:
+        frames = ideal() if holds else MUTATIONS["quality kept at one"]
+        evidence.append(Evidence(name, frames if at_scale else smaller(frames)))
+    decision = decide(TREND, evidence)
+    assert decision.verdict == verdict
+    assert decision.evidence.source == decided_by
+    assert decision.evidence.used == {"hashhop.csv", "baseline.csv"}
+    assert decision.evidence.seeds == {0}
+    assert decision.finding.samples == 200
+
+
+def test_a_claim_that_no_stage_measures_says_what_it_needs():
+    decision = decide(CLAIMS["text/parallel-branches"], [claims_world.world()])
+    assert decision.verdict == NOT_RUN
+    assert "timings" in decision.reason
+
+
+def test_no_measurement_helps_a_statement_that_the_paper_itself_contradicts():
+    ledger = make_ledger("default", [claims_world.world()])
+    by_id = {decision.claim.id: decision for decision in ledger.decisions}
+    for claim in (*IMPOSSIBLE, "text/non-overlapping", "appendix/alpha", "table1/prefill/attention/cache_size"):
+        assert by_id[claim].verdict == PAPER_INCONSISTENT
+        assert by_id[claim].reason
+    assert by_id["table4/llama2-7b/0.90/cs_10k"].verdict == REPRODUCED
+
+
+def test_the_intervals_of_several_seeds_are_those_over_seeds():
+    frame = ideal()["hashhop"]
+    wrong = [frame["correct"].where(frame["sample"] % 3 != seed, 0) for seed in range(3)]
+    seeds = pd.concat([frame.assign(seed=seed, correct=correct) for seed, correct in enumerate(wrong)])
+    claim = CLAIMS["text/quality-kept"]
+    decision = decide(claim, [Evidence("world", ideal() | {"hashhop": seeds})])
+    alone = decide(claim, [Evidence("world", ideal())])
+    assert decision.evidence.seeds == {0, 1, 2}
+    assert decision.finding.ours != alone.finding.ours
+
+
+def test_the_ledger_counts_every_verdict_and_shows_every_claim():
+    ledger = make_ledger("default", [claims_world.world()])
+    assert set(ledger.counts()) == set(MARKS)
+    assert sum(ledger.counts().values()) == len(CLAIMS)
+    assert list(ledger.frame()["id"]) == list(CLAIMS)
+    shown = ledger.to_dict()
+    assert len(shown["claims"]) == len(CLAIMS)
+    claim = next(claim for claim in shown["claims"] if claim["id"] == "table4/llama2-7b/0.90/cs_10k")
+    assert claim["evidence"]["files"] == ["cache.csv"]
+    assert claim["evidence"]["scale"] == "paper"
+    text = markdown(ledger)
+    assert all(claim.place in text for claim in CLAIMS.values())
+    assert "0.3815 → 0.5930, larger by 0.2115" in text
+
+
+def test_a_cell_says_the_value_under_both_readings_of_grouped_query_attention():
+    frame = ideal()["cache"]
+    shifted = frame.assign(ratio=frame["ratio"] + 0.2 * (frame["unit"] == "head") + 0.1)
+    claim = replace(CLAIMS["table4/qwen2-0.5b/0.50/cs_10k"])
+    finding = claim.judge(Evidence("world", ideal() | {"cache": shifted}))
+    assert not finding.holds
+    assert finding.ours == "0.5390 (kv_group), 0.7390 (head)"

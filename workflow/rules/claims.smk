@@ -1,0 +1,26 @@
+rule claims:
+    input:
+        measurements=claimed_measurements,
+        recorded=RECORDED,
+    output:
+        ledger=multiext("<results>/claims", ".json", ".csv", ".md"),
+        record="<results>/claims.run.json",
+    log:
+        "<logs>/claims.log",
+    benchmark:
+        "<results>/claims.benchmark.tsv"
+    localrule: True
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        study=config["study"],
+        code=code("claims"),
+    shell:
+        """
+        recurformer claims {input.measurements} --recorded recorded --study {params.study} --out {output.ledger} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
