@@ -32,6 +32,7 @@ STAGES = {
     "complexity": "growth of cache peak and cache size",
     "table": "render one table of the paper",
     "figure": "render one figure of the paper",
+    "track": "import finished trainings into a tracker",
     "keep": "copy what a study measured into one folder",
     "compare": "how far two results trees agree",
     "study": "check a study's configuration and print it in full",
