@@ -1,4 +1,5 @@
 # Two commands do everything: `make results` and `make test`. Both set the environment up on their first call.
+# `make dashboard` shows the training curves.
 VENV ?= .venv
 PYTHON ?= python3
 CORES ?= all
@@ -9,8 +10,9 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
+export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results test lint smoke report lock clean
+.PHONY: install results test lint smoke report lock clean dashboard
 
 install: $(INSTALLED)
 
@@ -42,6 +44,16 @@ lint: $(INSTALLED)
 	$(VENV)/bin/snakemake --lint
 	$(VENV)/bin/mypy
 
+# Without their dependencies: those are locked already, and a study may be running on them.
+$(VENV)/.tracking: requirements-tracking.lock $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+dashboard: $(VENV)/.tracking
+	mkdir -p results
+	$(VENV)/bin/recurformer track results
+	$(VENV)/bin/trackio show --project recurformer
+
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
@@ -50,6 +62,11 @@ lock:
 	{ head -1 requirements.lock; build/lock/bin/python -m pip list --format=freeze \
 		| grep -viE '^(recurformer|pip|setuptools)==' | sed 's/+cpu//' | sort -f; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock
+	build/lock/bin/python -m pip install --quiet '.[tracking]'
+	{ head -1 requirements-tracking.lock; build/lock/bin/python -m pip list --format=freeze | sort -f \
+		| grep -viE "^(recurformer|pip|setuptools|$$(sed -n 's/==.*//p' requirements.lock | paste -sd '|'))=="; \
+		} > build/requirements-tracking.lock
+	mv build/requirements-tracking.lock requirements-tracking.lock
 
 clean:
 	rm -rf results/* figures/* .snakemake

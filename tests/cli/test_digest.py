@@ -82,6 +82,13 @@ def test_an_evaluator_does_not_count_for_the_training(package):
     assert digest.code_digest("recurformer.cli.train_hashhop") == before
 
 
+def test_trackers_do_not_count_for_the_trainings_they_show(package):
+    before = digest.code_digest("recurformer.cli.train")
+    append(package / "tracking/live.py", "\nEXTRA = 1\n")
+    digest._tree.cache_clear()
+    assert digest.code_digest("recurformer.cli.train") == before
+
+
 def test_what_cuts_windows_of_text_does_not_count_for_hashhop():
     for stage in ("train_hashhop", "profile_hashhop", "hashhop", "mqar"):
         assert "recurformer.corpora.windows" not in digest.modules_used(f"recurformer.cli.{stage}")

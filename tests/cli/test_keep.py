@@ -14,6 +14,7 @@ LEFT = [
     "results/smoke/tables/table1.csv",
     "results/smoke/mqar/mqar.csv",
     "results/.unfinished-x/mqar.csv",
+    "results/tracking/trackio/inbox/0/00000000.jsonl",
     "figures/smoke/figure1.png",
 ]
 

@@ -100,6 +100,14 @@ def test_rows_with_the_same_keys_meet_in_order(trees):
     assert (row["rows"], row["largest_difference"]) == (2, 3)
 
 
+def test_the_store_of_a_tracker_is_no_measurement(trees):
+    recorded, results = trees
+    for file in (recorded / "a.csv", results / "a.csv", results / "tracking/a.csv"):
+        file.parent.mkdir(exist_ok=True)
+        write(file, value=[1.0])
+    assert compare(recorded, results)["file"].tolist() == ["a.csv"]
+
+
 def test_files_of_texts_are_compared_by_their_rows(trees):
     recorded, results = trees
     write(recorded / "a.csv", model=["a", "b"])

@@ -10,13 +10,15 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCK = {
-    canonicalize_name(name): version
-    for name, version in (
-        line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
-    )
-}
 CONDA_NAMES = {"pytorch": "torch"}
+
+
+def read_lock(name):
+    lines = (line.split("==") for line in (ROOT / name).read_text().splitlines() if "==" in line)
+    return {canonicalize_name(package): version for package, version in lines}
+
+
+LOCK = read_lock("requirements.lock")
 
 
 def requirements(lines):
@@ -27,6 +29,13 @@ def requirements(lines):
 def test_the_lock_satisfies_every_range(line):
     wanted = Requirement(line)
     assert wanted.specifier.contains(LOCK[canonicalize_name(wanted.name)])
+
+
+def test_the_dashboard_changes_no_locked_version():
+    added = read_lock("requirements-tracking.lock")
+    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["tracking"])
+    assert wanted.specifier.contains(added[wanted.name])
+    assert not set(added) & set(LOCK)
 
 
 def test_torch_is_pinned():

@@ -15,6 +15,7 @@ def _belongs(folder: Path, file: Path) -> bool:
     """Whether a file is this study's own and no part of a checkpoint, of another study or of an interrupted run."""
     parents = [folder.joinpath(*file.parts[:depth]) for depth in range(1, len(file.parts))]
     other = any((parent / "tables").is_dir() or (parent / "config.json").is_file() for parent in parents)
+    other |= file.parts[0] == "tracking"  # the stores of trackers, which have all from the metric logs
     return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
 
 

@@ -34,6 +34,7 @@ STAGES = {
     "figure": "render one figure of the paper",
     "claims": "decide every claim of the paper on the measurements there are",
     "trace": "the runs behind a figure, a table, a claim or a file",
+    "track": "import finished trainings into a tracker",
     "keep": "copy what a study measured into one folder",
     "compare": "how far two results trees agree",
     "study": "check a study's configuration and print it in full",

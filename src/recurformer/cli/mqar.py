@@ -7,6 +7,7 @@ from recurformer.cli.arguments import OutputPath, add_block, read_block
 from recurformer.cli.training import keep_metrics, resumable_folder
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, MqarTask
+from recurformer.tracking.live import tracked
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,15 +30,17 @@ def run(args: Namespace) -> None:
     from recurformer.evaluate.mqar import run_mqar
 
     checkpoints = resumable_folder(args, args.mqar)
-    rows = run_mqar(
-        args.beta,
-        args.rate,
-        args.seed,
-        read_block(args, MqarTask),
-        output_dir=checkpoints,
-        mamba=read_block(args, Mamba, "mamba-").model_dump(),
-        device=device(),
-    )
+    with tracked(args, checkpoints) as on_log:
+        rows = run_mqar(
+            args.beta,
+            args.rate,
+            args.seed,
+            read_block(args, MqarTask),
+            output_dir=checkpoints,
+            mamba=read_block(args, Mamba, "mamba-").model_dump(),
+            device=device(),
+            on_log=on_log,
+        )
     keep_metrics(checkpoints, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
     with atomic_path(args.mqar) as path:
         rows.to_csv(path, index=False)

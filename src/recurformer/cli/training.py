@@ -11,6 +11,7 @@ from recurformer.cli.arguments import OutputPath
 from recurformer.digest import code_digest
 from recurformer.files import atomic_path
 from recurformer.study import Training
+from recurformer.tracking.live import tracked
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -56,7 +57,8 @@ def train_and_keep(
     from recurformer.train.trainer import train
 
     checkpoints = resumable_folder(args, args.trained)
-    train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, **settings.model_dump())
+    with tracked(args, checkpoints) as on_log:
+        train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
     keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
     with atomic_path(args.trained, directory=True) as folder:
         model.save_pretrained(folder)

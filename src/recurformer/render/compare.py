@@ -25,8 +25,12 @@ COLUMNS = [
 def _files(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder to compare")
-    found = (path for path in folder.rglob("*") if path.suffix in READERS and path.is_file())
-    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+    found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.suffix in READERS}
+    return {
+        place.as_posix(): path
+        for place, path in found.items()
+        if path.is_file() and place.parts[0] != "tracking"  # the stores of trackers repeat the metric logs
+    }
 
 
 def _keyed(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -16,8 +16,6 @@ MEANINGS = {
 Verdicts = Mapping[str, str]
 """Id of a claim -> its verdict."""
 LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.items())}; the reasons: claims.md."
-    f"Verdicts: {', '.join(f'{mark} {verdict}' for verdict, mark in MARKS.items())}; the reasons stand in claims.md."
-)
 
 
 def mark(verdicts: Verdicts, claim: str) -> str:
