@@ -34,6 +34,7 @@ STAGES = {
     "figure": "render one figure of the paper",
     "keep": "copy what a study measured into one folder",
     "compare": "how far two results trees agree",
+    "plan": "what a run would do, why, for how long and with what",
     "study": "check a study's configuration and print it in full",
 }
 
