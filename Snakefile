@@ -34,6 +34,7 @@ include: "workflow/rules/mqar.smk"
 include: "workflow/rules/caches.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/crate.smk"
 
 
 rule all:

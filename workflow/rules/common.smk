@@ -1,6 +1,7 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.digest import code_digest
@@ -76,6 +77,16 @@ FIGURES = {
     "figure5": ["attention_map"],
     "figure6": ["profile"],
 }
+
+
+DESCRIBED = [
+    "LICENSE",
+    "README.md",
+    "environment.yml",
+    "pyproject.toml",
+    "requirements.lock",
+    *sorted(map(str, Path("workflow/rules").glob("*.smk"))),
+]
 
 
 def below(folder, inner=""):

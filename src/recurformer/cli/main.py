@@ -33,6 +33,7 @@ STAGES = {
     "table": "render one table of the paper",
     "figure": "render one figure of the paper",
     "keep": "copy what a study measured into one folder",
+    "crate": "pack a finished run into a Workflow Run RO-Crate",
     "compare": "how far two results trees agree",
     "plan": "what a run would do, why, for how long and with what",
     "study": "check a study's configuration and print it in full",

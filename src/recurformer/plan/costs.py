@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from recurformer.plan.dry_run import Job
-from recurformer.records import read_record
+from recurformer.records import benchmark_beside, read_record
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,6 @@ class Cost:
     core_minutes: float
     megabytes: float | None
     source: str
-
-
-def _benchmark_name(record: str) -> str:
-    return f"{record.removesuffix('run.json')}benchmark.tsv"
 
 
 def _option(argv: Sequence[str], name: str) -> str | None:
@@ -43,7 +39,7 @@ def _cost(benchmark: Path, threads: int, source: str) -> Cost:
 
 def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Cost]]:
     for place in sorted(folder.rglob("*run.json")):
-        benchmark = place.with_name(_benchmark_name(place.name))
+        benchmark = place.with_name(benchmark_beside(place.name))
         if not benchmark.is_file():
             continue
         try:
@@ -52,7 +48,7 @@ def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Cost]]:
         except (ValueError, KeyError):  # an older record, or a benchmark that a killed run left unfinished
             continue
         if name := _option(argv, "--record"):
-            yield _benchmark_name(name), cost
+            yield benchmark_beside(name), cost
 
 
 def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:
