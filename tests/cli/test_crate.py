@@ -132,7 +132,7 @@ def test_the_study_is_a_run_of_its_workflow(project):
     assert datetime.fromisoformat(whole["startTime"]) == min(map(datetime.fromisoformat, starts))
     assert root["datePublished"] == whole["endTime"] >= max(starts)
     paper = graph[root["citation"]["@id"]]
-    assert (paper["@type"], paper["identifier"]) == ("ScholarlyArticle", ["arXiv:2410.12850"])
+    assert (paper["@type"], paper["identifier"]) == ("ScholarlyArticle", "arXiv:2410.12850")
     assert graph[paper["author"][0]["@id"]]["name"] == "Ruiqing Yan"
 
 

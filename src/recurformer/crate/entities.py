@@ -46,6 +46,14 @@ def references(keys: Iterable[str]) -> list[Entity]:
     return [reference(key) for key in dict.fromkeys(keys)]
 
 
+def compact(entity: Entity) -> Entity:
+    """One value instead of a list of one, and no property without a value, as RO-Crate recommends."""
+    single = {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in entity.items()
+    }
+    return {name: value for name, value in single.items() if value != []}
+
+
 def file_key(place: PurePosixPath) -> str:
     """The id of a file that the crate contains."""
     return quote(str(place))
@@ -71,11 +79,11 @@ def left_out(place: PurePosixPath, reason: str, maker: str | None = None) -> Ent
 
 
 def software(name: str, record: Mapping[str, Any]) -> Entity:
-    """What a run called; its version names the commit, in the form of PEP 440."""
-    commit = record["git"]["commit"]
+    """What a run called. Its version, in the form of PEP 440, names the commit and the working tree's difference."""
+    commit, difference = record["git"]["commit"], record["git"]["difference"]
     version = record["versions"].get("recurformer", "unknown")
     if commit:
-        version += f"+g{commit[:12]}" + (".dirty" if record["git"]["dirty"] else "")
+        version += f"+g{commit[:12]}" + (f".d{difference[:8]}" if difference else "")
     return {
         "@id": f"#{name.replace(' ', '-')}-{version}",
         "@type": "SoftwareApplication",

@@ -117,6 +117,8 @@ def _add_workflow(graph: _Graph, study: Study) -> None:
         "hasPart": references([*map(file_key, study.sources), *software]),
     }
     graph.entities[config["@id"]]["exampleOfWork"] = reference(PARAMETER)
+    for place in study.sources:
+        graph.entities[file_key(place)]["version"] = study.citation["version"]
 
 
 def _add_whole_run(graph: _Graph, study: Study) -> Entity:
@@ -165,4 +167,5 @@ def describe(study: Study, runs: Sequence[Run], contents: Mapping[PurePosixPath,
         "hasPart": files,
         "mentions": [whole, *actions],
     }
-    return {"@context": entities.CONTEXT, "@graph": [entities.descriptor(), root, *graph.entities.values()]}
+    described = [entities.descriptor(), root, *graph.entities.values()]
+    return {"@context": entities.CONTEXT, "@graph": list(map(entities.compact, described))}

@@ -28,7 +28,7 @@ REASONS = {
 PARAMS = re.compile(r"Params have changed since last execution: .*?before: (.*) now: (.*)")
 CODE = re.compile(r"'[0-9a-f]{16}'")
 FLAG = re.compile(r"--[a-z][\w-]*(?: (?!--)[^\s']+)*")
-AFTER_OTHERS = ("Input files updated by another job", "inputs are made anew")
+UPDATED = "Input files updated by another job"
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def _reasons(text: str) -> tuple[str, ...]:
     found = [words for pattern, words in REASONS.items() if re.search(pattern, text)]
     if changed := PARAMS.search(text):
         found += _changed_params(*changed.groups())
-    if not found and AFTER_OTHERS[0] in text:
-        found = [AFTER_OTHERS[1]]
+    if not found and UPDATED in text:
+        found = ["inputs are made anew"]
     return tuple(found or [text])
 
 
