@@ -35,6 +35,7 @@ include: "workflow/rules/caches.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/crate.smk"
 
 
 rule all:

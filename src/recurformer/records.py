@@ -93,6 +93,11 @@ def read_record(path: str | Path) -> dict[str, Any]:
     return record
 
 
+def benchmark_beside(record: str) -> str:
+    """What the workflow calls the benchmark of the run with this record."""
+    return f"{record.removesuffix('run.json')}benchmark.tsv"
+
+
 def record_of(path: str | Path) -> Path | None:
     """The record of the run that wrote a file or folder: it lies in the same folder and lists it among its outputs."""
     path = Path(path)

@@ -1,6 +1,7 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.digest import code_digest
@@ -84,6 +85,14 @@ RECORDED = [
     for file in sorted(files)
     if "results" in folder.split(os.sep)
     and file.endswith((".csv", ".jsonl", ".parquet"))
+]
+DESCRIBED = [
+    "LICENSE",
+    "README.md",
+    "environment.yml",
+    "pyproject.toml",
+    "requirements.lock",
+    *sorted(map(str, Path("workflow/rules").glob("*.smk"))),
 ]
 
 

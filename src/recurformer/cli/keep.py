@@ -19,6 +19,17 @@ def _belongs(folder: Path, file: Path) -> bool:
     return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
 
 
+def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
+    """The files of a study that are worth keeping, by the places where they are kept, in the order of these."""
+    folders = {"results": (Path(results), "**/*"), "figures": (Path(figures), "*")}  # other studies' figures lie below
+    return {
+        Path(name) / file.relative_to(folder): file
+        for name, (folder, pattern) in sorted(folders.items())
+        for file in sorted(folder.glob(pattern))
+        if file.suffix in KEPT and file.name not in LEFT | {"README.md"} and _belongs(folder, file.relative_to(folder))
+    }
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("results", help="folder of measurements and tables")
     parser.add_argument("figures", help="folder of figures")
@@ -29,11 +40,6 @@ def run(args: Namespace) -> None:
     if not Path(args.results, "tables").is_dir():
         raise ValueError(f"{args.results}: no tables in it; run the study first")
     with atomic_path(args.kept, directory=True) as kept:
-        results, figures = Path(args.results), Path(args.figures)
-        files = [("results", results, file) for file in results.rglob("*")]
-        files += [("figures", figures, file) for file in figures.glob("*")]
-        for name, folder, file in sorted(files):
-            place = file.relative_to(folder)
-            if file.suffix in KEPT and file.name not in LEFT | {"README.md"} and _belongs(folder, place):
-                (kept / name / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, kept / name / place)
+        for place, file in study_files(args.results, args.figures).items():
+            (kept / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, kept / place)

@@ -36,7 +36,9 @@ STAGES = {
     "trace": "the runs behind a figure, a table, a claim or a file",
     "track": "import finished trainings into a tracker",
     "keep": "copy what a study measured into one folder",
+    "crate": "pack a finished run into a Workflow Run RO-Crate",
     "compare": "how far two results trees agree",
+    "plan": "what a run would do, why, for how long and with what",
     "study": "check a study's configuration and print it in full",
 }
 

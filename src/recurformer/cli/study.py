@@ -38,17 +38,26 @@ def describe() -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_study(config: str) -> Study:
+    """The study that a YAML file describes.
+
+    Raises:
+        ValueError: in one line, what is wrong with it.
+    """
+    with open(config) as file:
+        try:
+            settings = yaml.safe_load(file)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{config}: not YAML ({str(error).splitlines()[0]})") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{config}: a study is a mapping of keys to values")
+    return load_study(settings)
+
+
 def run(args: Namespace) -> None:
     if args.describe:
         print(describe(), end="")
         return
     if args.config is None:
         raise ValueError("name a YAML file, or ask for --describe")
-    with open(args.config) as file:
-        try:
-            settings = yaml.safe_load(file)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{args.config}: not YAML ({str(error).splitlines()[0]})") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{args.config}: a study is a mapping of keys to values")
-    print(yaml.safe_dump(load_study(settings).model_dump(mode="json"), sort_keys=False), end="")
+    print(yaml.safe_dump(read_study(args.config).model_dump(mode="json"), sort_keys=False), end="")

@@ -1,0 +1,49 @@
+"""Say before a run which jobs it has, why, for how long and with what: a dry run, and what the same jobs cost before.
+
+Costs come from the benchmark files of a former run in this folder, else of a recording in `recorded/`, else from other
+jobs of the same rule. Jobs that none of them covers are unknown: what their rules request is shown instead.
+"""
+
+import json
+import os
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from recurformer.cli.arguments import InputPath, OutputPath
+from recurformer.cli.study import read_study
+from recurformer.files import atomic_path
+
+HERE = {Path("results"): "a former run", Path("figures"): "a former run"}
+RECORDED = Path("recorded")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)")
+    parser.add_argument("--configfile", type=InputPath, default="config/default.yaml", help="the study (YAML)")
+    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="cores to plan for (default: all)")
+    parser.add_argument("--workflow-profile", help="Snakemake profile that the run will use")
+    parser.add_argument("--jobs", action="store_true", help="list every job, not only every rule")
+    parser.add_argument("--json", type=OutputPath, help="also write the plan to this file")
+
+
+def run(args: Namespace) -> None:
+    from recurformer.plan import by_job, by_rule, dry_run, estimate, past_costs, summary, totals
+
+    if args.cores < 1:
+        raise ValueError(f"--cores {args.cores}: a run needs at least 1")
+    read_study(args.configfile)
+    jobs = dry_run(args.targets, args.configfile, args.cores, args.workflow_profile)
+    past = past_costs(HERE | {folder: str(folder) for folder in sorted(RECORDED.glob("*"))})
+    planned = [(job, estimate(job, past)) for job in jobs]
+    total = totals(planned, args.cores)
+    if args.json:
+        listed = [{**asdict(job), "expected": asdict(cost) if cost else None} for job, cost in planned]
+        with atomic_path(args.json) as path:
+            path.write_text(
+                json.dumps({"configfile": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
+            )
+    if not planned:
+        print("Nothing to be done: all that was asked for is there and up to date.")
+        return
+    print(by_job(planned) if args.jobs else by_rule(planned), summary(total), sep="\n\n")

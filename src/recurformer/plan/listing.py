@@ -1,0 +1,123 @@
+"""Planned jobs and their expected costs as tables and totals. An unknown cost is shown as unknown, never as nothing."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from recurformer.plan.costs import Cost
+from recurformer.plan.dry_run import Job
+
+Planned = Sequence[tuple[Job, Cost | None]]
+
+
+def _counted(words: Iterable[str]) -> str:
+    """Each once, with its count where there are several."""
+    counts = Counter(words)
+    return "; ".join(words if len(counts) == 1 else f"{words} ({number})" for words, number in counts.most_common())
+
+
+def _range(values: Iterable[float], form: str) -> str:
+    lowest, highest = (format(value, form) for value in (min(values), max(values)))
+    return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
+def _known_or_requested(known: list[float], requested: list[int | None], form: str) -> str:
+    """Known values as a range; of the others how many there are, and at most how much their rules ask for."""
+    parts = [_range(known, form)] if known else []
+    if requested:
+        asked = [value for value in requested if value is not None]
+        count = f"{len(requested)} " if known else ""
+        parts.append(f"{count}unknown" + (f", requested {max(asked):,}" if asked else ""))
+    return "; ".join(parts)
+
+
+def _row(planned: Planned) -> dict[str, Any]:
+    jobs = [job for job, _ in planned]
+    costs = [cost for _, cost in planned if cost]
+    unknown = [job for job, cost in planned if not cost]
+    peaks = [cost.megabytes for cost in costs if cost.megabytes is not None]
+    unmeasured = [job.requested("mem_mb") for job, cost in planned if not cost or cost.megabytes is None]
+    return {
+        "jobs": len(jobs),
+        "why": _counted("; ".join(job.reasons) for job in jobs),
+        "threads": _range([job.threads for job in jobs], "d"),
+        "GPU": _counted(job.gpu or "-" for job in jobs),
+        "minutes each": _known_or_requested(
+            [cost.minutes for cost in costs], [job.requested("runtime") for job in unknown], ".1f"
+        ),
+        "core minutes": f"{sum(cost.core_minutes for cost in costs):.1f}" if costs else "unknown",
+        "peak MB": _known_or_requested(peaks, unmeasured, ",.0f"),
+        "estimate from": _counted(cost.source if cost else "none" for _, cost in planned),
+    }
+
+
+def _table(rows: Iterable[dict[str, Any]], left_out: set[str]) -> str:
+    kept = [{name: cell for name, cell in row.items() if name not in left_out} for row in rows]
+    return tabulate(kept, headers="keys", tablefmt="github", disable_numparse=True)
+
+
+def _no_gpu(planned: Planned) -> set[str]:
+    return set() if any(job.gpu for job, _ in planned) else {"GPU"}
+
+
+def by_rule(planned: Planned) -> str:
+    """A Markdown table with a row for each rule, the costliest first, the unknown ones last."""
+    groups: dict[str, list[tuple[Job, Cost | None]]] = defaultdict(list)
+    for job, cost in planned:
+        groups[job.rule].append((job, cost))
+    core_minutes = {rule: sum(cost.core_minutes for _, cost in group if cost) for rule, group in groups.items()}
+    costliest = sorted(groups, key=lambda rule: (-core_minutes[rule], rule))
+    return _table(({"rule": rule} | _row(groups[rule]) for rule in costliest), _no_gpu(planned))
+
+
+def by_job(planned: Planned) -> str:
+    """A Markdown table with a row for each job, named by its first output."""
+    rows = ({"rule": job.rule, "job": job.outputs[0]} | _row([(job, cost)]) for job, cost in planned)
+    return _table(rows, {"jobs"} | _no_gpu(planned))
+
+
+def _jobs(number: int) -> str:
+    return f"{number} job" if number == 1 else f"{number} jobs"
+
+
+def totals(planned: Planned, cores: int) -> dict[str, Any]:
+    """Sums over the jobs whose cost is known, and how many are not; minutes, megabytes."""
+    known = [(job, cost) for job, cost in planned if cost]
+    unknown = [job for job, cost in planned if not cost]
+    core_minutes = sum(cost.core_minutes for _, cost in known)
+    longest, longest_cost = max(known, key=lambda pair: pair[1].minutes, default=(None, None))
+    return {
+        "jobs": len(planned),
+        "unknown_jobs": len(unknown),
+        "core_minutes": core_minutes,
+        "cores": cores,
+        "wall_minutes_at_least": max(core_minutes / cores, longest_cost.minutes if longest_cost else 0.0),
+        "longest_minutes": longest_cost.minutes if longest_cost else None,
+        "longest_job": longest.outputs[0] if longest else None,
+        "peak_megabytes": max((cost.megabytes for _, cost in known if cost.megabytes is not None), default=None),
+        "requested_megabytes": max((job.requested("mem_mb") or 0 for job, _ in planned), default=None),
+        "unknown_requested_minutes": sum(job.requested("runtime") or 0 for job in unknown),
+        "gpu_jobs": sum(bool(job.gpu) for job, _ in planned),
+    }
+
+
+def summary(total: dict[str, Any]) -> str:
+    """`totals` in sentences."""
+    lines = [_jobs(total["jobs"]) + (f", {total['gpu_jobs']} of them on GPUs" if total["gpu_jobs"] else "")]
+    known = total["jobs"] - total["unknown_jobs"]
+    if known:
+        lines += [
+            f"core minutes: {total['core_minutes']:.1f} ({_jobs(known)}; minutes times the threads that a job held)",
+            f"wall time on {total['cores']} cores: about {total['wall_minutes_at_least']:.1f} minutes or more (core "
+            f"minutes / cores); the longest job takes {total['longest_minutes']:.1f} ({total['longest_job']})",
+        ]
+    if total["unknown_jobs"]:
+        lines.append(
+            f"unknown: {_jobs(total['unknown_jobs'])} without any benchmark, in none of these sums; "
+            f"their rules request {total['unknown_requested_minutes']:,} minutes at most"
+        )
+    measured = f"{total['peak_megabytes']:,.0f} MB measured, " if total["peak_megabytes"] else ""
+    lines.append(f"largest memory of a job: {measured}{total['requested_megabytes']:,} MB requested")
+    return "\n".join(lines)

@@ -1,0 +1,178 @@
+"""What a plan says before a run: the jobs and reasons of real dry runs, and costs that are measured or unknown."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recurformer.cli.main import main
+from recurformer.plan import Cost, Job, by_rule, dry_run, estimate, past_costs, summary, totals
+from recurformer.plan.dry_run import read_dry_run
+
+ROOT = Path(__file__).parents[2]
+HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
+MQAR = "mqar/beta-{}/lr-{}/seed-0"
+
+
+def past_run(folder, minutes, was, *, threads=1, megabytes="500.0"):
+    """A benchmark and the record beside it; `was` is the folder that the run wrote to."""
+    folder.mkdir(parents=True)
+    (folder / "benchmark.tsv").write_text(f"{HEADER}\n{minutes * 60}\t0:00:00\t{megabytes}" + "\t1.0" * 7 + "\n")
+    argv = ["recurformer", "mqar", "--record", f"{was}/run.json", "--threads", str(threads)]
+    (folder / "run.json").write_text(json.dumps({"run": minutes, "argv": argv, "outputs": []}))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder that holds links to the workflow and nothing that it made."""
+    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_job_of_a_study_has_its_reason_and_the_best_estimate(project, capsys):
+    here, recorded, elsewhere = (MQAR.format(*key) for key in (("0.0", "0.001"), ("0.0", "0.003"), ("0.5", "0.001")))
+    past_run(project / "results/smoke" / here, 1, f"results/smoke/{here}", threads=2)
+    past_run(project / "recorded/box/results" / here, 50, f"results/smoke/{here}")
+    past_run(project / "recorded/box/results" / recorded, 2, f"results/smoke/{recorded}")
+    past_run(project / "recorded/box/results" / elsewhere, 70, f"results/{elsewhere}")  # of the default study
+    words = ["plan", "--configfile", "config/smoke.yaml", "--cores", "2", "--json", "plan.json"]
+    assert main(words) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    mqar = {job["outputs"][0]: job["expected"] for job in plan["jobs"] if job["rule"] == "mqar"}
+    assert len(mqar) == 6
+    source = {Path(output).parent.as_posix(): (cost["minutes"], cost["source"]) for output, cost in mqar.items()}
+    assert source.pop(f"results/smoke/{here}") == (1, "a former run")
+    assert source.pop(f"results/smoke/{recorded}") == (2, "recorded/box")
+    assert set(source.values()) == {(1.5, "median of 2 of its rule")}
+    assert all(job["reasons"] == ["outputs are missing"] for job in plan["jobs"])
+    assert all(job["expected"] is None for job in plan["jobs"] if job["rule"] != "mqar")
+    total = plan["total"]
+    assert total["unknown_jobs"] == total["jobs"] - 6
+    assert total["core_minutes"] == pytest.approx(2 + 2 + 4 * 2)  # the first held two cores; their median is two
+    assert total["wall_minutes_at_least"] == pytest.approx(6)
+    printed = capsys.readouterr().out
+    assert "| train_text " in printed
+    assert "unknown, requested 600" in printed
+
+
+def test_one_target_needs_only_its_own_jobs(project, capsys):
+    target = "results/smoke/tables/table1.csv"
+    assert main(["plan", target, "--jobs", "--configfile", "config/smoke.yaml"]) == 0
+    printed = capsys.readouterr().out
+    assert f"| {target} " in printed
+    assert "results/smoke/caches/complexity.csv" in printed
+    assert "mqar" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--configfile", "bad.yaml"], "betas.0 = 2"),
+        (["--configfile", "missing.yaml"], "missing.yaml"),
+        (["--configfile", "config/smoke.yaml", "--cores", "0"], "--cores 0"),
+        (["nonsense", "--configfile", "config/smoke.yaml"], "nonsense"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_line(words, named, project, capsys):
+    (project / "bad.yaml").write_text("study: x\nbetas: [2]\n")
+    assert main(["plan", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert named in error
+
+
+TINY = """
+rule first:
+    output: "first.txt"
+    params:
+        code="{code}",
+        settings="--steps {steps} --rate 0.1",
+    threads: {threads}
+    resources: gpu=1
+    shell: "echo {{params}} > {{output}}"
+
+rule second:
+    input: "first.txt"
+    output: "second.txt"
+    shell: "cp {{input}} {{output}}"
+"""
+DONE = {"code": "0123456789abcdef", "steps": 6, "threads": 2}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of a workflow with two rules."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "Snakefile").write_text(TINY.format(**DONE))
+    (folder / "config.yaml").write_text("{}")
+    command = [sys.executable, "-m", "snakemake", "second.txt", "--cores", "1", "--quiet", "all"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        ({}, {}),
+        ({"steps": 7}, {"first": "settings have changed (--steps)", "second": "inputs are made anew"}),
+        (
+            {"code": "0123456789abcdee"},
+            {"first": "the code of its stage has changed", "second": "inputs are made anew"},
+        ),
+        ({"missing": "second.txt"}, {"second": "outputs are missing"}),
+        ({"newer": "first.txt"}, {"second": "inputs are newer than outputs"}),
+    ],
+)
+def test_reasons_are_plain_words(change, reasons, finished, monkeypatch):
+    monkeypatch.chdir(finished)
+    kept = Path("second.txt").read_bytes()
+    Path("Snakefile").write_text(TINY.format(**DONE | change))
+    if "missing" in change:
+        Path(change["missing"]).unlink()
+    if "newer" in change:
+        Path(change["newer"]).write_text("changed by hand")
+    jobs = dry_run(["second.txt"], "config.yaml", cores=4)
+    Path("second.txt").write_bytes(kept)
+    assert {job.rule: "; ".join(job.reasons) for job in jobs} == reasons
+    assert all((job.threads, job.gpu) == (2, "1") for job in jobs if job.rule == "first")
+
+
+def test_a_dry_run_that_is_not_understood_is_refused():
+    with pytest.raises(ValueError, match="2 jobs, of which 0"):
+        read_dry_run("job count\ntotal    2\n\nrule x ->\n    output: a.txt\n")
+
+
+def job(**changed):
+    known = {"rule": "mqar", "outputs": ("a.csv",), "reasons": ("outputs are missing",), "wildcards": {"beta": "0.5"}}
+    known |= {"benchmark": "results/beta-0.5/benchmark.tsv", "threads": 1, "resources": {"mem_mb": "4000"}}
+    return Job(**known | changed)
+
+
+def test_an_unknown_job_is_never_a_free_one():
+    planned = [(job(), Cost(3.0, 6.0, 100.0, "a former run")), (job(), None)]
+    assert "3.0; 1 unknown" in by_rule(planned)
+    assert "100; 1 unknown, requested 4,000" in by_rule(planned)
+    assert "unknown: 1 job without any benchmark" in summary(totals(planned, cores=2))
+    assert totals([(job(), None)], cores=2)["longest_minutes"] is None
+    assert "core minutes" not in summary(totals([(job(), None)], cores=2))
+
+
+def test_a_job_too_fast_for_snakemake_to_sample_has_no_known_memory(tmp_path):
+    past_run(tmp_path / "results/beta-0.5", 0.01, "results/beta-0.5", megabytes="NA")
+    cost = estimate(job(), past_costs({tmp_path: "a former run"}))
+    assert cost.minutes == pytest.approx(0.01)
+    assert cost.megabytes is None
+    assert "0.0 " in by_rule([(job(), cost)])
+    assert "unknown, requested 4,000" in by_rule([(job(), cost)])
+
+
+def test_estimates_are_not_borrowed_from_another_rule_or_study(tmp_path):
+    past_run(tmp_path / "a", 5, "results/other/beta-0.5")
+    past_run(tmp_path / "b", 5, "results/gamma-0.5")
+    past = past_costs({tmp_path: "a former run"})
+    assert len(past) == 2
+    assert estimate(job(), past) is None

@@ -1,0 +1,33 @@
+rule crate:
+    input:
+        rules.figures.input,
+        rules.tables.input,
+        MEASUREMENTS["lm_eval"],
+        workflow="Snakefile",
+        config=workflow.configfiles[-1],
+        citation="CITATION.cff",
+        parts=DESCRIBED,
+    output:
+        archive="<results>/run.crate.zip",
+        record="<results>/run.crate.run.json",
+    log:
+        "<logs>/crate.log",
+    benchmark:
+        "<results>/run.crate.benchmark.tsv"
+    localrule: True
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        results=subpath(output.archive, parent=True),
+        figures=subpath(input[0], parent=True),
+        code=code("crate"),
+    shell:
+        """
+        recurformer crate {params.results} {params.figures} {output.archive} --workflow {input.workflow} \
+            --configfile {input.config} --citation {input.citation} --parts {input.parts} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
