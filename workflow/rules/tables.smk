@@ -3,6 +3,12 @@ rule table:
         table_measurements,
     output:
         tables=multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
+        page=report(
+            "<results>/tables/{table}.html",
+            caption="../report/captions.rst",
+            category="Tables",
+            labels=report_labels,
+        ),
         record="<results>/tables/{table}.run.json",
     log:
         "<logs>/table/{table}.log",
@@ -19,11 +25,13 @@ rule table:
         code=code("table"),
     shell:
         """
-        recurformer table {wildcards.table} {input} --out {output.tables} \
+        recurformer table {wildcards.table} {input} --out {output.tables} {output.page} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
 
 rule tables:
     input:
-        collect("<results>/tables/{table}.csv", table=TABLES),
+        collect(
+            "<results>/tables/{table}.{format}", table=TABLES, format=["csv", "html"]
+        ),
