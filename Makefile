@@ -5,6 +5,9 @@ PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
 
+STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
+REPORT = $(if $(filter default,$(STUDY)),results,results/$(STUDY))/report.html
+
 INSTALLED := $(VENV)/.installed
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
@@ -33,6 +36,11 @@ results: $(INSTALLED)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml
+
+# One page with the claims, every table and figure, what they cost and what made them; of a finished run, as it is.
+report: $(INSTALLED)
+	$(VENV)/bin/snakemake all --report $(REPORT) --report-stylesheet workflow/report/report.css --configfile $(CONFIG)
+	@echo "$(REPORT)"
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2

@@ -1,5 +1,7 @@
 import inspect
 import re
+from dataclasses import replace
+from io import StringIO
 from itertools import cycle
 
 import numpy as np
@@ -48,7 +50,7 @@ def test_parameters_are_kinds_of_measurements():
 def test_written_files_hold_the_whole_table(tables, name, tmp_path):
     table = tables[name]
     assert table.name == name
-    for suffix in (".csv", ".md", ".tex"):
+    for suffix in (".csv", ".md", ".tex", ".html"):
         table.write(tmp_path / f"{name}{suffix}")
     read = pd.read_csv(tmp_path / f"{name}.csv")
     assert list(read.columns) == list(table.frame.columns)
@@ -60,6 +62,23 @@ def test_written_files_hold_the_whole_table(tables, name, tmp_path):
     assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
     for note in table.notes:
         assert f"- {note}" in markdown
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_html_holds_the_shown_table(tables, name):
+    table = tables[name]
+    as_text = dict.fromkeys(range(len(table.display.columns)), str)
+    (read,) = pd.read_html(StringIO(table.to_html()), converters=as_text, thousands=None)
+    assert read.to_numpy().tolist() == table.display.astype(str).to_numpy().tolist()
+    headings = [pair[-1] for pair in read.columns.to_flat_index()]
+    assert headings == [heading for _, heading in table.display.columns]
+    assert len(re.findall("<li>", table.to_html())) == len(table.notes)
+
+
+def test_html_escapes_its_texts(tables):
+    table = replace(tables["table1"], title="a < b & c", notes=("<script>x</script>",))
+    assert "Table 1. a &lt; b &amp; c" in table.to_html()
+    assert "<script>" not in table.to_html()
 
 
 @pytest.mark.parametrize("name", list(TABLES))
@@ -93,7 +112,7 @@ def test_latex_escapes(text, source):
 
 
 def test_unknown_suffix_is_refused(tables, tmp_path):
-    with pytest.raises(ValueError, match=r"table1\.xls: a table is written as \.csv, \.md, \.tex"):
+    with pytest.raises(ValueError, match=r"table1\.xls: a table is written as \.csv, \.md, \.tex, \.html"):
         tables["table1"].write(tmp_path / "table1.xls")
 
 

@@ -77,6 +77,19 @@ FIGURES = {
     "figure5": ["attention_map"],
     "figure6": ["profile"],
 }
+SUBJECTS = {
+    "table1": "growth of the cache",
+    "table2": "quality and cache by method",
+    "table3": "perplexity",
+    "table4": "quality and cache by β",
+    "table5": "first-token contributions",
+    "figure1": "head and Mamba block",
+    "figure2": "first-token values",
+    "figure3": "training loss",
+    "figure4": "associative recall by β",
+    "figure5": "attention by RA-I",
+    "figure6": "RA-I of every head",
+}
 
 
 RECORDED = [
@@ -187,3 +200,12 @@ def claimed_measurements(wildcards):
 
 def figure_measurements(wildcards):
     return [file for kind in FIGURES[wildcards.figure] for file in MEASUREMENTS[kind]]
+
+
+def report_labels(wildcards):
+    """How the report lists a table or figure: by the number that the paper gives it, with its subject."""
+    (name,) = wildcards
+    return {
+        "Number": re.sub(r"(?=\d)", " ", name).capitalize(),
+        "Subject": SUBJECTS[name],
+    }

@@ -4,8 +4,9 @@ rule figure:
     output:
         svg=report(
             "<figures>/{figure}.svg",
-            caption="../report/{figure}.rst",
+            caption="../report/captions.rst",
             category="Figures",
+            labels=report_labels,
         ),
         png="<figures>/{figure}.png",
         record="<figures>/{figure}.run.json",

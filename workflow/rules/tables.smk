@@ -4,6 +4,12 @@ rule table:
         recorded=RECORDED,
     output:
         tables=multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
+        page=report(
+            "<results>/tables/{table}.html",
+            caption="../report/captions.rst",
+            category="Tables",
+            labels=report_labels,
+        ),
         record="<results>/tables/{table}.run.json",
     log:
         "<logs>/table/{table}.log",
@@ -22,10 +28,12 @@ rule table:
     shell:
         """
         recurformer table {wildcards.table} {input.measurements} --recorded recorded --study {params.study} \
-            --out {output.tables} --record {output.record} --threads {threads} 2>&1 | tee {log}
+            --out {output.tables} {output.page} --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
 
 rule tables:
     input:
-        collect("<results>/tables/{table}.csv", table=TABLES),
+        collect(
+            "<results>/tables/{table}.{format}", table=TABLES, format=["csv", "html"]
+        ),

@@ -1,4 +1,4 @@
-"""Render one table of the paper from measurement files, as CSV, Markdown and LaTeX."""
+"""Render one table of the paper from measurement files, as CSV, Markdown, LaTeX and HTML."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=OutputPath,
         nargs="+",
         required=True,
-        help="files to write; the suffix (.csv, .md, .tex) is the format",
+        help="files to write; the suffix (.csv, .md, .tex, .html) is the format",
     )
     parser.add_argument("--recorded", help="folder of committed recordings, which count as evidence for the verdicts")
     parser.add_argument("--study", default="default", help="name of the study, for the footnote")

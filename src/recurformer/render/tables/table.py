@@ -1,4 +1,4 @@
-"""A rendered table: numbers for machines, text for readers, and its three file formats."""
+"""A rendered table: numbers for machines, text for readers, and its four file formats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from recurformer.render.tables.html import html_table
 from recurformer.render.tables.latex import column_pairs, latex_table
 
 
@@ -39,6 +40,11 @@ class Table:
         """The numbers, 10 significant digits, empty where there is none."""
         return self.frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
+    @property
+    def heading(self) -> str:
+        """What the paper calls it: "Table 4"."""
+        return self.name.replace("table", "Table ")
+
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""
         headings = [f"{group} {heading}".strip() for group, heading in column_pairs(self.display)]
@@ -47,15 +53,19 @@ class Table:
         body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
         notes = "".join(f"- {note}\n" for note in self.notes)
         runs = f"\n<!-- runs: {' '.join(self.runs)} -->\n" if self.runs else ""
-        return f"### {self.name.replace('table', 'Table ')}. {self.title}\n\n{body}\n\n{notes}{runs}"
+        return f"### {self.heading}. {self.title}\n\n{body}\n\n{notes}{runs}"
 
     def to_latex(self) -> str:
         """A table environment for the packages amssymb, booktabs and adjustbox."""
         runs = "".join(f"% run {run}\n" for run in self.runs)
         return runs + latex_table(self.name, self.title, self.display, self.notes, _text_columns(self.display))
 
+    def to_html(self) -> str:
+        """A page of its own."""
+        return html_table(self.heading, self.title, self.display, self.notes, _text_columns(self.display))
+
     def write(self, path: str | Path) -> None:
-        """Write the format that the suffix of `path` names: .csv, .md or .tex.
+        """Write the format that the suffix of `path` names: .csv, .md, .tex or .html.
 
         Raises:
             ValueError: another suffix.
@@ -68,7 +78,12 @@ class Table:
         path.write_text(FORMATS[path.suffix](self), encoding="utf-8")
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {".csv": Table.to_csv, ".md": Table.to_markdown, ".tex": Table.to_latex}
+FORMATS: dict[str, Callable[[Table], str]] = {
+    ".csv": Table.to_csv,
+    ".md": Table.to_markdown,
+    ".tex": Table.to_latex,
+    ".html": Table.to_html,
+}
 
 
 def _text_columns(display: pd.DataFrame) -> list[bool]:

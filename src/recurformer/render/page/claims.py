@@ -1,0 +1,94 @@
+"""The page of a ledger of claims: verdicts to filter by, the claims, the audit, the costs and the environment."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from recurformer.render.page import render_page
+from recurformer.render.tables.cell_text import number
+
+VERDICTS = {
+    "reproduced": ("✓", "Ours equals the paper's, within a tolerance fixed beforehand."),
+    "consistent": ("≈", "The trend holds here, in other models or at a smaller scale than the paper's."),
+    "contradicted": ("✗", "Ours differs from the paper's by more than the tolerance."),
+    "paper-inconsistent": ("!", "The paper's own numbers contradict each other here."),
+    "not-run": ("–", "Not measured here; the reason says why."),
+}
+"""Verdict -> its symbol and its meaning, in the order of the page."""
+OUTCOMES = {"inconsistent": "!", "consistent": "✓"}
+"""Outcome of an audit -> its symbol."""
+
+Claim = Mapping[str, Any]
+
+
+def _group(claim: Claim) -> str:
+    """The table, figure or section that a claim stands in: its place up to the first comma."""
+    return str(claim["place"]).partition(",")[0]
+
+
+def _plain_number(text: str | None) -> float | None:
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+
+
+def difference(claim: Claim) -> str:
+    """Ours minus the paper's, with as many decimals as the longer of both; empty unless both are plain numbers.
+
+    >>> difference({"ours": "0.1028", "paper": "0.103"}), difference({"ours": "not-run", "paper": "71,680"})
+    ('−0.0002', '')
+    """
+    ours, paper = _plain_number(claim["ours"]), _plain_number(claim["paper"])
+    if ours is None or paper is None:
+        return ""
+    decimals = max(len(claim[key].partition(".")[2]) for key in ("ours", "paper"))
+    return number(ours - paper, decimals, signed=True)
+
+
+def _minutes(value: float) -> str:
+    return number(value, 1 if value >= 10 else 2) if value else "0"
+
+
+def _cost(name: str, claims: Iterable[Claim], runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One line of the cost ledger, in which every run counts once."""
+    claims = list(claims)
+    behind = {run for claim in claims if claim["evidence"] for run in claim["evidence"]["runs"]}
+    return {
+        "name": name,
+        "claims": len(claims),
+        "with_evidence": sum(claim["evidence"] is not None for claim in claims),
+        "runs": len(behind),
+        **{kind: sum(runs[run][kind] for run in behind) for kind in ("core_minutes", "gpu_minutes")},
+    }
+
+
+def _check_runs(claims: Iterable[Claim], runs: Mapping[str, Any]) -> None:
+    for claim in claims:
+        if claim["evidence"] and (unknown := [run for run in claim["evidence"]["runs"] if run not in runs]):
+            raise ValueError(
+                f"{claim['id']}: its evidence names run {unknown[0]}, of which the environment has no record"
+            )
+
+
+def claims_page(ledger: Mapping[str, Any]) -> str:
+    """A self-contained HTML page of the content of claims.json and, under "environment", of its runs' records.
+
+    Raises:
+        ValueError: the environment knows nothing of a run that a claim rests on.
+    """
+    claims, runs = ledger["claims"], ledger["environment"]["runs"]
+    _check_runs(claims, runs)
+    names = dict.fromkeys(map(_group, claims))
+    groups = {name: [claim for claim in claims if _group(claim) == name] for name in names}
+    return render_page(
+        "claims.html.j2",
+        **ledger,
+        groups=groups,
+        verdicts=VERDICTS,
+        outcomes=OUTCOMES,
+        difference=difference,
+        minutes=_minutes,
+        audits={outcome: [entry for entry in ledger["audit"] if entry["outcome"] == outcome] for outcome in OUTCOMES},
+        costs=[_cost(name, members, runs) for name, members in groups.items()],
+        total=_cost("All claims", claims, runs),
+    )

@@ -1,0 +1,149 @@
+import pytest
+from browsing import overhang, resize
+from ledgers import INJECTION, RECORDS, claim, evidence, ledger
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from recurformer.render.page.claims import claims_page, difference
+from recurformer.render.page.environment import environment
+
+LEDGER = ledger()
+COUNTS = LEDGER["counts"]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "claims.html"
+    path.write_text(claims_page(LEDGER), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def page(browser, address):
+    browser.get("about:blank")  # an address that differs by its anchor alone would not be loaded again
+    browser.get(address)
+    return browser
+
+
+def button(page, verdict):
+    return page.find_element(By.CSS_SELECTOR, f".filters [data-mark={verdict}]")
+
+
+def shown(page):
+    """The ids of the claims that can be seen."""
+    script = "return [...document.querySelectorAll('.claim')].filter(row => row.offsetHeight).map(row => row.id);"
+    return page.execute_script(script)
+
+
+def status(page):
+    return page.find_element(By.ID, "shown").text
+
+
+def test_every_claim_and_check_is_there(page):
+    assert shown(page) == [entry["id"] for entry in LEDGER["claims"]]
+    assert len(page.find_elements(By.CSS_SELECTOR, "#audit tbody tr")) == len(LEDGER["audit"])
+    for verdict, count in COUNTS.items():
+        assert button(page, verdict).text.split()[0] == str(count)
+        assert len(page.find_elements(By.CSS_SELECTOR, f".claim[data-verdict={verdict}]")) == count
+
+
+def test_a_verdict_is_said_in_words_and_by_a_symbol(page):
+    badges = page.find_elements(By.CSS_SELECTOR, ".claim .badge")
+    said = {badge.get_attribute("data-mark"): badge.text.split() for badge in badges}
+    assert {verdict: words[-1] for verdict, words in said.items()} == {verdict: verdict for verdict in COUNTS}
+    assert len({words[0] for words in said.values()}) == len(COUNTS)
+
+
+def test_verdicts_filter_the_claims_one_or_several(page):
+    button(page, "contradicted").click()
+    assert len(shown(page)) == COUNTS["contradicted"]
+    button(page, "not-run").send_keys(Keys.SPACE)
+    assert len(shown(page)) == COUNTS["contradicted"] + COUNTS["not-run"]
+    assert status(page) == f"{COUNTS['contradicted'] + COUNTS['not-run']} of {len(LEDGER['claims'])} claims"
+    pressed = page.find_elements(By.CSS_SELECTOR, "[aria-pressed=true]")
+    assert [found.get_attribute("data-mark") for found in pressed] == ["contradicted", "not-run"]
+    for verdict in ("contradicted", "not-run"):
+        button(page, verdict).send_keys(Keys.ENTER)
+    assert len(shown(page)) == len(LEDGER["claims"])
+
+
+def test_words_search_the_claims_and_groups_without_any_vanish(page):
+    page.find_element(By.ID, "search").send_keys("table 4 QWEN2-0.5b h_gq")
+    assert shown(page) == [f"table4/qwen2-0.5b/{beta}/h_gq" for beta in ("0.25", "0.50", "0.75", "0.90", "1.00")]
+    groups = page.find_elements(By.CLASS_NAME, "group")
+    assert [group.text for group in groups if group.is_displayed()] == ["Table 4 30 claims"]
+    button(page, "reproduced").click()
+    assert not shown(page)
+
+
+def test_a_link_finds_its_claim_whatever_is_filtered(page, address):
+    button(page, "not-run").click()
+    target = "table4/llama2-7b/0.90/cs_10k"
+    assert target not in shown(page)
+    page.get(f"{address}#{target}")
+    assert target in shown(page)
+    top = page.execute_script("return document.querySelector(':target').getBoundingClientRect().top")
+    assert 0 <= top < 300
+
+
+def test_a_text_of_a_claim_is_never_read_as_markup(page):
+    row = page.find_element(By.ID, "abstract/escaped")
+    assert row.text.count(INJECTION) == 2
+    assert page.title == "RecurFormer: claims and verdicts"
+    assert len(page.find_elements(By.TAG_NAME, "script")) == 1
+
+
+def test_the_page_fits_a_telephone_with_everything_open(page):
+    resize(page, 400)
+    assert overhang(page) == 0
+    page.execute_script("document.querySelectorAll('details').forEach(details => { details.open = true; });")
+    assert overhang(page) == 0
+    assert len(shown(page)) == len(LEDGER["claims"])
+
+
+def test_the_page_stands_alone(page):
+    assert not page.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name);")
+    assert "http" not in claims_page(LEDGER)
+
+
+def test_a_run_costs_once_in_each_line(page):
+    lines = {
+        cells[0]: cells[1:]
+        for row in page.find_elements(By.CSS_SELECTOR, "#costs tr")
+        if (cells := [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")])
+    }
+    assert lines["Table 4"] == ["30", "15", "2", "0.36", "0"], "one run counted the caches of fifteen cells"
+    total = sum(entry["cpu_seconds"] for entry in RECORDS.values()) / 60
+    assert lines["All claims"] == ["36", "20", "6", f"{total:.1f}", "50.4"]
+
+
+def test_evidence_from_a_run_without_a_record_is_refused():
+    rests_on = evidence("cache") | {"runs": ["0000"]}
+    claims = [claim("table1/a", "Table 1", "1", "reproduced", "1", rests_on)]
+    with pytest.raises(ValueError, match="table1/a: its evidence names run 0000, of which the environment has no"):
+        claims_page(LEDGER | {"claims": claims})
+
+
+def test_environment_counts_runs():
+    found = environment([*RECORDS.values(), RECORDS["cache"]])
+    assert [host["runs"] for host in found["hosts"]] == [5, 1]
+    assert found["hosts"][1]["accelerator"] == "NVIDIA H200"
+    assert found["versions"]["torch"] == {"2.13.0": 5, "2.13.0+cu130": 1}
+    assert sorted(found["commits"].values()) == [1, 5]
+    assert found["dirty"] == 1
+    costs = found["runs"][RECORDS["hashhop"]["run"]]
+    assert costs == {"stage": "hashhop", "core_minutes": 25.2, "gpu_minutes": 50.4}
+
+
+@pytest.mark.parametrize(
+    ("ours", "paper", "shown"),
+    [
+        ("0.1028", "0.103", "−0.0002"),
+        ("116,130", "71,680", "+44,450"),
+        ("0.1054", "0.1054", "0.0000"),
+        (None, "0.839", ""),
+        ("0.994 [0.989, 0.999]", "0.839", ""),
+    ],
+)
+def test_difference_of_plain_numbers(ours, paper, shown):
+    assert difference({"ours": ours, "paper": paper}) == shown
