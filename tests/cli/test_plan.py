@@ -21,7 +21,7 @@ def past_run(folder, minutes, was, *, threads=1, megabytes="500.0"):
     folder.mkdir(parents=True)
     (folder / "benchmark.tsv").write_text(f"{HEADER}\n{minutes * 60}\t0:00:00\t{megabytes}" + "\t1.0" * 7 + "\n")
     argv = ["recurformer", "mqar", "--record", f"{was}/run.json", "--threads", str(threads)]
-    (folder / "run.json").write_text(json.dumps({"run": minutes, "argv": argv, "outputs": []}))
+    (folder / "run.json").write_text(json.dumps({"run": minutes, "argv": argv, "outputs": [], "accelerator": None}))
 
 
 @pytest.fixture

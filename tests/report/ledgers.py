@@ -3,6 +3,7 @@
 import uuid
 from collections import Counter
 from itertools import cycle
+from pathlib import Path
 
 from recurformer.render.page.environment import environment
 
@@ -11,18 +12,18 @@ XEON = {"system": "Linux-6.1-x86_64", "processor": "Intel(R) Xeon(R) Platinum 84
 INJECTION = '<script>document.title = "broken"</script> & "quoted" <b>text</b>'
 
 
-def record(stage: str, cpu_seconds: float, accelerator: str | None = None, dirty: bool = False) -> dict:
+def record(stage: str, seconds: float, accelerator: str | None = None, dirty: bool = False) -> dict:
     """What `recurformer.records` writes, as far as a page needs it."""
     return {
-        "run": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{stage}{cpu_seconds}")),
+        "run": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{stage}{seconds}")),
         "stage": stage,
         "git": {"commit": ("8633e02f" if dirty else "0d6b7ee4") + 32 * "a", "dirty": dirty, "difference": None},
         "lock": 64 * "b",
         "versions": {"python": "3.11.7", "torch": "2.13.0+cu130" if accelerator else "2.13.0"},
         "host": XEON,
         "accelerator": {"name": accelerator, "peak_memory_bytes": 2**33} if accelerator else None,
-        "seconds": 2 * cpu_seconds,
-        "cpu_seconds": cpu_seconds,
+        "argv": ["recurformer", stage, "--threads", "1"],
+        "seconds": seconds,
     }
 
 
@@ -36,9 +37,14 @@ RECORDS = {
 }
 
 
+def places(*stages: str) -> dict[Path, dict]:
+    """The records of some stages by where they would lie."""
+    return {Path(f"results/{stage}/run.json"): RECORDS[stage] for stage in stages}
+
+
 def evidence(*stages: str, scale: str = "paper", samples: int | None = None) -> dict:
     """What a claim rests on: the runs of these stages."""
-    costs = environment(RECORDS[stage] for stage in stages)["runs"]
+    costs = environment(places(*stages))["runs"]
     return {
         "source": "this study",
         "scale": scale,
@@ -46,6 +52,7 @@ def evidence(*stages: str, scale: str = "paper", samples: int | None = None) -> 
         "samples": samples,
         "files": [f"results/{stage}/{stage}.csv" for stage in stages],
         "runs": list(costs),
+        "rests_on": list(costs),
         "hardware": f"{XEON['processor']}, 2 cores",
         "core_minutes": sum(cost["core_minutes"] for cost in costs.values()),
         "gpu_minutes": sum(cost["gpu_minutes"] for cost in costs.values()),
@@ -152,5 +159,5 @@ def ledger() -> dict:
         "counts": {verdict: found[verdict] for verdict in VERDICTS},
         "claims": claims,
         "audit": audit(),
-        "environment": environment(RECORDS.values()),
+        "environment": environment(places(*RECORDS)),
     }

@@ -4,6 +4,11 @@ rule claims:
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/claims", ".json", ".csv", ".md"),
+        page=report(
+            "<results>/claims.html",
+            category="Claims",
+            labels={"Number": "All claims", "Subject": "verdicts, evidence and costs"},
+        ),
         record="<results>/claims.run.json",
     log:
         "<logs>/claims.log",
@@ -21,6 +26,6 @@ rule claims:
         code=code("claims"),
     shell:
         """
-        recurformer claims {input.measurements} --recorded recorded --study {params.study} --out {output.ledger} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer claims {input.measurements} --recorded recorded --study {params.study} \
+            --out {output.ledger} {output.page} --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

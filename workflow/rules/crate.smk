@@ -3,6 +3,7 @@ rule crate:
         rules.figures.input,
         rules.tables.input,
         MEASUREMENTS["lm_eval"],
+        "<results>/claims.json",
         workflow="Snakefile",
         config=workflow.configfiles[-1],
         citation="CITATION.cff",

@@ -43,7 +43,13 @@ def _markdown(ledger: "Ledger") -> str:
     return markdown(ledger)
 
 
-FORMATS: dict[str, Callable[["Ledger"], str]] = {".json": _json, ".csv": _csv, ".md": _markdown}
+def _html(ledger: "Ledger") -> str:
+    from recurformer.render.page.claims import claims_page
+
+    return claims_page(ledger.to_dict())
+
+
+FORMATS: dict[str, Callable[["Ledger"], str]] = {".json": _json, ".csv": _csv, ".md": _markdown, ".html": _html}
 
 
 def _decide(args: Namespace) -> dict[str, int]:

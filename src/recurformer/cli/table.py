@@ -40,7 +40,7 @@ def run(args: Namespace) -> None:
     from recurformer.render.tables import TABLES
 
     table = call_renderer(args.table, TABLES, args.measurements, verdicts=_verdicts(args))
-    hardware = hardware_of(runs_of(args.measurements).values())
+    hardware = hardware_of(runs_of(args.measurements))
     table = table.measured_by(args.study, hardware, runs_behind(args.measurements))
     for target in args.out:
         with atomic_path(target) as path:

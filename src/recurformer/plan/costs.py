@@ -4,13 +4,13 @@ A record's command line says which file of the workflow it once was, in a record
 taken for a job of the same study. It does not know what jobs do.
 """
 
-import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from recurformer.costs import cost_of, option
 from recurformer.plan.dry_run import Job
 from recurformer.records import benchmark_beside, read_record
 
@@ -25,30 +25,18 @@ class Cost:
     source: str
 
 
-def _option(argv: Sequence[str], name: str) -> str | None:
-    return argv[argv.index(name) + 1] if name in argv[:-1] else None
-
-
-def _cost(benchmark: Path, threads: int, source: str) -> Cost:
-    with benchmark.open() as file:
-        *_, last = csv.DictReader(file, delimiter="\t")
-    minutes = float(last["s"]) / 60
-    sampled = last["max_rss"] not in {"NA", "-"}  # a job faster than Snakemake's first sample has no memory
-    return Cost(minutes, minutes * threads, float(last["max_rss"]) if sampled else None, source)
-
-
 def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Cost]]:
     for place in sorted(folder.rglob("*run.json")):
         benchmark = place.with_name(benchmark_beside(place.name))
         if not benchmark.is_file():
             continue
         try:
-            argv = read_record(place)["argv"]
-            cost = _cost(benchmark, int(_option(argv, "--threads") or 1), source)
+            record = read_record(place)
+            cost = cost_of(place, record)
         except (ValueError, KeyError):  # an older record, or a benchmark that a killed run left unfinished
             continue
-        if name := _option(argv, "--record"):
-            yield benchmark_beside(name), cost
+        if name := option(record["argv"], "--record"):
+            yield benchmark_beside(name), Cost(cost.minutes, cost.core_minutes, cost.megabytes, source)
 
 
 def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:

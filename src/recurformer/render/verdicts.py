@@ -19,5 +19,5 @@ LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.i
 
 
 def mark(verdicts: Verdicts, claim: str) -> str:
-    """The mark of a claim's verdict; nothing where the paper has no such claim."""
-    return MARKS.get(verdicts.get(claim, ""), "")
+    """The mark of a claim's verdict; a dash where the paper has no such claim."""
+    return MARKS.get(verdicts.get(claim, ""), "–")

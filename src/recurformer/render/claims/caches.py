@@ -134,6 +134,7 @@ def number_claims() -> list[Claim]:
                 id=printed.id,
                 place=f"Section 4.1, {label(printed.model)}, {printed.method}, {printed.quantity}",
                 statement=f"{printed.printed}{' % less' if printed.reduction else ''}",
+                printed=printed.printed,
                 kind=cell.kind,
                 test=test,
                 tolerance=tolerance,

@@ -137,7 +137,8 @@ def cell_claims() -> list[Claim]:
         counted = cell.kind == "analytic"
         claims.append(
             Claim(
-                id=cell.id, place=cell.place, statement=cell.printed, kind=cell.kind, test=test, tolerance=tolerance,
+                id=cell.id, place=cell.place, statement=cell.printed, printed=cell.printed, kind=cell.kind,
+                test=test, tolerance=tolerance,
                 needs="counting on the published shapes" if counted else needs_of(cell.model),
                 judge=partial(judge, cell),
             )

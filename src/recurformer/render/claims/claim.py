@@ -43,6 +43,7 @@ class Claim:
         test: the condition, one sentence.
         tolerance: what may differ, and why.
         needs: what it takes to decide it at the paper's scale.
+        printed: the number that is claimed, empty for a sentence.
         judge: the test; raises `Missing` where the evidence has nothing to say. None: no stage measures it.
     """
 
@@ -53,4 +54,5 @@ class Claim:
     test: str
     tolerance: str
     needs: str
+    printed: str = ""
     judge: "Callable[[Evidence], Finding] | None" = None

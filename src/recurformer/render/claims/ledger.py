@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,9 +13,10 @@ from recurformer.render.audit import Audited, audit
 from recurformer.render.claims.caches import number_claims
 from recurformer.render.claims.cells import cell_claims
 from recurformer.render.claims.claim import Claim, Finding, Missing
-from recurformer.render.claims.cost import hardware_of, runs_of, total_cost
+from recurformer.render.claims.cost import hardware_of, runs_of, total_minutes
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.statements import statement_claims
+from recurformer.render.page.environment import environment
 from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
@@ -107,14 +108,15 @@ class Ledger:
         return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds": "Int64", "samples": "Int64"})
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON and for the page: study, counts, claims with their evidence, audit, cost of it all."""
+        """Everything: study, counts, claims with their evidence, audit, cost and environment of all the runs behind."""
         runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
         return {
             "study": self.study,
             "counts": self.counts(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
             "audit": [_audit_dict(step) for step in self.audited],
-            "cost": asdict(total_cost(runs)) | {"runs": len(runs)},
+            "cost": {"runs": len(runs), **total_minutes(runs)},
+            "environment": environment(runs),
         }
 
 
@@ -151,20 +153,20 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
     """Runs, hardware and cost behind some measurement files."""
     runs = runs_of(files)
     wrote = [runs[record]["run"] for record in filter(None, map(record_of, files))]
-    cost = total_cost(runs)
     return {
         "files": list(files),
         "runs": list(dict.fromkeys(wrote)),
-        "hardware": hardware_of(runs.values()),
-        "core_minutes": round(cost.core_minutes, 3),
-        "gpu_minutes": round(cost.gpu_minutes, 3),
+        "rests_on": [record["run"] for record in runs.values()],
+        "hardware": hardware_of(runs),
+        **total_minutes(runs),
     }
 
 
 def _claim_dict(decision: Decision) -> dict[str, Any]:
     claim, finding, evidence = decision.claim, decision.finding, decision.evidence
     shown: dict[str, Any] = {
-        "id": claim.id, "place": claim.place, "statement": claim.statement, "kind": claim.kind, "test": claim.test,
+        "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed,
+        "kind": claim.kind, "test": claim.test,
         "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
         "ours": finding.ours if finding else "", "reason": decision.reason, "evidence": None,
     }  # fmt: skip

@@ -5,15 +5,8 @@ from typing import Any
 
 from recurformer.render.page import render_page
 from recurformer.render.tables.cell_text import number
+from recurformer.render.verdicts import MARKS, MEANINGS
 
-VERDICTS = {
-    "reproduced": ("✓", "Ours equals the paper's, within a tolerance fixed beforehand."),
-    "consistent": ("≈", "The trend holds here, in other models or at a smaller scale than the paper's."),
-    "contradicted": ("✗", "Ours differs from the paper's by more than the tolerance."),
-    "paper-inconsistent": ("!", "The paper's own numbers contradict each other here."),
-    "not-run": ("–", "Not measured here; the reason says why."),
-}
-"""Verdict -> its symbol and its meaning, in the order of the page."""
 OUTCOMES = {"inconsistent": "!", "consistent": "✓"}
 """Outcome of an audit -> its symbol."""
 
@@ -52,7 +45,7 @@ def _minutes(value: float) -> str:
 def _cost(name: str, claims: Iterable[Claim], runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """One line of the cost ledger, in which every run counts once."""
     claims = list(claims)
-    behind = {run for claim in claims if claim["evidence"] for run in claim["evidence"]["runs"]}
+    behind = {run for claim in claims if claim["evidence"] for run in claim["evidence"]["rests_on"]}
     return {
         "name": name,
         "claims": len(claims),
@@ -64,7 +57,7 @@ def _cost(name: str, claims: Iterable[Claim], runs: Mapping[str, Mapping[str, An
 
 def _check_runs(claims: Iterable[Claim], runs: Mapping[str, Any]) -> None:
     for claim in claims:
-        if claim["evidence"] and (unknown := [run for run in claim["evidence"]["runs"] if run not in runs]):
+        if claim["evidence"] and (unknown := [run for run in claim["evidence"]["rests_on"] if run not in runs]):
             raise ValueError(
                 f"{claim['id']}: its evidence names run {unknown[0]}, of which the environment has no record"
             )
@@ -84,7 +77,7 @@ def claims_page(ledger: Mapping[str, Any]) -> str:
         "claims.html.j2",
         **ledger,
         groups=groups,
-        verdicts=VERDICTS,
+        verdicts={verdict: (mark, MEANINGS[verdict]) for verdict, mark in MARKS.items()},
         outcomes=OUTCOMES,
         difference=difference,
         minutes=_minutes,

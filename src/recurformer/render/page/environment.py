@@ -2,15 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from recurformer.costs import cost_of
+
 Record = Mapping[str, Any]
-
-
-def minutes(record: Record) -> dict[str, float]:
-    """What a run cost: core_minutes (processor time) and gpu_minutes (its whole time, if it held an accelerator)."""
-    held = record["seconds"] if record["accelerator"] else 0.0
-    return {"core_minutes": record["cpu_seconds"] / 60, "gpu_minutes": held / 60}
 
 
 def _hosts(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -27,11 +24,11 @@ def _hosts(records: Iterable[Record]) -> list[dict[str, Any]]:
     return [dict(zip(names, host, strict=True)) | {"runs": runs} for host, runs in counts.most_common()]
 
 
-def environment(records: Iterable[Record]) -> dict[str, Any]:
+def environment(runs: Mapping[Path, Record]) -> dict[str, Any]:
     """What a ledger of claims says about the runs that it rests on.
 
     Args:
-        records: run records; one that is given twice counts once.
+        runs: run records by their places; one that lies in two places counts once.
 
     Returns:
         hosts: processor, cores, system, accelerator (name or None) and number of runs, the most used first;
@@ -41,7 +38,9 @@ def environment(records: Iterable[Record]) -> dict[str, Any]:
         dirty: number of runs whose working tree differed from its commit;
         runs: id -> stage, core_minutes, gpu_minutes.
     """
-    unique = list({record["run"]: record for record in records}.values())
+    places = {record["run"]: place for place, record in runs.items()}
+    unique = [runs[place] for place in places.values()]
+    costs = {run: cost_of(place, runs[place]) for run, place in places.items()}
     versions: dict[str, Counter[str]] = {}
     for record in unique:
         for package, version in record["versions"].items():
@@ -52,5 +51,12 @@ def environment(records: Iterable[Record]) -> dict[str, Any]:
         "commits": dict(Counter(record["git"]["commit"] for record in unique).most_common()),
         "locks": dict(Counter(record["lock"] for record in unique).most_common()),
         "dirty": sum(bool(record["git"]["dirty"]) for record in unique),
-        "runs": {record["run"]: {"stage": record["stage"], **minutes(record)} for record in unique},
+        "runs": {
+            record["run"]: {
+                "stage": record["stage"],
+                "core_minutes": costs[record["run"]].core_minutes,
+                "gpu_minutes": costs[record["run"]].gpu_minutes,
+            }
+            for record in unique
+        },
     }

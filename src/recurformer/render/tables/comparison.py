@@ -90,7 +90,7 @@ def display(long: pd.DataFrame) -> pd.DataFrame:
             line[quantity, "ours"] = _ours_text(first)
             line[quantity, "paper"] = first.printed or NOTHING
             line[quantity, "difference"] = number(first.difference, DECIMALS[quantity], signed=True)
-            line[quantity, "verdict"] = MARKS.get(first.verdict, "")
+            line[quantity, "verdict"] = MARKS.get(first.verdict, NOTHING)
             for setting in beside[quantity]:
                 other = entries.get(setting)
                 known = other is not None and not other.compared

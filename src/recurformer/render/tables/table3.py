@@ -69,7 +69,7 @@ def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
         ("after training", "ours"): ours["trained"],
         ("after training", "paper"): trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
         ("after training", "difference"): number(trained["difference"], 3, signed=True),
-        ("after training", "verdict"): MARKS.get(trained["verdict"], ""),
+        ("after training", "verdict"): MARKS.get(trained["verdict"], NOTHING),
         ("over original", "ours"): number(trained["ours_over_original"], 3),
         ("over original", "paper"): number(trained["paper_over_original"], 3),
         ("over original", "difference"): number(

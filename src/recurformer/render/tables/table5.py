@@ -8,7 +8,7 @@ from recurformer.paper import table5 as paper
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
 from recurformer.render.tables.table import Table
-from recurformer.render.verdicts import LEGEND, Verdicts, mark
+from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
@@ -33,8 +33,8 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
 def _verdict_marks(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> str:
     """The marks of the printed mean and of the printed interval."""
     row = rows.iloc[0]
-    marks = [mark(verdicts, f"table5/{row['model']}/{row['tokens']}/{norm}_{part}") for part in ("mean", "interval")]
-    return " ".join(filter(None, marks))
+    names = [f"table5/{row['model']}/{row['tokens']}/{norm}_{part}" for part in ("mean", "interval")]
+    return " ".join(MARKS[verdicts[name]] for name in names if name in verdicts) or NOTHING
 
 
 def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[str, str], str]:
