@@ -69,10 +69,11 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
         ValueError: another suffix.
     """
     path = Path(path)
-    source = f"runs {' '.join(runs)}" if runs else None
+    about = {"Title": str(figure.get_label()), "Source": f"runs {' '.join(runs)}" if runs else ""}
+    said = {key: text for key, text in about.items() if text}
     metadata: dict[str, dict[str, str | None]] = {
-        ".svg": {"Date": None, "Creator": None, "Title": str(figure.get_label()) or None, "Source": source},
-        ".png": {"Software": None, "Source": source},
+        ".svg": {"Date": None, "Creator": None, **said},
+        ".png": {"Software": None, **said},
     }
     if path.suffix not in metadata:
         raise ValueError(

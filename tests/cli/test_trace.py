@@ -1,0 +1,99 @@
+"""From a figure, a table, a claim or a run to the commands behind it, and back."""
+
+import json
+
+import pytest
+from matplotlib.figure import Figure
+
+from recurformer.cli.main import main
+from recurformer.records import read_record, run_record, runs_behind
+from recurformer.render.style import save_figure
+
+
+def write_run(path, stage, inputs=(), write=None):
+    """A run that writes one file and its record beside it; its command names the stage and what it read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = path.with_name(f"{path.stem}.run.json")
+    argv = [stage, *map(str, inputs)]
+    with run_record(record, stage, argv, {"seed": 5}, inputs=list(map(str, inputs)), outputs=[path]):
+        if write:
+            write(path)
+        else:
+            path.write_text("measured")
+    return read_record(record)["run"]
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A profile, a measurement that rests on it, a figure of that, and a ledger with a claim about it."""
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    runs = {"profile": write_run(results / "language/profile.parquet", "profile")}
+    runs["cache"] = write_run(results / "caches/cache.csv", "cache", ["results/language/profile.parquet"])
+    measured = runs_behind(["results/caches/cache.csv"])
+    for suffix in (".svg", ".png"):
+        save_figure(Figure(), tmp_path / f"loose{suffix}", measured)
+    runs["figure"] = write_run(
+        tmp_path / "figures/figure4.svg", "figure", ["results/caches/cache.csv"],
+        lambda path: save_figure(Figure(), path, measured))  # fmt: skip
+    claims = [
+        {"id": "table4/a", "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
+        {"id": "table4/b", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
+    ]
+    (results / "claims.json").write_text(json.dumps({"claims": claims}))
+    return runs
+
+
+def traced(capsys, *words) -> str:
+    assert main(["trace", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_figure_leads_to_every_command_behind_it(study, capsys):
+    out = traced(capsys, "figures/figure4.svg")
+    assert [out.index(study[stage]) for stage in ("figure", "cache", "profile")] == sorted(
+        out.index(run) for run in study.values()
+    )
+    assert "command  recurformer cache results/language/profile.parquet" in out
+    assert "seed     5" in out
+    assert "commit " in out and "machine " in out and " s\n" in out
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suffix):
+    out = traced(capsys, f"loose{suffix}")
+    assert study["cache"] in out
+    assert study["profile"] in out
+    assert study["figure"] not in out.split("used by")[0]
+
+
+def test_only_the_run_that_wrote_it_when_asked(study, capsys):
+    out = traced(capsys, "results/caches/cache.csv", "--direct")
+    assert study["cache"] in out
+    assert study["profile"] not in out
+
+
+def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
+    assert study["profile"] in traced(capsys, "table4/a")
+    out = traced(capsys, study["cache"][:8])
+    assert "figures/figure4.svg" in out.split("used by")[1]
+    assert "claim table4/a: reproduced" in out.split("used by")[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("table4/b", "table4/b: not-run, no run is behind it (it needs a card)"),
+        ("nowhere", "nowhere: no such file, no claim of results/claims.json and no run in results, figures, recorded"),
+        ("results/claims.json", "results/claims.json: no run record beside it names it"),
+    ],
+)
+def test_what_cannot_be_traced_is_said_in_one_line(study, capsys, target, said):
+    if target == "results/claims.json":
+        from pathlib import Path
+
+        Path(target).write_text("{}")
+    assert main(["trace", target]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
