@@ -11,11 +11,12 @@ WRITER = """
 import sys
 from argparse import Namespace
 from pathlib import Path
-from recurformer.tracking.live import tracked
+from recurformer.tracking import live
 
+live.PATIENCE = 200  # these trainings are over before a tracker on a busy machine has begun
 seed, first, last = map(int, sys.argv[1:])
 args = Namespace(stage="train_hashhop", name="tiny", beta=0.5, seed=seed, metrics=f"results/seed-{seed}/metrics.jsonl")
-with tracked(args, Path("a")) as on_log:
+with live.tracked(args, Path("a")) as on_log:
     for step in range(first, last):
         on_log({"step": step, "loss": 1 / step, "learning_rate": 0.1, "tokens": 8 * step, "seconds": step / 10})
 """

@@ -1,6 +1,7 @@
 """The real MLflow, in folders and processes of its own."""
 
 import json
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -34,6 +35,21 @@ def test_no_point_of_eight_parallel_trainings_is_lost(tmp_path):
     assert {run["status"] for run in runs} == {"FINISHED"}
     assert {run["group"] for run in runs} == {"hashhop/tiny"}
     assert {run["params"]["seed"] for run in runs} == set(map(str, range(8)))
+
+
+@pytest.mark.slow
+def test_a_training_killed_while_it_makes_the_database_leaves_no_half_of_one(tmp_path):
+    killed = start(tmp_path, "mlflow", 0, 1, 20, code=WRITER)
+    while not list(tmp_path.glob("results/tracking/.unfinished-mlflow.db/mlflow.db")):
+        assert killed.poll() is None, killed.stderr.read()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    killed.kill()
+    killed.communicate()
+    assert not (tmp_path / "results/tracking/mlflow.db").exists()
+    write(tmp_path, "mlflow", 1, 21)
+    (run,) = stored(tmp_path)
+    assert run["steps"] == list(range(1, 21))
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@ run is imported.
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
+from recurformer.files import atomic_path
 from recurformer.tracking.run import PROJECT, Row, Run
 
+FILE = "sqlite:///"
 STORE = "results/tracking/mlflow.db"
 VALUE_LENGTH = 6000
 """The longest value of a parameter that the database holds."""
@@ -35,11 +36,12 @@ class MLflowSink:
     def open(self, run: Run) -> None:
         """Look for the run by its tags; MLflow chooses the ids of runs itself."""
         self.run = run
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{os.path.abspath(STORE)}"
-        with _one_at_a_time(uri):
-            self.client = self.make_client(uri)
-            experiment = self.client.get_experiment_by_name(PROJECT)
-            self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(PROJECT)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or FILE + os.path.abspath(STORE)
+        if uri.startswith(FILE):
+            self._make_once(Path(uri.removeprefix(FILE)))
+        self.client = self.make_client(uri)
+        experiment = self.client.get_experiment_by_name(PROJECT)
+        self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(PROJECT)
         found = self._runs(f"tags.place = '{run.place}' and tags.attempt = '{run.attempt}'")
         if found:
             self.id = found[0].info.run_id
@@ -76,15 +78,11 @@ class MLflowSink:
     def _runs(self, condition: str) -> list:
         return list(self.client.search_runs([self.experiment], filter_string=condition))
 
-
-@contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
-    """Keep other processes from making the same database: two that do so at once both fail."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
-    database = Path(uri.removeprefix("sqlite:///"))
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with database.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    def _make_once(self, database: Path) -> None:
+        """Two processes that make a database at once both fail, and one that is killed leaves half of it."""
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with database.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not database.exists():
+                with atomic_path(database) as path:
+                    self.make_client(f"{FILE}{path}").create_experiment(PROJECT)
