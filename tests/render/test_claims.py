@@ -130,6 +130,8 @@ def test_every_mutation_breaks_some_claim_and_leaves_others(name):
         ("figure3/converge", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
         ("text/perplexity-comparable", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
         ("text/first-contributes-less", "contribution", "samples", 4, "4 windows of text are too few"),
+        ("figure1/recent-values-weigh-more", "profile", "sample", 0, "1 windows of text are too few"),
+        ("text/weights-reused", "perplexity", "negative_log_likelihood", 9000.0, "not a language model"),
     ],
 )
 def test_evidence_without_power_decides_nothing(claim, kind, column, value, why):

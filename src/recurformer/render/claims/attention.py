@@ -67,6 +67,7 @@ def judge_contextual_retrieval(evidence: Evidence) -> Finding:
 def judge_figure1(evidence: Evidence) -> Finding:
     """The last tokens weigh more than evenly in both updates."""
     models, papers = evidence.models("influence")
+    _windows(evidence.rows("profile", model=models[0]), "profile")  # they chose the head that is shown
     shares = {}
     even = 1.0
     for (mixer,), rows in groups(evidence.rows("influence", model=models[0]), ["mixer"]):

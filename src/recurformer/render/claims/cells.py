@@ -45,7 +45,11 @@ def judge_cache(cell: PrintedCell, evidence: Evidence) -> Finding:
     holds = bool(((ratios - cell.value).abs() <= CACHE_TOLERANCE).any())
     distinct = ratios.round(4).nunique() > 1
     text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
-    reason = "" if cell.beta else "1 by definition (section 4.1)"
+    off = float((ratios - cell.value).abs().min())
+    reason = (
+        "" if holds else f"off by {number(off, 4)} under the nearest reading; the audit has all cells of the column"
+    )
+    reason = reason if cell.beta else "1 by definition (section 4.1)"
     return Finding(holds, text or number(float(ratios.iloc[0]), 4), at_scale=True, reason=reason)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
 from recurformer.render.claims.claim import Missing
-from recurformer.render.measurements import COLUMNS
+from recurformer.render.measurements import COLUMNS, require
 from recurformer.render.reading import READERS, read_frame
 
 THIS_STUDY = "this study"
@@ -70,11 +70,17 @@ class Evidence:
 
 
 def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
-    """The measurements in `files`, whose stems are their kinds; each row with its `file`, beta rounded."""
+    """The measurements in `files`, whose stems are their kinds; each row with its `file`, beta rounded.
+
+    Raises:
+        ValueError: a file is unreadable, empty or lacks columns.
+    """
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in map(Path, files):
-        frame = read_frame(file).assign(file=str(file))
-        frames.setdefault(file.stem, []).append(frame.round({"beta": 6}))
+        frame = read_frame(file)
+        if file.stem in COLUMNS:
+            require(frame, file.stem)
+        frames.setdefault(file.stem, []).append(frame.assign(file=str(file)).round({"beta": 6}))
     return Evidence(source, {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()})
 
 

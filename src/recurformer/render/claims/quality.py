@@ -31,6 +31,8 @@ ALLOWED_RATIO = max(
 ROUNDING = 1e-9
 NOTHING_LEFT = 0.05
 """Below this share of the original's h_gq nothing of it is left."""
+KNOWS_LANGUAGE = 100.0
+"""A model of a higher perplexity has not learned the language of the articles."""
 POOR = 0.5
 CONVERGED = 0.05
 """A training whose loss falls by more than so many nats from its third to its last quarter has not converged."""
@@ -164,6 +166,8 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
     )
     wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
     original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
+    if "before" in wide and wide["before"].max() > KNOWS_LANGUAGE:
+        raise Missing(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
     converted = wide[wide.index.get_level_values("beta") > 0]
     if original is None or converted.empty:
         raise Missing("perplexities of the original and of a converted model are needed")
