@@ -61,11 +61,10 @@ def _processor() -> str:
 
 
 def _accelerator() -> dict[str, str | int] | None:
-    """Name of the CUDA device and the most memory that tensors took on it, in bytes."""
+    """Name of the CUDA device and the most memory that tensors took on it, in bytes; None when there were none."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return {"name": torch.cuda.get_device_name(), "peak_memory_bytes": torch.cuda.max_memory_allocated()}
+    peak = torch.cuda.max_memory_allocated() if torch and torch.cuda.is_available() else 0
+    return {"name": torch.cuda.get_device_name(), "peak_memory_bytes": peak} if torch and peak else None
 
 
 def _lock_digest() -> str | None:
@@ -118,18 +117,23 @@ def runs_behind(paths: Iterable[str | Path]) -> list[str]:
 
 
 def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
-    """The records of a record's inputs. Their paths are relative to a folder above it, which a recording has moved."""
+    """The records of the runs that wrote a record's inputs, where they are still there.
+
+    Paths of inputs are relative to a folder above the record, which a recording has moved. A file that another run has
+    written since has another record.
+    """
     for root in place.parents:
-        found = [record_of(root / file["path"]) for file in record["inputs"]]
-        if any(found):
-            return [parent for parent in found if parent]
+        found = [(record_of(root / file["path"]), file["run"]) for file in record["inputs"]]
+        same = [parent for parent, run in found if parent and read_record(parent)["run"] == run]
+        if same:
+            return same
     return []
 
 
 def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The record at `path`, then the records of all that it rests on, nearest first, each once."""
+    """The record at `path`, then the records of all that it rests on, nearest first, each once; absolute paths."""
     found: dict[Path, dict[str, Any]] = {}
-    waiting = [Path(path)]
+    waiting = [Path(path).resolve()]
     while waiting:
         place = waiting.pop(0)
         if place in found:
@@ -157,6 +161,7 @@ def run_record(
     cpu_seconds, peak_memory_bytes.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
+    tree, lock = _tree(), _lock_digest()
     read = [{"path": str(file), "run": next(iter(runs_behind([file])), None)} for file in inputs] if path else []
     yield
     if path is None:
@@ -170,8 +175,8 @@ def run_record(
         "inputs": read,
         "parents": sorted({file["run"] for file in read if file["run"]}),
         "outputs": [os.path.relpath(file, Path(path).parent) for file in outputs],
-        "git": _tree(),
-        "lock": _lock_digest(),
+        "git": tree,
+        "lock": lock,
         "versions": {"python": platform.python_version(), **_versions()},
         "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
         "accelerator": _accelerator(),

@@ -6,19 +6,24 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import main
+from recurformer.records import run_record
 
-LENGTHS = {10_240: 0.1054, 61_440: 0.1043}
+CELL = "table1/generation/mamba/cache_size"
 
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
+    """Writes growth measurements of a Mamba block of the paper's sizes, with their run record."""
     monkeypatch.chdir(tmp_path)
 
-    def write(folder: str, shift: float = 0.0) -> str:
-        path = tmp_path / folder / "pyramidinfer.csv"
+    def write(folder: str, power: int = 0, d_state: int = 16) -> str:
+        path = tmp_path / folder / "complexity.csv"
         path.parent.mkdir(parents=True)
-        rows = [("llama2-7b", length, ratio + shift) for length, ratio in LENGTHS.items()]
-        pd.DataFrame(rows, columns=["model", "length", "ratio"]).to_csv(path, index=False)
+        rows = [("mamba", "generation", "cache_size", length, 1000 * length**power) for length in (1024, 4096)]
+        settings = {"mamba_d_state": str(d_state), "mamba_d_conv": "4", "mamba_expand": "2", "mamba_dt_rank": "256"}
+        with run_record(path.with_name("complexity.run.json"), "complexity", [], settings, outputs=[path]):
+            columns = ["mixer", "phase", "quantity", "length", "bytes"]
+            pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
         return str(path)
 
     return write
@@ -33,9 +38,6 @@ def verdicts(path: str) -> dict[str, str]:
         return {claim["id"]: claim["verdict"] for claim in json.load(file)["claims"]}
 
 
-CELL = "table2/llama2-7b/pyramidinfer/cs_10k"
-
-
 def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys):
     out = [str(tmp_path / f"out/claims{suffix}") for suffix in (".json", ".csv", ".md", ".html")]
     assert decide(measured("results/caches"), "--study", "mine", "--out", *out) == 0
@@ -45,7 +47,10 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
     assert f"✓ reproduced: {ledger['counts']['reproduced']}" in shown
     frame = pd.read_csv(tmp_path / "out/claims.csv")
     assert frame["verdict"].value_counts().to_dict() == {k: v for k, v in ledger["counts"].items() if v}
-    assert verdicts(out[0])[CELL] == "reproduced"
+    (claim,) = [claim for claim in ledger["claims"] if claim["id"] == CELL]
+    assert (claim["verdict"], claim["evidence"]["scale"]) == ("reproduced", "paper")
+    assert claim["evidence"]["runs"] == list(ledger["environment"]["runs"])
+    assert claim["evidence"]["core_minutes"] >= 0
     assert CELL in (tmp_path / "out/claims.html").read_text()
     assert "✓ reproduced" in (tmp_path / "out/claims.md").read_text()
 
@@ -59,10 +64,18 @@ def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):
     assert (claim["verdict"], claim["evidence"]["source"]) == ("reproduced", "recorded/card")
 
 
-@pytest.mark.parametrize(("shift", "code"), [(0.0, 0), (0.01, 1)])
-def test_a_contradicted_claim_fails_the_command_when_asked(measured, tmp_path, capsys, shift, code):
+def test_a_block_of_another_size_is_not_at_the_papers_scale(measured, tmp_path):
+    measured("recorded/card/results/caches")
+    assert decide(measured("results/caches", d_state=8), "--out", "small.json") == 0
+    assert verdicts("small.json")[CELL] == "consistent"
+    assert decide("results/caches/complexity.csv", "--recorded", "recorded", "--out", "both.json") == 0
+    assert verdicts("both.json")[CELL] == "reproduced"
+
+
+@pytest.mark.parametrize(("power", "code"), [(0, 0), (1, 1)])
+def test_a_contradicted_claim_fails_the_command_when_asked(measured, tmp_path, capsys, power, code):
     out = str(tmp_path / "claims.json")
-    assert decide(measured("results/caches", shift), "--out", out, "--fail-on", "contradicted") == code
+    assert decide(measured("results/caches", power), "--out", out, "--fail-on", "contradicted") == code
     assert "contradicted" in capsys.readouterr().err if code else True
     assert verdicts(out)[CELL] == ("contradicted" if code else "reproduced"), "the ledger is written all the same"
     assert decide("--ledger", out, "--fail-on", "contradicted") == code

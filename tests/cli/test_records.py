@@ -1,6 +1,7 @@
 """Run records: what they hold, and how a file leads to the runs behind it."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -65,6 +66,21 @@ def test_all_runs_before_a_run_are_found_once_also_after_the_folder_has_moved(ch
     found = ancestors(root / "results/language/beta-0.5/seed-0/trained.run.json")
     assert [record["stage"] for _, record in found] == ["train", "select", "profile"]
     assert all(root in place.parents for place, _ in found)
+
+
+def test_a_record_does_not_take_a_later_run_for_the_one_that_it_read(chain):
+    selected = chain / "results/language/beta-0.5/heads.json.run.json"
+    before = read_record(selected)["parents"]
+    write_run(chain / "results/language", "profile.parquet", "profile", text="again")
+    assert [record["stage"] for _, record in ancestors(selected)] == ["select"]
+    assert read_record(chain / "results/language/profile.parquet.run.json")["run"] not in before
+
+
+@pytest.mark.parametrize("folder", [".", "results", "results/language"])
+def test_it_does_not_matter_from_where_one_asks(chain, monkeypatch, folder):
+    monkeypatch.chdir(chain / folder)
+    place = os.path.relpath(chain / "results/language/beta-0.5/heads.json.run.json")
+    assert [record["stage"] for _, record in ancestors(place)] == ["select", "profile"]
 
 
 def test_a_broken_record_is_named_and_does_not_hide_its_neighbours(chain):

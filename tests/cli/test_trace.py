@@ -1,6 +1,7 @@
 """From a figure, a table, a claim or a run to the commands behind it, and back."""
 
 import json
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -80,6 +81,12 @@ def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, caps
     assert "claim table4/a: reproduced" in out.split("used by")[1]
 
 
+def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
+    write_run(Path("results/caches/cache.csv").resolve(), "cache", ["results/language/profile.parquet"])
+    out = traced(capsys, "figures/figure4.svg")
+    assert f"lost     results/caches/cache.csv came from run {study['cache']}" in out
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -90,8 +97,6 @@ def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, caps
 )
 def test_what_cannot_be_traced_is_said_in_one_line(study, capsys, target, said):
     if target == "results/claims.json":
-        from pathlib import Path
-
         Path(target).write_text("{}")
     assert main(["trace", target]) == 1
     error = capsys.readouterr().err

@@ -7,10 +7,17 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS
-from recurformer.paper.sizes import D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
+from recurformer.paper.sizes import (
+    CACHE_LENGTHS,
+    D_CONV,
+    D_STATE,
+    EXPAND,
+    LLAMA2_7B_LAYERS,
+    LLAMA2_7B_WIDTH,
+    SETTINGS,
+)  # fmt: skip
 from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.claims import THIS_STUDY, Evidence
-from recurformer.render.tables.measured import CACHE_LENGTHS
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
@@ -40,19 +47,21 @@ def cache() -> pd.DataFrame:
         length = CACHE_LENGTHS[cell.quantity]
         for unit in ("kv_group", "head"):
             kv = length * (1000 - freed)
-            rows.append((cell.model, unit, cell.beta, length, ratio, kv, *states, freed * GROUPS[cell.model], freed))
-    columns = [
-        "model",
-        "unit",
-        "beta",
-        "length",
-        "ratio",
+            heads = freed * GROUPS[cell.model]
+            precision = "conv:bfloat16 recurrent:float32"
+            rows.append(
+                (cell.model, unit, cell.beta, length, ratio, kv, *states, kv + sum(states), precision, heads, freed)
+            )
+    sizes = [
         "kv_bytes",
         "conv_bytes",
         "recurrent_bytes",
+        "total_bytes",
+        "state_dtype",
         "heads_replaced",
         "kv_heads_freed",
     ]
+    columns = ["model", "unit", "beta", "length", "ratio", *sizes]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -150,19 +159,9 @@ def attention_map() -> pd.DataFrame:
             weights = np.array([decay ** (query - key) for key in range(1, query + 1)])
             shared = (1 - first) * weights / weights.sum() if query else weights
             for key, weight in enumerate([first if query else 1.0, *shared]):
-                rows.append(("llama2-7b", level, 0, 0, 1, query, key, weight, 512))
+                rows += [(model, level, 0, 0, 1, query, key, weight, 512) for model in BACKBONE_LABELS]
     columns = ["model", "level", "layer", "head", "ra_i", "query", "key", "weight", "samples"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def influence() -> pd.DataFrame:
-    weights = 0.5 ** np.arange(32)[::-1]
-    rows = [
-        ("llama2-7b", mixer, 0, 0, 31, key, weight / weights.sum())
-        for mixer in ("attention", "mamba")
-        for key, weight in enumerate(weights)
-    ]
-    return pd.DataFrame(rows, columns=["model", "mixer", "layer", "head", "query", "key", "weight"])
 
 
 def mqar() -> pd.DataFrame:
@@ -180,7 +179,7 @@ def mqar() -> pd.DataFrame:
 
 KINDS = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar,
+    attention_map, mqar,
 )  # fmt: skip
 
 
@@ -189,6 +188,7 @@ def frames() -> dict[str, pd.DataFrame]:
     return {kind.__name__: kind().assign(file=f"{kind.__name__}.csv") for kind in KINDS}
 
 
-def world(source: str = THIS_STUDY, **changed: pd.DataFrame) -> Evidence:
-    """The evidence of that world, some kinds of measurement replaced."""
-    return Evidence(source, frames() | changed)
+def world(frames: dict[str, pd.DataFrame], source: str = THIS_STUDY, **changed: dict) -> Evidence:
+    """Measurements as evidence, made at the paper's sizes but for the changed settings of some kinds."""
+    settings = {f"{kind}.csv": SETTINGS.get(kind, {}) | changed.get(kind, {}) for kind in frames}
+    return Evidence(source, frames, settings)

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from recurformer.paper import CELLS, STATEMENTS
-from recurformer.render.audit import audit, counted, tables, text
-from recurformer.render.tables.measured import CACHE_LENGTHS
+from recurformer.paper.sizes import CACHE_LENGTHS
+from recurformer.render.audit import audit, tables, text
 
-FOUND = {step.id: step for step in audit({})}
+FOUND = {step.id: step for step in audit()}
 
 
 def counted_caches(**differing: float) -> pd.DataFrame:
@@ -31,7 +31,9 @@ def counted_caches(**differing: float) -> pd.DataFrame:
         ("audit/alpha", "102 / 1024 tokens = 0.100"),
         ("audit/overlap/llama2-7b/l1", "both hold [0.0254, 0.0486]"),
         ("audit/overlap/qwen2-0.5b/l2", "both hold [0.0046, 0.0212]"),
-        ("audit/negative/llama2-7b/first/l2_interval", "lower end -0.0041 < 0"),
+        ("audit/width/llama2-7b/first/l2_interval", "(0.0067 − -0.0041) / 2 / 0.0013 = 4.15 > 1.97"),
+        ("audit/eviction-ratio", "= 0.0472 ≠ 0.1054"),
+        ("audit/not-compromised", "Llama2-7B: h_gq 0.894 → 0.839, -0.055"),
         ("audit/centred/qwen2-7b/first/l1_interval", "(-0.5195 + 0.6602) / 2 = 0.07035 ≠ 0.0708"),
         ("audit/models-named", "in the text only: Llama2-13B; in the table only: Qwen2-7B"),
         ("audit/masked-prediction", "causal"),
@@ -49,7 +51,7 @@ def test_the_papers_inconsistencies_are_found_with_their_arithmetic(name, arithm
     "name",
     ["audit/table2-in-table4/llama2-7b", "audit/text/llama2-7b/recurformer/cs_10k-reduction",
      "audit/text/qwen2-0.5b/recurformer/cs_60k-reduction", "audit/monotone/llama2-7b/cs_10k",
-     "audit/recurrent-state/llama2-7b", "audit/negative/llama2-7b/other/l2_interval"],
+     "audit/recurrent-state/llama2-7b", "audit/width/llama2-7b/other/l2_interval"],
 )  # fmt: skip
 def test_what_agrees_is_shown_too(name):
     assert FOUND[name].consistent
@@ -85,7 +87,7 @@ def test_other_digits_would_have_been_judged_otherwise(monkeypatch, rule, name, 
     ("name", "statement", "quote"),
     [
         ("models_named", "text/models-of-the-cache-runs", "We evaluated Qwen2-0.5B, Llama2-7B, and Qwen2-7B"),
-        ("threshold", "appendix/alpha", "setting α to 0.5"),
+        ("threshold", "appendix/alpha", "the first 1024 tokens, setting α to 0.5"),
         ("masked_prediction", "text/masked-prediction", "trained on next tokens"),
         ("figure5_samples", "figure5/samples", "over 1024 English samples"),
     ],
@@ -104,7 +106,7 @@ def test_a_wrong_percentage_in_the_text_would_be_found(monkeypatch):
 
 
 def test_cache_columns_are_compared_under_every_reading_and_the_residue_is_named():
-    found = {step.id: step for step in audit({"cache": counted_caches(**{"qwen2-7b": 0.05})})}
+    found = {step.id: step for step in audit(counted_caches(**{"qwen2-7b": 0.05}))}
     assert found["audit/cache-columns/llama2-7b"].consistent
     other = found["audit/cache-columns/qwen2-7b"]
     assert not other.consistent
@@ -115,10 +117,5 @@ def test_cache_columns_are_compared_under_every_reading_and_the_residue_is_named
 
 
 def test_caches_that_were_not_counted_are_not_judged():
-    found = audit({"cache": counted_caches().query("model != 'qwen2-7b' and beta > 0.3")})
+    found = audit(counted_caches().query("model != 'qwen2-7b' and beta > 0.3"))
     assert not [step for step in found if step.id.startswith("audit/cache-columns")]
-
-
-def test_pyramidinfers_cells_are_arithmetic():
-    cells = pd.DataFrame({"model": "llama2-7b", "length": list(CACHE_LENGTHS.values()), "ratio": [0.10537, 0.1100]})
-    assert [step.consistent for step in counted.pyramidinfer_columns(cells)] == [True, False]

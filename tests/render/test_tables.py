@@ -477,4 +477,5 @@ def test_a_table_says_where_it_was_measured_and_carries_its_runs(tables):
     assert table.notes[-1] == "Study default, 2 runs on a processor, 2 cores."
     assert "<!-- runs: 1f-2e 3d-4c -->" in table.to_markdown()
     assert "% run 3d-4c\n" in table.to_latex()
+    assert 'content="1f-2e 3d-4c"' in table.to_html()
     assert "runs:" not in tables["table1"].to_markdown()

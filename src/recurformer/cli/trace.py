@@ -1,6 +1,7 @@
 """The runs behind a figure, a table, a measurement, a claim or a run id: commands, seeds, commits, hardware, time."""
 
 import json
+import os
 import re
 import shlex
 from argparse import ArgumentParser, Namespace
@@ -68,18 +69,23 @@ def find_records(target: str, ledger: str) -> list[Path]:
     raise ValueError(f"{target}: no such file, no claim of {ledger} and no run in {', '.join(PLACES)} has this name")
 
 
-def describe(path: Path, record: dict[str, Any]) -> str:
-    """One run in a few lines."""
+def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
+    """One run in a few lines; of inputs whose runs are not `known`, which runs these were."""
     commit = (record["git"]["commit"] or "unknown")[:12] + (", changed" if record["git"]["dirty"] else "")
     host, accelerator = record["host"], record["accelerator"]
     machine = f"{host['processor']}, {host['cores']} cores" + (f", {accelerator['name']}" if accelerator else "")
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
-        f"  record   {path}",
+        f"  record   {os.path.relpath(path)}",
         f"  command  {shlex.join(record['argv'])}",
         f"  seed     {record['seed']}" if record["seed"] is not None else "",
         f"  commit   {commit}",
         f"  machine  {machine}, peak {record['peak_memory_bytes'] / 2**20:,.0f} MiB",
+        *(
+            f"  lost     {file['path']} came from run {file['run']}, whose record has been replaced"
+            for file in record["inputs"]
+            if file["run"] and file["run"] not in known
+        ),
     ]
     return "\n".join(filter(None, lines))
 
@@ -103,7 +109,8 @@ def _used_by(runs: set[str], ledger: str) -> list[str]:
 def run(args: Namespace) -> None:
     places = find_records(args.target, args.ledger)
     chain = {place: record for first in places for place, record in ancestors(first)}
-    shown = {place: chain[place] for place in places} if args.direct else chain
-    print("\n\n".join(describe(place, record) for place, record in shown.items()))
-    if used := _used_by({chain[place]["run"] for place in places}, args.ledger):
+    wrote = {place.resolve(): chain[place.resolve()] for place in places}
+    known = {record["run"] for record in chain.values()}
+    print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
+    if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))

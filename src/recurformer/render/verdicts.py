@@ -9,7 +9,7 @@ MARKS = {REPRODUCED: "✓", CONSISTENT: "≈", CONTRADICTED: "✗", PAPER_INCONS
 MEANINGS = {
     REPRODUCED: "the test holds at the paper's scale",
     CONSISTENT: "it holds at a smaller scale",
-    CONTRADICTED: "it was run and fails",
+    CONTRADICTED: "it was run, at the scale named, and fails",
     PAPER_INCONSISTENT: "the paper contradicts itself",
     NOT_RUN: "nothing here can decide it, for the reason given",
 }

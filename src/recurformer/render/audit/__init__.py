@@ -1,7 +1,5 @@
 """The paper against itself: rules that need no experiment, each with its arithmetic."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from recurformer.render.audit import counted, tables, text
@@ -10,11 +8,14 @@ from recurformer.render.audit.finding import Audited
 __all__ = ["Audited", "audit"]
 
 
-def audit(frames: Mapping[str, pd.DataFrame]) -> list[Audited]:
-    """Every rule applied everywhere; the two that need counted caches where `frames` has "cache" and "pyramidinfer"."""
+def audit(cache: pd.DataFrame | None = None) -> list[Audited]:
+    """Every rule applied everywhere.
+
+    Args:
+        cache: counted caches (model, unit, beta, length, ratio); without them the cache columns are not judged.
+    """
     return [
-        *(counted.cache_columns(frames["cache"]) if "cache" in frames else []),
-        *(counted.pyramidinfer_columns(frames["pyramidinfer"]) if "pyramidinfer" in frames else []),
+        *(counted.cache_columns(cache) if cache is not None else []),
         *tables.monotone(),
         *tables.recurrent_state(),
         *tables.table2_in_table4(),
@@ -26,4 +27,6 @@ def audit(frames: Mapping[str, pd.DataFrame]) -> list[Audited]:
         text.masked_prediction(),
         text.figure5_samples(),
         text.prefill_symbol(),
+        tables.eviction_ratio(),
+        tables.not_compromised(),
     ]

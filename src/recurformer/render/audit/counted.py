@@ -3,11 +3,13 @@
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
+from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.render.audit.finding import Audited
-from recurformer.render.tables.measured import CACHE_LENGTHS
 
-LLAMA2_TOLERANCE, EXACT = 0.0005, 0.00005
-"""Half of the last digit: Llama2-7B's cells are rounded to three decimals, all others to four."""
+
+def cache_tolerance(model: str) -> float:
+    """Half of the last digit: Llama2-7B's cells are printed with four decimals and rounded to three."""
+    return 0.0005 if model == "llama2-7b" else 0.00005
 
 
 def cache_columns(cache: pd.DataFrame) -> list[Audited]:
@@ -30,7 +32,7 @@ def cache_columns(cache: pd.DataFrame) -> list[Audited]:
         if not complete:
             continue
         nearest = min(complete, key=lambda unit: sum(map(abs, complete[unit])))
-        tolerance = LLAMA2_TOLERANCE if model == "llama2-7b" else EXACT
+        tolerance = cache_tolerance(model)
         steps = [
             f"reading {unit}: mean residue {sum(map(abs, rest)) / len(rest):.4f}, largest {max(map(abs, rest)):.4f}"
             for unit, rest in complete.items()
@@ -45,28 +47,5 @@ def cache_columns(cache: pd.DataFrame) -> list[Audited]:
             Audited(f"audit/cache-columns/{model}",
                 f"one reading of the method gives every printed cache size, within {tolerance:g}",
                 f"Table 4, {label(model)}, cs_10k and cs_60k", tuple(steps), fits)
-        )  # fmt: skip
-    return found
-
-
-def pyramidinfer_columns(pyramidinfer: pd.DataFrame) -> list[Audited]:
-    """Table 2's cache cells of PyramidInfer.
-
-    Args:
-        pyramidinfer: model, length, ratio.
-    """
-    found = []
-    for cell in CELLS:
-        if cell.method != "PyramidInfer" or cell.quantity not in CACHE_LENGTHS:
-            continue
-        length = CACHE_LENGTHS[cell.quantity]
-        counted = pyramidinfer[(pyramidinfer["model"] == cell.model) & (pyramidinfer["length"] == length)]["ratio"]
-        if counted.empty:
-            continue
-        ratio = float(counted.iloc[0])
-        step = f"mean over layers l of max(32, ⌊{length:,} · 0.7^l⌋) / {length:,} = {ratio:.5f}, printed {cell.printed}"
-        found.append(
-            Audited(f"audit/pyramidinfer/{cell.quantity}", "the printed setting gives the printed cache size",
-                cell.place, (step,), abs(ratio - cell.value) <= EXACT)
         )  # fmt: skip
     return found

@@ -2,22 +2,21 @@
 
 import re
 
-from recurformer.paper import CELLS, STATEMENTS, label
+from recurformer.paper import BACKBONE_LABELS, CELLS, STATEMENTS, label
 from recurformer.render.audit.finding import Audited
 
 TESTED = "text/models-of-the-cache-runs"
-NAMES = ("Qwen2-0.5B", "Qwen2-7B", "Llama2-7B", "Llama2-13B")
-CAUSAL = ("Qwen2-0.5B", "Llama2-7B", "Qwen2-7B")
+NAME = re.compile(r"(?:Qwen2|Llama2)-[\d.]+B")
 
 
-def _number(quote: str) -> str:
-    """The last whole number of a quote."""
-    return re.findall(r"\d+", quote)[-1]
+def _numbers(quote: str) -> list[str]:
+    """The whole numbers of a quote, in their order."""
+    return re.findall(r"\d+", quote)
 
 
 def models_named() -> Audited:
     """The models of the cache runs, in the text and in Table 2's cache columns."""
-    named = {name for name in NAMES if name in STATEMENTS[TESTED].quote}
+    named = set(NAME.findall(STATEMENTS[TESTED].quote))
     shown = {label(cell.model) for cell in CELLS if cell.table == 2}
     only_text, only_table = sorted(named - shown), sorted(shown - named)
     return Audited(
@@ -31,12 +30,13 @@ def models_named() -> Audited:
 
 def threshold() -> Audited:
     """Alpha is compared with a recency ratio."""
-    alpha = float(STATEMENTS["appendix/alpha"].quote.rpartition(" ")[2])
+    quote = STATEMENTS["appendix/alpha"].quote
+    alpha, tokens = float(quote.rpartition(" ")[2]), int(_numbers(quote)[0])
     possible = 0 <= alpha <= 1
     return Audited(
         "audit/alpha", "a threshold on a ratio between 0 and 1 lies between 0 and 1", "Appendix B and equation 1",
         (f"α = {alpha:g}; RR = local weights / all weights ≤ 1, so no RR exceeds α",
-         f"{alpha:g} / 1024 tokens = {alpha / 1024:.3f}: a tenth of the sample, it reads as k of equation 1"),
+         f"{alpha:g} / {tokens} tokens = {alpha / tokens:.3f}: a tenth of the sample, it reads as k of equation 1"),
         possible, () if possible else ("appendix/alpha",),
     )  # fmt: skip
 
@@ -46,8 +46,8 @@ def masked_prediction() -> Audited:
     masked = "masked prediction" in STATEMENTS["text/masked-prediction"].quote
     return Audited(
         "audit/masked-prediction", "a training task suits the models that are trained on it", "Sections 3.1 and 4.2",
-        (f"trained: {', '.join(CAUSAL)}, all with causal attention (section 3.1: “In causal attention mechanisms”)",
-         "a causal model cannot see what follows a mask; perplexity of next tokens is what fits Table 3's values"),
+        (f"trained: {', '.join(BACKBONE_LABELS.values())}, all with causal attention",
+         "masked prediction reads what follows the mask; causal attention does not"),
         not masked, ("text/masked-prediction",) if masked else (),
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ def masked_prediction() -> Audited:
 def figure5_samples() -> Audited:
     """The samples of Figure 5, in the text and in its caption."""
     text, caption = (STATEMENTS[name].quote for name in ("figure5/samples", "figure5/caption-samples"))
-    same = _number(text) == _number(caption)
+    same = _numbers(text)[-1] == _numbers(caption)[-1]
     return Audited(
         "audit/figure5-samples", "text and caption of a figure give the same number of samples",
         "Section 4.4 and Figure 5",

@@ -1,9 +1,11 @@
 """What the text and Figures 1, 2, 5 and 6 say about attention heads and the first token."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper.sizes import WINDOWS
+from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
 from recurformer.render.claims.claim import Finding, Missing
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
@@ -12,11 +14,9 @@ MINIMUM_WINDOWS = 32
 """Fewer windows of text say nothing about a model's attention."""
 SHARE_OF_HEADS = 0.1
 """What "certain heads" must be at least: fewer would free no cache to speak of."""
-LOCAL_SHARE = 0.1
-"""A key at most this share of the window away is recent: the proportion of appendix B, 102 of 1,024 tokens."""
-LAST_TOKENS = 5
-"""Tokens that Figure 1 draws one by one."""
 SIGNIFICANT = 0.05
+NAMED_IN_4_4 = ("qwen2-0.5b", "llama2-7b")
+"""The models of which section 4.4 says that the first token contributes significantly less."""
 
 
 def _windows(rows: pd.DataFrame, kind: str) -> int:
@@ -31,9 +31,11 @@ def _windows(rows: pd.DataFrame, kind: str) -> int:
     return count
 
 
-def _model_rows(evidence: Evidence, kind: str) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
-    """Rows by model, whether they are at the paper's scale, and the fewest windows among them."""
-    models, papers = evidence.models(kind)
+def _model_rows(
+    evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS)
+) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
+    """Rows by model, whether they are those of the paper over as many windows, and the fewest windows among them."""
+    models, papers = evidence.models(kind, named)
     by_model = [(model, evidence.rows(kind, model=model)) for model in models]
     windows = min(_windows(rows, kind) for _, rows in by_model)
     return by_model, papers and windows >= WINDOWS[kind], windows
@@ -62,21 +64,6 @@ def judge_recency_aware(evidence: Evidence) -> Finding:
 def judge_contextual_retrieval(evidence: Evidence) -> Finding:
     """Heads whose recency ratio does not."""
     return _judge_heads(evidence, recent=False)
-
-
-def judge_figure1(evidence: Evidence) -> Finding:
-    """The last tokens weigh more than evenly in both updates."""
-    models, papers = evidence.models("influence")
-    _windows(evidence.rows("profile", model=models[0]), "profile")  # they chose the head that is shown
-    shares = {}
-    even = 1.0
-    for (mixer,), rows in groups(evidence.rows("influence", model=models[0]), ["mixer"]):
-        even = LAST_TOKENS / len(rows)
-        shares[mixer] = float(rows.nlargest(LAST_TOKENS, "key")["weight"].sum() / rows["weight"].sum())
-    if set(shares) != {"attention", "mamba"}:
-        raise Missing("influence measurements of one mixer only")
-    text = ", ".join(f"{mixer} {share:.2f}" for mixer, share in shares.items())
-    return Finding(min(shares.values()) > even, f"{text} on the last {LAST_TOKENS} tokens, evenly {even:.2f}", papers)
 
 
 def _levels(evidence: Evidence, first_token: bool) -> tuple[dict[str, float], bool, int]:
@@ -117,23 +104,23 @@ def judge_figure6(evidence: Evidence) -> Finding:
     """Mean RA-I of both Qwen2 models against Llama2-7B."""
     means = {model: float(_ra_i(evidence.rows("profile", model=model)).mean()) for model in BACKBONE_LABELS}
     windows = min(_windows(evidence.rows("profile", model=model), "profile") for model in BACKBONE_LABELS)
+    at_scale = windows >= WINDOWS["profile"]
     holds = min(means["qwen2-0.5b"], means["qwen2-7b"]) > means["llama2-7b"]
     text = ", ".join(f"{label(model)} {mean:.2f}" for model, mean in means.items())
-    return Finding(holds, text, at_scale=True, samples=windows)
+    return Finding(holds, text, at_scale, windows)
 
 
 def _sink(evidence: Evidence) -> tuple[dict[str, dict[str, float]], bool, int]:
-    """Of each model's sink head: first token's share of attention and contribution, its norm over the others'."""
-    by_model, at_scale, windows = _model_rows(evidence, "sink")
+    """Of each model's sink head: the first token's share of its attention, and its value's norm over the others'."""
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
     found = {}
     for model, rows in by_model:
-        later = rows[rows["query"] >= 1]
-        shares = {
-            str(quantity): float(values.loc[values["key"] == 0, "value"].sum() / values["value"].sum())
-            for quantity, values in later.groupby("quantity")
-        }
-        norms = rows[rows["quantity"] == "value_norm"].set_index("key")["value"]
-        found[model] = {**shares, "norm": float(norms.loc[0] / norms.drop(0).mean())}
+        attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
+        norms = rows[rows["quantity"] == "value_norm"].groupby("key")["value"].mean()
+        if attention.empty or 0 not in norms.index:
+            raise Missing(f"no attention or no value norms of the sink head of {label(model)}")
+        first = attention.loc[attention["key"] == 0, "value"].sum() / attention["value"].sum()
+        found[model] = {"attention": float(first), "norm": float(norms[0] / norms.drop(0).mean())}
     return found, at_scale, windows
 
 
@@ -151,25 +138,53 @@ def judge_value_norm(evidence: Evidence) -> Finding:
     return Finding(max(shares["norm"] for shares in found.values()) < 1, text, at_scale, windows)
 
 
+def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:
+    """Mean contributions by norm and tokens."""
+    means = {key: float(found["mean"].iloc[0]) for key, found in groups(rows, ["norm", "tokens"])}
+    if not {(norm, tokens) for norm in ("l1", "l2") for tokens in ("first", "other")} <= set(means):
+        raise Missing(f"contributions of {label(model)} are incomplete")
+    return means
+
+
+def _contributions(by_model: list[tuple[str, pd.DataFrame]]) -> tuple[bool, str]:
+    """Whether the first token contributes less than the others under both norms in every model, and the L2 means."""
+    texts, less = [], True
+    for model, rows in by_model:
+        means = _means(rows, model)
+        less &= all(means[norm, "first"] < means[norm, "other"] for norm in ("l1", "l2"))
+        texts.append(f"{label(model)} L2 {means['l2', 'first']:.3f} first, {means['l2', 'other']:.3f} others")
+    return less, "; ".join(texts)
+
+
 def judge_limited_contribution(evidence: Evidence) -> Finding:
-    """The first token's share of the contributions against half of its share of the attention."""
-    found, at_scale, windows = _sink(evidence)
-    holds = all(shares["contribution"] <= 0.5 * shares["attention"] for shares in found.values())
-    text = ", ".join(
-        f"{label(model)}: {shares['contribution']:.1%} of the contributions, {shares['attention']:.1%} of the attention"
-        for model, shares in found.items()
-    )
-    return Finding(holds, text, at_scale, windows)
+    """Mean contributions over all heads, in the paper's models or in others."""
+    by_model, at_scale, windows = _model_rows(evidence, "contribution")
+    less, text = _contributions(by_model)
+    return Finding(less, text, at_scale, windows)
+
+
+def _named(evidence: Evidence, *names: str) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
+    """As `_model_rows`, for a sentence about certain models.
+
+    Raises:
+        Missing: they were not measured.
+    """
+    by_model, at_scale, windows = _model_rows(evidence, "contribution", names)
+    if {model for model, _ in by_model} != set(names):
+        raise Missing(f"the sentence is about {' and '.join(map(label, names))}")
+    return by_model, at_scale, windows
 
 
 def judge_first_contributes_less(evidence: Evidence) -> Finding:
-    """Mean contributions of the first and the other tokens, under both norms, with the paired test."""
-    by_model, at_scale, windows = _model_rows(evidence, "contribution")
-    texts, holds = [], True
-    for model, rows in by_model:
-        means = rows.groupby(["norm", "tokens"])["mean"].first()
-        for norm in ("l1", "l2"):
-            significant = rows.loc[rows["norm"] == norm, "p_value"].max() < SIGNIFICANT
-            holds &= bool(means[norm, "first"] < means[norm, "other"] and significant)
-        texts.append(f"{label(model)} L2 {means['l2', 'first']:.3f} first, {means['l2', 'other']:.3f} others")
-    return Finding(holds, "; ".join(texts), at_scale, windows)
+    """Mean contributions of the first and the other tokens in the two models that are named, with the paired test."""
+    by_model, at_scale, windows = _named(evidence, *NAMED_IN_4_4)
+    less, text = _contributions(by_model)
+    significant = all(rows["p_value"].max() < SIGNIFICANT for _, rows in by_model)
+    return Finding(less and significant, text, at_scale, windows)
+
+
+def judge_less_in_qwen2_7b(evidence: Evidence) -> Finding:
+    """Mean contributions of the first and the other tokens in Qwen2-7B."""
+    by_model, at_scale, windows = _named(evidence, "qwen2-7b")
+    less, text = _contributions(by_model)
+    return Finding(less, text, at_scale, windows)

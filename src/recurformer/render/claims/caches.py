@@ -6,25 +6,24 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, TextNumber, label
-from recurformer.paper.sizes import D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
+from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.paper.table2 import BETAS
-from recurformer.render.claims.cells import EXPONENT_TOLERANCE, JUDGES, needs_of
+from recurformer.render.claims.cells import EXPONENT_TOLERANCE, JUDGES, computed_only, needs_of
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
-from recurformer.render.tables.measured import CACHE_LENGTHS
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.render.tables.comparison import PYRAMIDINFER
+from recurformer.render.tables.table1 import exponent_of
 
 ROUNDING = 1e-9
 """Of ratios of whole bytes."""
-STATE_BYTES = 4
-"""The recurrent state is kept in float32, see docs/replication-notes.md."""
-CONV_BYTES = 2
+NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _counted(evidence: Evidence, unit: str) -> pd.DataFrame:
-    models, _ = evidence.models("cache")
-    return evidence.rows("cache", model=models, unit=unit)
+def _counted(evidence: Evidence, unit: str) -> tuple[pd.DataFrame, bool]:
+    """Cache rows of the paper's models, when all were counted, else of all others; and which of both."""
+    models, papers = evidence.models("cache")
+    return evidence.rows("cache", model=models, unit=unit), papers
 
 
 def judge_no_eviction(evidence: Evidence) -> Finding:
@@ -32,34 +31,45 @@ def judge_no_eviction(evidence: Evidence) -> Finding:
 
     At beta = 1 no head is retained; a few bytes that keep count of the position remain.
     """
+    counted, papers = _counted(evidence, "kv_group")
     largest = 0.0
-    for (_, length), rows in groups(_counted(evidence, "kv_group"), ["model", "length"]):
+    for (_, length), rows in groups(counted, ["model", "length"]):
         by_beta = rows.set_index("beta")
         if 0.0 not in by_beta.index or 1.0 not in by_beta.index:
             raise Missing(f"no cache of {length} tokens at beta 0 and 1")
         retained = 1 - by_beta["kv_heads_freed"] / by_beta["kv_heads_freed"].loc[1.0]
         deviation = (by_beta["kv_bytes"] / by_beta["kv_bytes"].loc[0.0] - retained).drop(1.0).abs()
         largest = max(largest, float(deviation.max()))
-    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", at_scale=True)
+    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", papers)
 
 
-def judge_cache_falls(evidence: Evidence) -> Finding:
-    """A step in beta always lowers the cache, at each length and in each of the paper's shapes."""
-    steps = [
-        rows.sort_values("beta")["ratio"].diff().dropna()
-        for _, rows in groups(_counted(evidence, "kv_group"), ["model", "length"])
-    ]
-    if not all(len(step) for step in steps):
-        raise Missing("caches of a single beta say nothing about a fall")
-    highest = max(float(step.max()) for step in steps)
-    return Finding(highest < 0, f"smallest fall of a step {-highest:.4f}", at_scale=True)
+def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool]:
+    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta)."""
+    counted, papers = _counted(evidence, unit)
+    bytes_at = counted.pivot_table(index=["model", "beta"], columns="length", values="total_bytes")
+    if not set(CACHE_LENGTHS.values()) <= set(bytes_at) or 0.0 not in bytes_at.index.get_level_values("beta"):
+        raise Missing("caches of two lengths and of the original are needed")
+    gained = bytes_at[CACHE_LENGTHS["cs_60k"]] - bytes_at[CACHE_LENGTHS["cs_10k"]]
+    original = gained.xs(0.0, level="beta")
+    over = gained / original.reindex(gained.index.get_level_values("model")).to_numpy()
+    converted = over[over.index.get_level_values("beta") > 0]
+    if converted.empty:
+        raise Missing("no cache of a converted model")
+    return converted, papers
+
+
+def judge_cache_growth(evidence: Evidence) -> Finding:
+    """Growth of the cache over that of the original, at the smallest beta, which frees least."""
+    groups_of_heads, papers = _growth(evidence, "kv_group")
+    single_heads, _ = _growth(evidence, "head")
+    text = f"at most {groups_of_heads.max():.2f} of the original's growth (single heads: {single_heads.max():.2f})"
+    return Finding(float(groups_of_heads.max()) < 1, text, papers)
 
 
 def judge_constant_cache(evidence: Evidence) -> Finding:
     """Mamba's cache does not grow with the generated text."""
     rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
-    points = rows.groupby("length")["bytes"].mean()
-    exponent = growth_exponent(points.index.to_numpy(dtype=float), points.to_numpy(dtype=float))
+    exponent = exponent_of(rows)
     return Finding(abs(exponent) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", at_scale=True)
 
 
@@ -76,10 +86,11 @@ def judge_smaller_cache(evidence: Evidence) -> Finding:
 def judge_equation_3(evidence: Evidence) -> Finding:
     """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
     row = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0).iloc[0]
+    precision = dict(part.split(":") for part in row["state_dtype"].split())
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
-    found = row["conv_bytes"] / CONV_BYTES, row["recurrent_bytes"] / STATE_BYTES
+    found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
     text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return Finding(found == (conv, recurrent), text, at_scale=True)
+    return Finding(found == [conv, recurrent], text, at_scale=True)
 
 
 def judge_attention_kinds(evidence: Evidence) -> Finding:
@@ -107,11 +118,10 @@ def judge_longer_inputs(evidence: Evidence) -> Finding:
 
 def judge_reduction(printed: TextNumber, evidence: Evidence) -> Finding:
     """Counted reduction in percent against the one in the text."""
-    where = {"model": printed.model, "length": CACHE_LENGTHS[printed.quantity]}
-    if printed.method == "PyramidInfer":
-        ratios = evidence.rows("pyramidinfer", **where)["ratio"]
-    else:
-        ratios = evidence.rows("cache", beta=BETAS[printed.model], **where)["ratio"]
+    length = CACHE_LENGTHS[printed.quantity]
+    if printed.method == PYRAMIDINFER:
+        raise computed_only(evidence, printed.model, length)
+    ratios = evidence.rows("cache", model=printed.model, beta=BETAS[printed.model], length=length)["ratio"]
     percent = 100 * (1 - ratios)
     nearest = float(percent.iloc[int(np.argmin((percent - printed.value).abs()))])
     decimals = len(printed.printed.partition(".")[2])

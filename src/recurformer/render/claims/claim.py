@@ -19,9 +19,10 @@ class Finding:
     Attributes:
         holds: whether the test holds.
         ours: the measured value as text.
-        at_scale: whether it was measured on what the paper measured; else on something smaller.
+        at_scale: whether the models are those that the claim is about; the ledger also looks at the sizes of the runs.
         samples: over which a mean was taken, None where there is no mean.
         reason: one sentence where `ours` needs one.
+        by_definition: whether it could not have been otherwise.
     """
 
     holds: bool
@@ -29,6 +30,7 @@ class Finding:
     at_scale: bool
     samples: int | None = None
     reason: str = ""
+    by_definition: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,9 @@ def runs_of(files: Iterable[str]) -> Runs:
 
 
 def total_minutes(runs: Runs) -> dict[str, float]:
-    """Core minutes and GPU minutes of several runs."""
-    costs = [cost_of(place, record) for place, record in runs.items()]
+    """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
+    places = {record["run"]: place for place, record in runs.items()}
+    costs = [cost_of(place, runs[place]) for place in places.values()]
     return {
         "core_minutes": round(sum(cost.core_minutes for cost in costs), 3),
         "gpu_minutes": round(sum(cost.gpu_minutes for cost in costs), 3),

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
+from recurformer.paper.sizes import SETTINGS
+from recurformer.records import read_record, record_of
 from recurformer.render.claims.claim import Missing
 from recurformer.render.measurements import COLUMNS, require
 from recurformer.render.reading import READERS, read_frame
+from recurformer.render.tables.measured import ranked_by_profile
 
 THIS_STUDY = "this study"
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
@@ -20,19 +24,43 @@ class Evidence:
 
     Attributes:
         source: "this study", or the folder of a recording.
+        frames: kind -> rows, each with the `file` that it stands in.
+        settings: file -> the settings of the run that wrote it.
         used: the files of all rows that were given out.
-        seeds: the training seeds in them.
+        seeds: the seeds of the trainings behind them.
     """
 
-    def __init__(self, source: str, frames: Mapping[str, pd.DataFrame]) -> None:
+    def __init__(
+        self, source: str, frames: Mapping[str, pd.DataFrame], settings: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         self.source = source
         self.frames = frames
+        self.settings = settings
         self.used: set[str] = set()
         self.seeds: set[int] = set()
 
     def fresh(self) -> "Evidence":
         """The same measurements, nothing looked at."""
-        return Evidence(self.source, self.frames)
+        return Evidence(self.source, self.frames, self.settings)
+
+    def at_paper_sizes(self, files: Iterable[str] | None = None) -> bool:
+        """Whether the runs behind files, by default all that were looked at, had the sizes of the paper.
+
+        A file whose run is not known is not taken for one of the paper's size.
+        """
+        return all(self._has_paper_sizes(file) for file in (self.used if files is None else files))
+
+    def _has_paper_sizes(self, file: str) -> bool:
+        expected = SETTINGS.get(Path(file).stem)
+        if expected is None:
+            return True
+        found = self.settings.get(file, {})
+        return all(name in found and _same(found[name], value) for name, value in expected.items())
+
+    def paper_rows(self, kind: str) -> pd.DataFrame:
+        """The rows of a kind that were measured at the paper's sizes."""
+        frame = self.frames.get(kind, pd.DataFrame({"file": []}))
+        return frame[[self._has_paper_sizes(file) for file in frame["file"]]]
 
     def rows(self, kind: str, **where: object) -> pd.DataFrame:
         """All rows of a kind with the given values in the given columns (a list: any of these).
@@ -44,17 +72,22 @@ class Evidence:
         for column, value in where.items():
             if frame.empty:
                 break
+            if column not in frame:
+                raise Missing(f"{kind} measurements without the column {column}")
             frame = frame[frame[column].isin(value if isinstance(value, list) else [value])]
         if frame.empty:
             wanted = ", ".join(f"{column} {value}" for column, value in where.items())
             raise Missing(f"no {kind} measurements{f' of {wanted}' if wanted else ''}")
         self.used.update(frame["file"])
-        if "seed" in frame:
+        if "seed" in frame and kind != "baseline":
             self.seeds.update(int(seed) for seed in frame["seed"].unique())
         return frame
 
-    def models(self, kind: str, **where: object) -> tuple[list[str], bool]:
-        """The models that speak about a trend, and whether they are the paper's: these alone, or else all others.
+    def models(
+        self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object
+    ) -> tuple[list[str], bool]:
+        """The models that speak about a trend, and whether they are those that the paper names: these alone, when all
+        of them were measured, else every model that was.
 
         Raises:
             Missing: there is no such measurement.
@@ -65,8 +98,19 @@ class Evidence:
         found = list(dict.fromkeys(frame["model"])) if not frame.empty else []
         if not found:
             raise Missing(f"no {kind} measurements")
-        papers = [model for model in BACKBONE_LABELS if model in found]
-        return (papers, True) if papers else (found, False)
+        named = list(named)
+        return (named, True) if set(named) <= set(found) else (found, False)
+
+
+def _same(found: object, expected: object) -> bool:
+    """A setting as a command line has it, a text, against a number or text."""
+    return found == expected or (isinstance(expected, int | float) and str(found).replace(".", "", 1).isdigit()
+        and float(str(found)) == expected)  # fmt: skip
+
+
+def _settings(file: Path) -> Mapping[str, Any]:
+    record = record_of(file)
+    return read_record(record)["settings"] if record else {}
 
 
 def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
@@ -76,12 +120,17 @@ def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
         ValueError: a file is unreadable, empty or lacks columns.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
+    settings = {}
     for file in map(Path, files):
         frame = read_frame(file)
         if file.stem in COLUMNS:
             require(frame, file.stem)
+        if file.stem == "cache":
+            frame = ranked_by_profile(frame)
+        settings[str(file)] = _settings(file)
         frames.setdefault(file.stem, []).append(frame.assign(file=str(file)).round({"beta": 6}))
-    return Evidence(source, {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()})
+    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+    return Evidence(source, joined, settings)
 
 
 def read_recordings(folder: str | Path) -> list[Evidence]:
@@ -91,8 +140,8 @@ def read_recordings(folder: str | Path) -> list[Evidence]:
         files = [
             file
             for file in sorted(results.rglob("*"))
-            if file.suffix in READERS and file.stem in COLUMNS and "tables" not in file.parts
-            and (file.stem not in LANGUAGE_ONLY or "language" in file.parts)
+            if file.suffix in READERS and file.stem in COLUMNS
+            and (file.stem not in LANGUAGE_ONLY or file.relative_to(results).parts[0] == "language")
         ]  # fmt: skip
         if files:
             found.append(read_evidence(str(results.parent), files))

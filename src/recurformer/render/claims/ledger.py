@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ class Decision:
 
     Attributes:
         claim: the claim.
-        verdict: one of `claim.MARKS`.
+        verdict: one of `recurformer.render.verdicts.MARKS`.
         finding: what was found, None where nothing was.
         evidence: from which measurements, None likewise.
         reason: one sentence, where the verdict needs one.
@@ -62,7 +62,9 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
     for source in sources if claim.judge else ():
         looked_at = source.fresh()
         try:
-            found.append((claim.judge(looked_at), looked_at))  # type: ignore[misc]  # not None: checked in the loop's head
+            judged = claim.judge(looked_at)  # type: ignore[misc]  # not None: checked in the loop's head
+            at_scale = judged.at_scale and looked_at.at_paper_sizes()
+            found.append((replace(judged, at_scale=at_scale), looked_at))
         except Missing as missing:
             reasons.append(str(missing))
     finding, evidence = None, None
@@ -91,6 +93,10 @@ class Ledger:
         counted = Counter(decision.verdict for decision in self.decisions)
         return {verdict: counted[verdict] for verdict in MARKS}
 
+    def by_definition(self) -> int:
+        """Claims that are reproduced because the paper defines them so: they say nothing about the method."""
+        return sum(bool(d.finding and d.finding.by_definition) for d in self.decisions if d.verdict == REPRODUCED)
+
     def frame(self) -> pd.DataFrame:
         """One row a claim, for tables: `COLUMNS`."""
         rows = []
@@ -113,6 +119,7 @@ class Ledger:
         return {
             "study": self.study,
             "counts": self.counts(),
+            "by_definition": self.by_definition(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
             "audit": [_audit_dict(step) for step in self.audited],
             "cost": {"runs": len(runs), **total_minutes(runs)},
@@ -128,9 +135,10 @@ def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim]
         sources: its own measurements first, then recordings.
         claims: other claims than all of them.
     """
-    counted = ("cache", "pyramidinfer")
-    frames = {kind: s.frames[kind] for s in reversed(sources) for kind in counted if kind in s.frames}
-    audited = audit(frames)
+    caches = pd.concat([source.paper_rows("cache") for source in sources]) if sources else pd.DataFrame()
+    if len(caches):
+        caches = caches.drop_duplicates(["model", "unit", "beta", "length"])
+    audited = audit(caches if len(caches) else None)
     broken: dict[str, list[Audited]] = {}
     for step in audited:
         for name in () if step.consistent else step.claims:
@@ -152,7 +160,7 @@ def _files(decision: Decision) -> tuple[str, ...]:
 def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
     """Runs, hardware and cost behind some measurement files."""
     runs = runs_of(files)
-    wrote = [runs[record]["run"] for record in filter(None, map(record_of, files))]
+    wrote = [runs[record.resolve()]["run"] for record in filter(None, map(record_of, files))]
     return {
         "files": list(files),
         "runs": list(dict.fromkeys(wrote)),

@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import CELLS, label
-from recurformer.paper.sizes import HASHHOP_HOPS, MQAR_LENGTHS
 from recurformer.paper.table2 import BETAS
 from recurformer.render.claims.claim import Finding, Missing
-from recurformer.render.claims.estimate import estimate_quality
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
@@ -33,7 +32,9 @@ NOTHING_LEFT = 0.05
 """Below this share of the original's h_gq nothing of it is left."""
 KNOWS_LANGUAGE = 100.0
 """A model of a higher perplexity has not learned the language of the articles."""
+SAME_STEPS = "trained for the same steps as the original; more were not tried"
 POOR = 0.5
+"""Half of the answers wrong."""
 CONVERGED = 0.05
 """A training whose loss falls by more than so many nats from its third to its last quarter has not converged."""
 DEFAULT_BETA = 0.9
@@ -51,7 +52,7 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
     """
     models, papers = evidence.models("hashhop", variant="official")
     quality: Quality = {}
-    samples, hops = 0, set[int]()
+    samples = 0
     for model in models:
         rows = evidence.rows("hashhop", model=model, variant="official")
         baseline = evidence.rows("baseline", model=model, variant="official")
@@ -60,8 +61,7 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
             raise Missing(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
         quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
         samples = max(samples, int(rows.groupby("beta").size().max()))
-        hops.update(rows["hops"])
-    return quality, papers and hops == {HASHHOP_HOPS}, samples
+    return quality, papers, samples
 
 
 def _at(quality: Quality, model: str, beta: float) -> Estimate:
@@ -90,44 +90,44 @@ def judge_collapse(evidence: Evidence) -> Finding:
     quality, at_scale, samples = _hashhop(evidence)
     left = {model: _at(quality, model, 1.0) for model in quality}
     holds = all(value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean for model, value in left.items())
-    return Finding(holds, ", ".join(_text(model, value) for model, value in left.items()), at_scale, samples)
+    text = ", ".join(_text(model, value) for model, value in left.items())
+    return Finding(holds, text, at_scale, samples, SAME_STEPS)
 
 
 def judge_collapse_everywhere(evidence: Evidence) -> Finding:
     """The same for several models."""
-    finding = judge_collapse(evidence)
     if len(evidence.models("hashhop", variant="official")[0]) < 2:
         raise Missing("one model only: nothing about consistency across models")
-    return finding
+    return judge_collapse(evidence)
 
 
-def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, bool]:
+def _accuracy(evidence: Evidence, split: str) -> pd.DataFrame:
     """Accuracy at the best learning rate, (beta, length), on trained lengths.
 
     Raises:
         Missing: there are no such measurements, or the original has not learned the task.
     """
+    evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)
     if reason := why_not_run(mqar, best):
         raise Missing(reason)
-    at_scale = set(mqar.loc[mqar["split"] == "test", "length"]) >= set(MQAR_LENGTHS)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
     rows = at_best_rate(rows, best)
     right, asked = (
         rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
         for count in ("correct", "queries")
     )
-    return right / asked, at_scale
+    return right / asked
 
 
 def judge_poor_without_attention(evidence: Evidence) -> Finding:
     """Accuracy on tested samples of trained lengths when all heads are replaced."""
-    accuracy, at_scale = _accuracy(evidence, "test")
+    accuracy = _accuracy(evidence, "test")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
     highest = float(accuracy.loc[1.0].to_numpy().max())
-    return Finding(highest < POOR, f"at most {highest:.2f}", at_scale)
+    return Finding(highest < POOR, f"at most {highest:.2f}", at_scale=True, reason=SAME_STEPS)
 
 
 def _some_heads_retained(accuracy: pd.DataFrame) -> pd.Series:
@@ -140,21 +140,12 @@ def _some_heads_retained(accuracy: pd.DataFrame) -> pd.Series:
 
 def judge_attention_necessary(evidence: Evidence) -> Finding:
     """Some share of replaced heads learns all trained lengths, replacing all does not."""
-    accuracy, at_scale = _accuracy(evidence, "validation")
+    accuracy = _accuracy(evidence, "validation")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
     retained, none = float(_some_heads_retained(accuracy).max()), float(accuracy.loc[1.0].to_numpy().min())
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale)
-
-
-def judge_long_range_kept(evidence: Evidence) -> Finding:
-    """The largest share of replaced heads that still answers on all trained lengths."""
-    accuracy, at_scale = _accuracy(evidence, "validation")
-    lowest = _some_heads_retained(accuracy)
-    able = lowest[lowest >= NEEDED_ACCURACY]
-    text = f"up to beta {able.index.max():g}" if len(able) else f"at most {lowest.max():.2f}"
-    return Finding(bool(len(able)), text, at_scale)
+    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason=SAME_STEPS)
 
 
 def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
@@ -165,8 +156,10 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
         index=["model", "beta"], columns="stage", values=["negative_log_likelihood", "tokens"], aggfunc="sum"
     )
     wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
+    if not {"before", "converted", "trained"} <= set(wide):
+        raise Missing("perplexities before conversion, after it and after training are needed")
     original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
-    if "before" in wide and wide["before"].max() > KNOWS_LANGUAGE:
+    if wide["before"].max() > KNOWS_LANGUAGE:
         raise Missing(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
     converted = wide[wide.index.get_level_values("beta") > 0]
     if original is None or converted.empty:
@@ -179,14 +172,6 @@ def judge_training_necessary(evidence: Evidence) -> Finding:
     found, papers = _perplexities(evidence)
     lowest = float((found["converted"] / found["before"]).min())
     return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", papers)
-
-
-def judge_weights_reused(evidence: Evidence) -> Finding:
-    """Perplexity after continual training over that before it."""
-    found, papers = _perplexities(evidence)
-    ratio = float((found["trained"] / found["converted"]).max())
-    text = f"at most {ratio:.3f} of that before training"
-    return Finding(ratio < 1, text, papers)
 
 
 def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:

@@ -39,9 +39,10 @@ def long_frame(
 
     Returns:
         model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
-        low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured" or
-        "model"; "not-run" where the paper has a value and we have none, and where ours is withheld for a weak baseline;
-        else ""), claim (id in the ledger), verdict (its verdict there), runs (ids of the runs behind ours).
+        low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured",
+        "computed" by a formula or by a "model"; "not-run" where the paper has a value and we have none, and where ours
+        is withheld for a weak baseline; else ""), claim (id in the ledger), verdict (its verdict there), runs (ids of
+        the runs behind ours).
     """
     entries = []
     for row in rows:
@@ -72,7 +73,7 @@ def _ours_text(entry: Any) -> str:
         return entry.status or NOTHING
     text = number(entry.ours, DECIMALS[entry.quantity])
     limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
-    return f"{text} {limits}".strip() + (" (model)" if entry.status == "model" else "")
+    return f"{text} {limits}".strip() + (f" ({entry.status})" if entry.status in {"model", "computed"} else "")
 
 
 def display(long: pd.DataFrame) -> pd.DataFrame:

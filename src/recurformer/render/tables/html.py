@@ -10,7 +10,12 @@ from recurformer.render.tables.latex import column_pairs
 
 
 def html_table(
-    heading: str, title: str, display: pd.DataFrame, notes: Sequence[str], text_columns: Sequence[bool]
+    heading: str,
+    title: str,
+    display: pd.DataFrame,
+    notes: Sequence[str],
+    text_columns: Sequence[bool],
+    runs: Sequence[str] = (),
 ) -> str:
     """A page with one table: what the paper calls it, title, groups spanning their columns, rows, notes.
 
@@ -20,6 +25,7 @@ def html_table(
         display: texts; columns are pairs (group, heading).
         notes: lines below the table.
         text_columns: for each column, whether it is aligned to the left.
+        runs: ids of the runs behind it, kept in the page's metadata.
     """
     columns = column_pairs(display)
     return render_page(
@@ -30,5 +36,6 @@ def html_table(
         headings=[text for _, text in columns],
         rows=display.to_numpy().tolist(),
         notes=notes,
+        runs=runs,
         alignment=["" if is_text else "number" for is_text in text_columns],
     )

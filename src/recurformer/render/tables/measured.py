@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from recurformer.paper.sizes import CACHE_LENGTHS
+from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups, records, require, runs_of
-from recurformer.tasks.interval import bounded_mean
 
-CACHE_LENGTHS = {"cs_10k": 10_240, "cs_60k": 61_440}
-"""Quantity -> tokens in the cache."""
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {
     "l_m": ("one_shot", "chunked"),
@@ -54,18 +53,22 @@ def replacing(model: str, beta: float) -> Row:
     return Row(model, "RecurFormer" if share else "Original Model", share)
 
 
+def ranked_by_profile(cache: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows of randomly ranked heads where the same cell was counted for heads ranked by their profile."""
+    if "ranking" not in cache:
+        return cache
+    by_profile = cache["ranking"] == "profile"
+    profiled = by_profile.groupby([cache[column] for column in ("model", "unit", "beta", "length")]).transform("any")
+    return cache[by_profile | ~profiled]
+
+
 def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
     lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
-    chosen = cache[cache["length"].isin(lengths)]
+    chosen = ranked_by_profile(cache[cache["length"].isin(lengths)])
     if chosen.empty:
         raise ValueError(
             f"cache measurements have no length {' or '.join(map(str, lengths))}: these are cs_10k and cs_60k"
         )
-    if "ranking" in chosen:  # where the heads were ranked by their profile, a random ranking of them adds nothing
-        by_profile = chosen["ranking"] == "profile"
-        cells = [chosen[column] for column in ("model", "unit", "beta", "length")]
-        profiled = by_profile.groupby(cells).transform("any")
-        chosen = chosen[by_profile | ~profiled]
     values: dict[Key, Value] = {}
     for row in records(chosen):
         key = (replacing(row.model, row.beta), lengths[row.length], row.unit)
@@ -81,7 +84,7 @@ def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
 def _scores(hashhop: pd.DataFrame) -> dict[Key, Value]:
     values: dict[Key, Value] = {}
     for (model, beta, variant), rows in groups(hashhop, ["model", "beta", "variant"]):
-        mean, low, high = bounded_mean((rows["correct"] / rows["hops"]).to_numpy())
+        mean, low, high = estimate_quality(rows)
         values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows), runs=runs_of(rows))
     return values
 

@@ -62,7 +62,7 @@ class Table:
 
     def to_html(self) -> str:
         """A page of its own."""
-        return html_table(self.heading, self.title, self.display, self.notes, _text_columns(self.display))
+        return html_table(self.heading, self.title, self.display, self.notes, _text_columns(self.display), self.runs)
 
     def write(self, path: str | Path) -> None:
         """Write the format that the suffix of `path` names: .csv, .md, .tex or .html.

@@ -25,6 +25,16 @@ def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
     return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
 
 
+def exponent_of(rows: pd.DataFrame) -> float:
+    """Growth exponent of the mean bytes at each length.
+
+    Raises:
+        ValueError: as `growth_exponent`.
+    """
+    points = rows.groupby("length")["bytes"].mean()
+    return growth_exponent(points.index.to_numpy(dtype=float), points.to_numpy(dtype=float))
+
+
 def _exponents(measured: pd.DataFrame) -> dict[str, float]:
     """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
     if measured.empty:
@@ -32,7 +42,7 @@ def _exponents(measured: pd.DataFrame) -> dict[str, float]:
     points = measured.groupby("length")["bytes"].mean()
     lengths, sizes = points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
     return {
-        "exponent": growth_exponent(lengths, sizes),
+        "exponent": exponent_of(measured),
         "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
         "shortest_length": int(lengths[0]),
         "longest_length": int(lengths[-1]),

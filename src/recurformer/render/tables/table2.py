@@ -4,10 +4,11 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper import table2 as paper
+from recurformer.paper.sizes import CACHE_LENGTHS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 from recurformer.render.measurements import groups, models_in_order, records, require
 from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import PYRAMIDINFER, display, long_frame, notes, printed_by_row
-from recurformer.render.tables.measured import CACHE_LENGTHS, SETTINGS, Key, Row, Value, measured_values, replacing
+from recurformer.render.tables.measured import SETTINGS, Key, Row, Value, measured_values, replacing
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import Verdicts
 
@@ -74,7 +75,7 @@ def table2(
     for quantity, length in CACHE_LENGTHS.items():
         for row in records(pyramidinfer[pyramidinfer["length"] == length]):
             values[Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]] = Value(
-                float(row.ratio), source="counted", runs=getattr(row, "run", "")
+                float(row.ratio), source="computed", runs=getattr(row, "run", "")
             )
     models = models_in_order(cache, hashhop, memory, pyramidinfer)
     long = long_frame(_rows(models, values), values, printed_by_row(paper.CELLS), verdicts)
@@ -87,8 +88,9 @@ def table2(
         display(long),
         (
             *notes(long, cache, memory, scores),
-            "PyramidInfer: cache sizes of the paper's setting (0.7 of the tokens kept from layer to layer, at least "
-            "32); its h_gq and l_m: not-run: the method itself is not part of this study yet.",
+            f"PyramidInfer: caches computed from the paper's setting ({PYRAMIDINFER_RATIO:g} of the tokens kept from "
+            f"layer to layer, {PYRAMIDINFER_MINIMUM} at least), which is no measurement; all of it: not-run: the "
+            "method itself is not part of this study yet.",
             *([f"{others}: not in the paper, shown at the shares that its Table 2 uses."] if others else []),
         ),
     )
