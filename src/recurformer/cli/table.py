@@ -1,12 +1,18 @@
 """Render one table of the paper from measurement files, as CSV, Markdown, LaTeX and HTML."""
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.measurements import call_renderer
 from recurformer.files import atomic_path
 from recurformer.records import runs_behind
+
+if TYPE_CHECKING:
+    from recurformer.render.claims import Decision
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,23 +31,29 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--study", default="default", help="name of the study, for the footnote")
 
 
-def _verdicts(args: Namespace) -> dict[str, str]:
-    """The verdicts of this table's cells: its measurements are all that they rest on."""
+def _decisions(args: Namespace) -> "list[Decision]":
+    """What the ledger says about this table's cells, from the table's own measurements and from recordings."""
     from recurformer.render.claims import THIS_STUDY, all_claims, make_ledger, read_evidence, read_recordings
 
     claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
     recordings = read_recordings(args.recorded) if args.recorded else []
     ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings], claims)
-    return {decision.claim.id: decision.verdict for decision in ledger.decisions}
+    return list(ledger.decisions)
 
 
 def run(args: Namespace) -> None:
+    from recurformer.render.claims import THIS_STUDY
     from recurformer.render.claims.cost import hardware_of, runs_of
     from recurformer.render.tables import TABLES
 
-    table = call_renderer(args.table, TABLES, args.measurements, verdicts=_verdicts(args))
+    decisions = _decisions(args)
+    verdicts = {decision.claim.id: decision.verdict for decision in decisions}
+    table = call_renderer(args.table, TABLES, args.measurements, verdicts=verdicts)
     hardware = hardware_of(runs_of(args.measurements))
     table = table.measured_by(args.study, hardware, runs_behind(args.measurements))
+    recorded = Counter(d.evidence.source for d in decisions if d.evidence and d.evidence.source != THIS_STUDY)
+    notes = [f"{count} verdicts rest on {source}, not on this study." for source, count in recorded.items()]
+    table = replace(table, notes=(*table.notes, *notes))
     for target in args.out:
         with atomic_path(target) as path:
             table.write(path)
