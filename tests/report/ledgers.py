@@ -159,5 +159,6 @@ def ledger() -> dict:
         "counts": {verdict: found[verdict] for verdict in VERDICTS},
         "claims": claims,
         "audit": audit(),
+        "by_definition": 1,
         "environment": environment(places(*RECORDS)),
     }
