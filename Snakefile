@@ -44,4 +44,4 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         MEASUREMENTS["lm_eval"],
-        "<results>/claims.json",
+        multiext("<results>/claims", ".json", ".html"),

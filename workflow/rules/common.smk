@@ -96,7 +96,7 @@ RECORDED = [
     os.path.join(folder, file)
     for folder, _, files in sorted(os.walk("recorded"))
     for file in sorted(files)
-    if "results" in folder.split(os.sep)
+    if "results" in folder.split(os.sep) and not folder.endswith("tables")
     and file.endswith((".csv", ".jsonl", ".parquet"))
 ]
 DESCRIBED = [
