@@ -96,7 +96,8 @@ RECORDED = [
     os.path.join(folder, file)
     for folder, _, files in sorted(os.walk("recorded"))
     for file in sorted(files)
-    if "results" in folder.split(os.sep) and not folder.endswith("tables")
+    if "results" in folder.split(os.sep)
+    and not folder.endswith("tables")
     and file.endswith((".csv", ".jsonl", ".parquet"))
 ]
 DESCRIBED = [
