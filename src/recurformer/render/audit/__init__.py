@@ -15,9 +15,9 @@ def audit(cache: pd.DataFrame | None = None) -> list[Audited]:
         cache: counted caches (model, unit, beta, length, ratio); without them the cache columns are not judged.
     """
     return [
-        *(counted.cache_columns(cache) if cache is not None else []),
         *tables.monotone(),
         *tables.recurrent_state(),
+        *(counted.cache_columns(cache) if cache is not None else []),
         *tables.table2_in_table4(),
         *tables.text_numbers(),
         text.threshold(),

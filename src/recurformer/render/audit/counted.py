@@ -45,7 +45,7 @@ def cache_columns(cache: pd.DataFrame) -> list[Audited]:
         fits = max(map(abs, complete[nearest])) <= tolerance
         found.append(
             Audited(f"audit/cache-columns/{model}",
-                f"one reading of the method gives every printed cache size, within {tolerance:g}",
+                f"one reading of the method gives every printed cache size, within {tolerance:.5f}",
                 f"Table 4, {label(model)}, cs_10k and cs_60k", tuple(steps), fits)
         )  # fmt: skip
     return found
