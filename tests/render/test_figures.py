@@ -1,4 +1,5 @@
 import inspect
+import math
 from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree
@@ -221,6 +222,15 @@ def test_figure3_draws_each_run_faint_and_each_mean_thick(figures, crowded):
     assert len(axes.lines) == 4
     assert len({(line.get_color(), line.get_marker()) for line in thick}) == 2
     assert [axes.get_title() for axes in crowded["figure3"].axes] == ["Llama2-7B", "SmolLM2-135M", "HashHop-Llama"]
+
+
+def test_figure3_shows_the_papers_perplexities_where_it_printed_them(crowded):
+    llama, smollm, _ = crowded["figure3"].axes
+    stars = [line for line in llama.lines if line.get_marker() == "*"]
+    assert sorted(math.exp(line.get_ydata()[0]) for line in stars) == pytest.approx([9.023, 9.199])
+    assert not [line for line in smollm.lines if line.get_marker() == "*"]
+    shown = {text.get_text() for text in crowded["figure3"].legends[0].get_texts()}
+    assert {"paper's perplexity, original", "paper's perplexity, β = 0.5"} <= shown
 
 
 def mqar_runs(*runs: tuple[float, float, str, int, int]) -> pd.DataFrame:
