@@ -1,5 +1,6 @@
 """Snakemake's report, opened in a browser: of a one-rule workflow, and of the smoke study where it was run."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,17 @@ def test_the_claims_fit_their_frame(browser, one_rule_report, width):
     assert overhang(browser) == 0
     browser.switch_to.frame(frame)
     assert overhang(browser) == 0
+
+
+@pytest.mark.parametrize("verdict", ["reproduced", "paper-inconsistent"])
+def test_the_smoke_study_lands_on_its_own_claims(browser, smoke_report, verdict):
+    counts = json.loads((ROOT / "results/smoke/claims.json").read_text())["counts"]
+    browser.get(smoke_report)
+    browser.switch_to.frame(browser.find_element(By.CSS_SELECTOR, "iframe.claims"))
+    assert len(browser.find_elements(By.CLASS_NAME, "claim")) == sum(counts.values())
+    browser.find_element(By.CSS_SELECTOR, f".filters [data-mark={verdict}]").click()
+    shown = [row.is_displayed() for row in browser.find_elements(By.CLASS_NAME, "claim")]
+    assert 0 < sum(shown) == counts[verdict]
 
 
 def test_every_table_of_the_smoke_study_opens(browser, smoke_report):
