@@ -259,7 +259,9 @@ def test_a_paper_models_name_at_other_sizes_is_not_the_papers_scale(claim, kind,
     right = decide(CLAIMS[claim], [world(ideal())])
     other = decide(CLAIMS[claim], [world(ideal(), **{kind: {setting: value}})])
     assert right.finding.at_scale
-    assert not other.finding.at_scale
+    assert other.finding is None or not other.finding.at_scale
+    if not claim.startswith(("text/", "figure")) or claim == "text/equation-3":
+        assert other.verdict == NOT_RUN, "a printed number is not decided at another size"
     recorded = world(ideal(), "recorded/card")
     both = decide(CLAIMS[claim], [world(ideal(), **{kind: {setting: value}}), recorded])
     assert both.evidence.source == "recorded/card"

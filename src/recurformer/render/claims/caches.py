@@ -8,7 +8,14 @@ import pandas as pd
 from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, TextNumber, label
 from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.paper.table2 import BETAS
-from recurformer.render.claims.cells import EXPONENT_TOLERANCE, JUDGES, computed_only, needs_of
+from recurformer.render.claims.cells import (
+    EXPONENT_TOLERANCE,
+    JUDGES,
+    at_paper_sizes,
+    computed_only,
+    judge_number,
+    needs_of,
+)
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
@@ -90,7 +97,7 @@ def judge_equation_3(evidence: Evidence) -> Finding:
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
     found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
     text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return Finding(found == [conv, recurrent], text, at_scale=True)
+    return at_paper_sizes(Finding(found == [conv, recurrent], text, at_scale=True), evidence)
 
 
 def judge_attention_kinds(evidence: Evidence) -> Finding:
@@ -126,7 +133,7 @@ def judge_reduction(printed: TextNumber, evidence: Evidence) -> Finding:
     nearest = float(percent.iloc[int(np.argmin((percent - printed.value).abs()))])
     decimals = len(printed.printed.partition(".")[2])
     holds = abs(nearest - printed.value) <= printed.half_digit + 1e-9
-    return Finding(holds, f"{nearest:.{decimals + 1}f} %", at_scale=True)
+    return at_paper_sizes(Finding(holds, f"{nearest:.{decimals + 1}f} %", at_scale=True), evidence)
 
 
 def number_claims() -> list[Claim]:
@@ -149,7 +156,7 @@ def number_claims() -> list[Claim]:
                 test=test,
                 tolerance=tolerance,
                 needs="counting on the published shapes" if printed.reduction else needs_of(printed.model),
-                judge=partial(judge_reduction, printed) if printed.reduction else partial(judge, cell),
+                judge=partial(judge_reduction, printed) if printed.reduction else partial(judge_number, judge, cell),
             )
         )
     return claims

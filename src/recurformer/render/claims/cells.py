@@ -132,6 +132,23 @@ for _same, _as in {
     JUDGES[_same] = JUDGES[_as]
 
 
+def at_paper_sizes(finding: Finding, evidence: Evidence) -> Finding:
+    """A finding about a printed number, which other sizes than the paper's say nothing about.
+
+    Raises:
+        Missing: it was measured at other sizes.
+    """
+    if not evidence.at_paper_sizes():
+        raise Missing("measured at other sizes than the paper's")
+    return finding
+
+
+def judge_number(judge: Judge, cell: PrintedCell, evidence: Evidence) -> Finding:
+    """A cell's number; orders of growth are the same at every size."""
+    finding = judge(cell, evidence)
+    return finding if judge is judge_growth else at_paper_sizes(finding, evidence)
+
+
 def needs_of(model: str) -> str:
     """What it takes to measure one of the paper's models."""
     return f"the published weights of {label(model)} on a card of 80 GB (config/paper.yaml)"
@@ -148,7 +165,7 @@ def cell_claims() -> list[Claim]:
                 id=cell.id, place=cell.place, statement=cell.printed, printed=cell.printed, kind=cell.kind,
                 test=test, tolerance=tolerance,
                 needs="counting on the published shapes" if counted else needs_of(cell.model),
-                judge=partial(judge, cell),
+                judge=partial(judge_number, judge, cell),
             )
         )  # fmt: skip
     return claims
