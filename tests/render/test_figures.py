@@ -208,7 +208,7 @@ def test_figure2_names_its_head_and_masks_the_future(figures):
 def test_figure2_names_the_rule_that_chose_its_head(figures):
     rule = "the head whose queries give the first token the most attention on average"
     assert rule in figures["figure2"].get_supxlabel().replace("\n", " ")
-    caption = Path(__file__).parents[2] / "workflow" / "report" / "figure2.rst"
+    caption = Path(__file__).parents[2] / "workflow" / "report" / "captions.rst"
     assert rule in caption.read_text()
 
 
