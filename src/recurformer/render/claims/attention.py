@@ -135,7 +135,8 @@ def judge_value_norm(evidence: Evidence) -> Finding:
     """The L2 norm of the first token's value over the mean of the others'."""
     found, at_scale, windows = _sink(evidence)
     text = ", ".join(f"{shares['norm']:.2f} of the others' in {label(model)}" for model, shares in found.items())
-    return Finding(max(shares["norm"] for shares in found.values()) < 1, text, at_scale, windows)
+    holds = max(shares["norm"] for shares in found.values()) < 1
+    return Finding(holds, text, at_scale, windows, "the L2 norm; no stage measures the L1 norm")
 
 
 def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:

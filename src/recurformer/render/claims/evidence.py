@@ -43,12 +43,12 @@ class Evidence:
         """The same measurements, nothing looked at."""
         return Evidence(self.source, self.frames, self.settings)
 
-    def at_paper_sizes(self, files: Iterable[str] | None = None) -> bool:
-        """Whether the runs behind files, by default all that were looked at, had the sizes of the paper.
+    def at_paper_sizes(self) -> bool:
+        """Whether the runs behind all files that were looked at had the sizes of the paper.
 
         A file whose run is not known is not taken for one of the paper's size.
         """
-        return all(self._has_paper_sizes(file) for file in (self.used if files is None else files))
+        return all(map(self._has_paper_sizes, self.used))
 
     def _has_paper_sizes(self, file: str) -> bool:
         expected = SETTINGS.get(Path(file).stem)
