@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import attention_map_frame, profile_frame
+from frames import attention_map_frame, profile_frame
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
