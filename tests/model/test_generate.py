@@ -214,6 +214,6 @@ def test_the_checks_see_a_scan_that_forgets_its_state(backbone, heads, monkeypat
 
 @every_model
 def test_the_checks_see_a_dropped_padding_mask(backbone, heads, monkeypatch):
-    monkeypatch.setattr(modeling, "create_recurrent_attention_mask", lambda **arguments: None)
+    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length: None)
     with pytest.raises(AssertionError):
         check_left_padding(shared_converted(backbone, heads))

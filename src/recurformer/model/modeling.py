@@ -24,7 +24,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen2Model,
 )
-from transformers.masking_utils import create_causal_mask, create_recurrent_attention_mask
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .attention import RecurFormerAttention
 from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
 from .mamba import MambaBlock
+from .masks import masks_for_generation, recurrent_mask
 
 _Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use
 
@@ -135,16 +136,16 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
         if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
             masks: Mapping[str, Any] = attention_mask
         else:
-            arguments = {
-                "config": self.config,
-                "inputs_embeds": inputs_embeds,
-                "attention_mask": attention_mask,
-                "past_key_values": past_key_values,
-                "position_ids": position_ids,
-            }
+            causal_mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=inputs_embeds,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                position_ids=position_ids,
+            )
             masks = {
-                "full_attention": create_causal_mask(**arguments),
-                "linear_attention": create_recurrent_attention_mask(**arguments),
+                "full_attention": causal_mask,
+                "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1]),
             }
         hidden_states = inputs_embeds
         position_embeddings = self.rotary_emb(hidden_states, position_ids)
@@ -169,6 +170,7 @@ class RecurFormerForCausalLMMixin(RecurFormerPreTrainedMixin):
 
     model_class: type[PreTrainedModel]
     base_class: type[PreTrainedModel]
+    create_masks_for_generate = staticmethod(masks_for_generation)
 
     def __init__(self, config: PreTrainedConfig):
         PreTrainedModel.__init__(self, config)  # the stock __init__ would build the whole attention a second time
