@@ -13,7 +13,8 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager
 
 from .layout import HeadLayout, head_layout
 from .mamba import MambaBlock
-from .products import Folding
+from .products import Folding, Products
+from .streams import side_by_side
 
 # Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
 BROADCASTING_ATTENTION = frozenset({"eager", "sdpa"})
@@ -115,31 +116,53 @@ class RecurFormerAttention(nn.Module):
         """
         shape = hidden_states.shape[:-1]
         values = self.v_proj(hidden_states).view(*shape, -1, self.head_dim)  # (B, L, KV heads, head_dim)
-        mixed, weights = [], None
-        if self.layout.retained:
-            query = self.q_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)  # (B, H, L, head_dim)
-            key = self.k_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)
-            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-            value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
-            if past_key_values is not None:
-                key, value = past_key_values.update(key, value, self.layer_idx)
-            output, weights = self._attend(query, key, value, attention_mask, **kwargs)
-            mixed.append(output.reshape(*shape, -1))
-        elif self.counts_tokens and past_key_values is not None:
-            tick = values[:, :, :1, :1].transpose(1, 2)
-            past_key_values.update(tick, tick, self.layer_idx)
         products = None if self.folding is None else self.folding(self)
+        (retained, weights), replaced = side_by_side(
+            lambda: self._retain(hidden_states, values, position_embeddings, attention_mask, past_key_values, **kwargs),
+            lambda: self._replace(values, past_key_values, recurrent_mask, products),
+            hidden_states.device,
+            shape.numel(),
+        )
+        mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
         if products is None or products.output is None:
-            mixed.append(self.mamba(self._replaced(values), past_key_values, recurrent_mask, products))
-            return self.o_proj(torch.cat(mixed, -1)), weights
-        mixed.append(self.mamba.mix(self._replaced(values), past_key_values, recurrent_mask, products))
-        return F.linear(torch.cat(mixed, -1), products.output, self.o_proj.bias), weights
+            return self.o_proj(mixed), weights
+        return F.linear(mixed, products.output, self.o_proj.bias), weights
 
-    def _replaced(self, values: Tensor) -> Tensor:
-        """Take from values (B, L, KV heads, head_dim) the distinct ones that replaced query heads read."""
+    def _retain(
+        self,
+        hidden_states: Tensor,
+        values: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        cache: Cache | None,
+        **kwargs,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Attend with the retained heads: outputs (B, L, features) and weights; neither without any such head."""
+        if not self.layout.retained:
+            if self.counts_tokens and cache is not None:
+                tick = values[:, :, :1, :1].transpose(1, 2)
+                cache.update(tick, tick, self.layer_idx)
+            return None, None
+        shape = hidden_states.shape[:-1]
+        query = self.q_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)  # (B, H, L, head_dim)
+        key = self.k_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)
+        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        output, weights = self._attend(query, key, value, attention_mask, **kwargs)
+        return output.reshape(*shape, -1), weights
+
+    def _replace(
+        self, values: Tensor, cache: Cache | None, recurrent_mask: Tensor | None, products: Products | None
+    ) -> Tensor:
+        """Run the Mamba block; with a folded output projection its own is left to that."""
         if self.replaced_slice is None:
-            return values.index_select(2, self.replaced_values).flatten(2)
-        return values[:, :, self.replaced_slice].flatten(2)
+            replaced = values.index_select(2, self.replaced_values).flatten(2)
+        else:
+            replaced = values[:, :, self.replaced_slice].flatten(2)
+        mix = self.mamba if products is None or products.output is None else self.mamba.mix
+        return mix(replaced, cache, recurrent_mask, products)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs

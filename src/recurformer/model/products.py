@@ -50,7 +50,7 @@ def cheapest_folds(sizes: LayerSizes) -> Folds:
     return min((Folds(*choice) for choice in product((True, False), repeat=2)), key=lambda f: multiply_adds(sizes, f))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Products:
     """What one layer computes with; None where the factors are cheaper.
 
