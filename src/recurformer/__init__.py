@@ -13,10 +13,11 @@ _PUBLIC = {
     "profile_heads": "recurformer.heads.profile",
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
+    "folded": "recurformer.model.fold",
     "selective_scan": "recurformer.model.scan",
 }
 
-__all__ = ["HeadProfile", "__version__", "convert", "profile_heads", "select_heads", "selective_scan"]
+__all__ = ["HeadProfile", "__version__", "convert", "folded", "profile_heads", "select_heads", "selective_scan"]
 __version__ = "0.1.0"
 
 

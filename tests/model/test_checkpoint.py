@@ -117,8 +117,8 @@ def test_saved_weights_are_complete_and_exact(tmp_path, dtype):
 def test_a_plain_backbone_made_from_a_config_is_initialised(tmp_path):
     config = shared_converted("qwen2_gqa", "ragged").config
     model = AutoModelForCausalLM.from_config(config)
-    index = model.model.layers[1].self_attn.replaced_values
-    assert index.tolist() == shared_converted("qwen2_gqa", "ragged").model.layers[1].self_attn.replaced_values.tolist()
+    index = model.model.layers[2].self_attn.padded_positions
+    assert index.tolist() == shared_converted("qwen2_gqa", "ragged").model.layers[2].self_attn.padded_positions.tolist()
     assert torch.equal(model.model.layers[1].self_attn.mamba.D, torch.ones(2 * 4 * 8))
 
 

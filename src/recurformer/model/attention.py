@@ -1,9 +1,11 @@
 """One layer's self-attention after conversion: retained heads attend, replaced heads' values pass through Mamba."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -11,9 +13,12 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager
 
 from .layout import HeadLayout, head_layout
 from .mamba import MambaBlock
+from .products import Folding
 
 # Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
 BROADCASTING_ATTENTION = frozenset({"eager", "sdpa"})
+# Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
+HEADWISE_ATTENTION = BROADCASTING_ATTENTION | {"flash_attention_2", "flash_attention_3", "flex_attention"}
 
 
 class RecurFormerAttention(nn.Module):
@@ -28,7 +33,7 @@ class RecurFormerAttention(nn.Module):
         layer_index: the layer's place.
     """
 
-    replaced_values: Tensor  # places among the value heads of the replaced query heads
+    replaced_values: Tensor  # places of the value heads that replaced query heads read; only when they are scattered
     retained_values: Tensor  # the same of the retained query heads; only when query groups are ragged
     padded_positions: Tensor  # retained query heads in groups padded to one size; only when query groups are ragged
 
@@ -39,7 +44,10 @@ class RecurFormerAttention(nn.Module):
         self.layout = head_layout(
             config.recurrent_heads[layer_index], config.num_attention_heads, config.num_key_value_heads
         )
-        sizes = self.layout.group_sizes
+        places, sizes = list(self.layout.replaced_value_heads), self.layout.group_sizes
+        neighbours = places == list(range(places[0], places[0] + len(places)))
+        self.replaced_slice = slice(places[0], places[-1] + 1) if neighbours else None  # a view of them, if it can be
+        self.query_spans = self.layout.query_spans
         self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
         hidden, dim = config.hidden_size, self.head_dim
 
@@ -58,7 +66,9 @@ class RecurFormerAttention(nn.Module):
             expand=config.mamba_expand,
             dt_rank=config.mamba_dt_rank,
             layer_index=layer_index,
+            copies=list(self.layout.replaced_value_heads.values()),
         )
+        self.folding: Folding | None = None  # see `recurformer.folded`
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
         for name, positions in self._positions().items():
@@ -66,7 +76,9 @@ class RecurFormerAttention(nn.Module):
 
     def _positions(self) -> dict[str, list[int]]:
         layout: HeadLayout = self.layout
-        positions = {"replaced_values": layout.value_head_of_replaced}
+        positions = {}
+        if self.replaced_slice is None:
+            positions["replaced_values"] = list(layout.replaced_value_heads)
         if layout.ragged:
             positions |= {
                 "retained_values": layout.value_head_of_retained,
@@ -116,33 +128,60 @@ class RecurFormerAttention(nn.Module):
         elif self.counts_tokens and past_key_values is not None:
             tick = values[:, :, :1, :1].transpose(1, 2)
             past_key_values.update(tick, tick, self.layer_idx)
-        replaced = values.index_select(2, self.replaced_values).flatten(2)
-        mixed.append(self.mamba(replaced, past_key_values, recurrent_mask))
-        return self.o_proj(torch.cat(mixed, -1)), weights
+        products = None if self.folding is None else self.folding(self)
+        if products is None or products.output is None:
+            mixed.append(self.mamba(self._replaced(values), past_key_values, recurrent_mask, products))
+            return self.o_proj(torch.cat(mixed, -1)), weights
+        mixed.append(self.mamba.mix(self._replaced(values), past_key_values, recurrent_mask, products))
+        return F.linear(torch.cat(mixed, -1), products.output, self.o_proj.bias), weights
+
+    def _replaced(self, values: Tensor) -> Tensor:
+        """Take from values (B, L, KV heads, head_dim) the distinct ones that replaced query heads read."""
+        if self.replaced_slice is None:
+            return values.index_select(2, self.replaced_values).flatten(2)
+        return values[:, :, self.replaced_slice].flatten(2)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with the retained heads; returns (B, L, H, head_dim) and weights (B, H, L, keys) or None.
 
-        Query groups of unequal size: a decode step pads every group with zero queries and lets the group be the query
-        axis, so that the cached keys are not copied at every step; longer inputs gather the keys of each query head.
+        Query groups of unequal size never copy the keys: a decode step pads every group with zero queries and lets the
+        group be the query axis; longer inputs, where padding would cost, attend group by group with views of its keys.
         """
         implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         kwargs |= {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
         if not self.layout.ragged:
             return attend(self, query, key, value, attention_mask, **kwargs)
-        if query.shape[2] != 1 or implementation not in BROADCASTING_ATTENTION:
-            key, value = key.index_select(1, self.retained_values), value.index_select(1, self.retained_values)
-            return attend(self, query, key, value, attention_mask, **kwargs)
+        if query.shape[2] == 1 and implementation in BROADCASTING_ATTENTION:
+            return self._attend_padded(attend, query, key, value, attention_mask, **kwargs)
+        if implementation in HEADWISE_ATTENTION:
+            return self._attend_by_group(attend, query, key, value, attention_mask, **kwargs)
+        key, value = key.index_select(1, self.retained_values), value.index_select(1, self.retained_values)
+        return attend(self, query, key, value, attention_mask, **kwargs)
+
+    def _attend_padded(
+        self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
         batch, groups, width = len(query), self.layout.attended_kv_heads, max(self.layout.group_sizes)
         padded = query.new_zeros(batch, groups * width, self.head_dim).index_copy(
             1, self.padded_positions, query.squeeze(2)
         )
         padded = padded.view(batch, groups, width, self.head_dim)
-        output, weights = attend(self, padded, key, value, attention_mask, is_causal=False, **kwargs)
+        output, weights = attend(self, padded, key, value, mask, is_causal=False, **kwargs)
         output = output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
         if weights is not None:
             weights = weights.flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(2)
         return output, weights
+
+    def _attend_by_group(
+        self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        outputs, weights = [], []
+        for group, (start, stop) in enumerate(self.query_spans):
+            keys, values = (x[:, group : group + 1].expand(-1, stop - start, -1, -1) for x in (key, value))
+            output, weight = attend(self, query[:, start:stop], keys, values, mask, **kwargs)
+            outputs.append(output)
+            weights.append(weight)
+        return torch.cat(outputs, 2), None if weights[0] is None else torch.cat(weights, 1)

@@ -1,9 +1,10 @@
 """Which heads of a layer attend, which are replaced, and where each one's keys and values lie."""
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 
@@ -68,6 +69,16 @@ class HeadLayout:
     def value_head_of_replaced(self) -> list[int]:
         """Position in `kv_heads` that every replaced query head reads."""
         return self._positions(self.replaced)
+
+    @property
+    def replaced_value_heads(self) -> dict[int, int]:
+        """Positions in `kv_heads` that replaced query heads read, in their order, and how many of them read each."""
+        return dict(Counter(self.value_head_of_replaced))
+
+    @property
+    def query_spans(self) -> list[tuple[int, int]]:
+        """First and past-the-last retained query head of every attended KV head."""
+        return list(pairwise(accumulate(self.group_sizes, initial=0)))
 
     @property
     def padded_position_of_retained(self) -> list[int]:

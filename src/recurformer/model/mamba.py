@@ -5,6 +5,7 @@ the block continues a cached sequence by any number of tokens, keeps its state i
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,11 @@ from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 
+from .conv import CausalConv
+from .products import Products
+from .repeated import RepeatedLinear
 from .scan import selective_scan
+from .step import state_step
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
@@ -29,14 +34,24 @@ class MambaBlock(nn.Module):
         expand: channels D = expand * width.
         dt_rank: rank of the step-size projection.
         layer_index: the layer's place in the cache.
+        copies: how often every distinct head stands in the input, see `RepeatedLinear`; one head by default.
     """
 
-    def __init__(self, width: int, d_state: int, d_conv: int, expand: int, dt_rank: int, layer_index: int):
+    def __init__(
+        self,
+        width: int,
+        d_state: int,
+        d_conv: int,
+        expand: int,
+        dt_rank: int,
+        layer_index: int,
+        copies: Sequence[int] = (1,),
+    ):
         super().__init__()
         self.layer_index, self.d_state, self.d_conv, self.dt_rank = layer_index, d_state, d_conv, dt_rank
         channels = expand * width
-        self.in_proj = nn.Linear(width, 2 * channels, bias=False)
-        self.conv1d = nn.Conv1d(channels, channels, d_conv, groups=channels)
+        self.in_proj = RepeatedLinear(width, 2 * channels, copies)
+        self.conv1d = CausalConv(channels, d_conv)
         self.x_proj = nn.Linear(channels, dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, channels)
         self.A_log = nn.Parameter(torch.empty(channels, d_state))
@@ -62,47 +77,91 @@ class MambaBlock(nn.Module):
         step = torch.exp(step * (high - low) + low).clamp(min=STEP_SIZE_FLOOR)
         init.copy_(self.dt_proj.bias, step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
 
-    def forward(self, x: Tensor, cache: Cache | None = None, padding_mask: Tensor | None = None) -> Tensor:
-        """Mix (B, L, width) along L.
+    def transition(self) -> tuple[Tensor, Tensor]:
+        """Return A = -exp(A_log) and D in the precision of the states."""
+        dtype = torch.promote_types(self.A_log.dtype, torch.float32)
+        return -torch.exp(self.A_log.to(dtype)), self.D.to(dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        cache: Cache | None = None,
+        padding_mask: Tensor | None = None,
+        products: Products | None = None,
+    ) -> Tensor:
+        """Mix (B, L, width) along L; arguments as of `mix`."""
+        return self.out_proj(self.mix(x, cache, padding_mask, products))
+
+    def mix(
+        self,
+        x: Tensor,
+        cache: Cache | None = None,
+        padding_mask: Tensor | None = None,
+        products: Products | None = None,
+    ) -> Tensor:
+        """Mix along L; returns the channels (B, L, D) in front of `out_proj`.
 
         Args:
-            x: inputs (B, L, width).
+            x: inputs (B, L, width), or distinct heads only (see `RepeatedLinear`).
             cache: a transformers cache; this layer's states are continued and updated in place.
             padding_mask: (B, L), 0 at padding tokens, which then neither enter the convolution nor the state.
+            products: what to multiply by in place of the parameters.
         """
-        length = x.shape[1]
         if padding_mask is not None:
             x = x * padding_mask.unsqueeze(-1).to(x.dtype)
-        values, gate = self.in_proj(x).transpose(1, 2).chunk(2, dim=1)  # (B, D, L)
-        state: Tensor | None = None
+        projected = self.in_proj(x) if products is None else F.linear(x, products.in_proj)
+        rows, gate = projected.chunk(2, dim=-1)  # (B, L, D)
+        layer: Any = None if cache is None else cache.layers[self.layer_index]
+        if layer is not None and x.shape[1] == 1 and padding_mask is None and self._can_step(layer):
+            return self._step(rows.squeeze(1), gate.squeeze(1), layer, products).unsqueeze(1)
+        history = state = None
+        if layer is not None and layer.has_previous_state[0]:
+            history, state = layer.conv_states[0][..., 1 - self.d_conv :], layer.recurrent_states[0]
+            if torch.is_grad_enabled():  # the cache updates in place what autograd has to keep
+                history, state = history.clone(), state.clone()
+        values = self.conv1d(rows, history)
         if cache is not None:
-            layer: Any = cache.layers[self.layer_index]
-            if layer.has_previous_state[0]:
-                state = layer.recurrent_states[0]
-                if torch.is_grad_enabled():  # the cache updates in place what autograd has to keep
-                    state = layer.recurrent_states[0].clone()
-            values = cache.update_conv_state(
-                values, self.layer_index, conv_kernel_size=self.d_conv
-            )  # history, new columns
-        window = length + self.d_conv - 1
-        values = F.pad(values, (max(0, window - values.shape[-1]), 0))[..., -window:]
-        values = F.silu(self.conv1d(values))  # (B, D, L)
+            newest = rows[:, -self.d_conv :].transpose(1, 2)
+            cache.update_conv_state(newest, self.layer_index, conv_kernel_size=self.d_conv)
         if padding_mask is not None:
-            values = values * padding_mask.unsqueeze(1).to(values.dtype)
-        rank, width = self.dt_rank, self.d_state
-        step, write, read = self.x_proj(values.transpose(1, 2)).split([rank, width, width], dim=-1)
+            values = values * padding_mask.unsqueeze(-1).to(values.dtype)
+        step, write, read = self._selection(values, products)
+        A, D = self.transition() if products is None else (products.A, products.D)
         y, state = selective_scan(
-            values,
-            self.dt_proj(step).transpose(1, 2),
-            -torch.exp(self.A_log.float()),
+            values.transpose(1, 2),
+            step.transpose(1, 2),
+            A,
             write.transpose(1, 2),
             read.transpose(1, 2),
-            D=self.D.float(),
-            z=gate,
+            D=D,
+            z=gate.transpose(1, 2),
             delta_softplus=True,
             initial_state=state,
             return_last_state=True,
         )
         if cache is not None:
             cache.update_recurrent_state(state, self.layer_index)
-        return self.out_proj(y.transpose(1, 2))
+        return y.transpose(1, 2)
+
+    def _selection(self, values: Tensor, products: Products | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return step size (..., D), input and output matrix (..., N) of the convolved values (..., D)."""
+        sizes = [self.dt_rank, self.d_state, self.d_state]
+        if products is not None and products.selection is not None:
+            sizes[0] = values.shape[-1]
+            step, write, read = F.linear(values, *products.selection).split(sizes, dim=-1)
+            return step, write, read
+        step, write, read = self.x_proj(values).split(sizes, dim=-1)
+        return self.dt_proj(step), write, read
+
+    def _can_step(self, layer: Any) -> bool:
+        """Whether one token can update the layer's cached states in place."""
+        if torch.is_grad_enabled() or not layer.has_previous_state[0]:
+            return False
+        return layer.conv_states[0].shape[-1] == self.d_conv  # a cache that records the past keeps more
+
+    def _step(self, row: Tensor, gate: Tensor, layer: Any, products: Products | None) -> Tensor:
+        """Mix one token (B, D)."""
+        values = self.conv1d(row, window=layer.conv_states[0])
+        step, write, read = self._selection(values, products)
+        A, D = self.transition() if products is None else (products.A, products.D)
+        return state_step(values, step, A, write, read, D, gate, None, True, layer.recurrent_states[0])

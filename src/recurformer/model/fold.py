@@ -1,0 +1,52 @@
+"""The flag that lets inference multiply by products of weights instead of by their factors, one after the other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from .attention import RecurFormerAttention
+from .conv import CausalConv
+from .products import Folding
+from .repeated import RepeatedLinear
+
+PLAIN = (nn.Linear, RepeatedLinear, CausalConv)
+
+
+def _check(layer: RecurFormerAttention) -> None:
+    for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
+        if type(module) not in PLAIN:
+            raise ValueError(
+                f"folded: {name} of layer {layer.layer_idx} is a {type(module).__name__}; merge adapters and leave"
+                " quantized models as they are"
+            )
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise ValueError(f"folded: {name} of layer {layer.layer_idx} has no weights here (offloaded or on meta)")
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[None]:
+    """Inside, forward passes without gradients multiply by products of weights: the same result, fewer operations.
+
+    The products are made at the first such pass and again whenever a weight has changed; they cost memory of about the
+    output projections' size until the end. The model's parameters and what `save_pretrained` writes stay as they are.
+    Training passes and compiled code use the factors. Changes through `parameter.data` are not seen.
+
+    Args:
+        model: a converted model; others have nothing to fold.
+
+    Raises:
+        ValueError: a projection has been wrapped, quantized or offloaded.
+    """
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
+    layers = [layer for layer in layers if layer.folding is None]  # inside another `folded` there is nothing to do
+    for layer in layers:
+        _check(layer)
+    for layer in layers:
+        layer.folding = Folding()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.folding = None

@@ -1,0 +1,141 @@
+"""Products of a hybrid layer's weights that inference multiplies by in place of the factors; the result is the same.
+
+    the input projection's copies of one value head, added up      (always: see repeated.py)
+    dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
+    o_proj's columns of replaced heads . out_proj                   (when the replaced heads are many)
+
+What is cheaper is counted, layer by layer. -exp(A_log) is kept beside the products, as it changes no more often.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class LayerSizes(NamedTuple):
+    """Features of one layer: the residual stream, retained and replaced heads, the Mamba block's channels."""
+
+    hidden: int
+    retained: int
+    replaced: int
+    channels: int
+    states: int
+    rank: int
+
+
+class Folds(NamedTuple):
+    """Which products take the place of their factors."""
+
+    step: bool
+    output: bool
+
+
+def multiply_adds(sizes: LayerSizes, folds: Folds) -> int:
+    """Count the multiply-adds of one token from the convolution to the layer's end, the scan left out.
+
+    It is also the number of weights that a decode step reads.
+    """
+    hidden, retained, replaced, channels, states, rank = sizes
+    selection = channels * (channels if folds.step else 2 * rank) + channels * 2 * states
+    behind = channels if folds.output else replaced
+    return selection + hidden * (retained + behind) + (0 if folds.output else replaced * channels)
+
+
+def cheapest_folds(sizes: LayerSizes) -> Folds:
+    """Return the folds with the fewest multiply-adds; of equal ones those with fewer operations."""
+    return min((Folds(*choice) for choice in product((True, False), repeat=2)), key=lambda f: multiply_adds(sizes, f))
+
+
+@dataclass(frozen=True)
+class Products:
+    """What one layer computes with; None where the factors are cheaper.
+
+    Attributes:
+        in_proj: (2 D, features of the distinct replaced value heads).
+        selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once.
+        output: (hidden, retained features + D).
+        A: -exp(A_log) in the precision of the states.
+        D: the skip weights, likewise.
+    """
+
+    in_proj: Tensor
+    selection: tuple[Tensor, Tensor] | None
+    output: Tensor | None
+    A: Tensor
+    D: Tensor
+
+
+def _multiply(left: Tensor, right: Tensor) -> Tensor:
+    """Matrix product, rounded once: half precision is multiplied in float32."""
+    wide = torch.promote_types(left.dtype, torch.float32)
+    return (left.to(wide) @ right.to(wide)).to(left.dtype)
+
+
+def _sizes(layer: Any) -> LayerSizes:
+    mamba = layer.mamba
+    replaced, channels = mamba.out_proj.weight.shape
+    hidden, mixed = layer.o_proj.weight.shape
+    return LayerSizes(hidden, mixed - replaced, replaced, channels, mamba.d_state, mamba.dt_rank)
+
+
+def multiply(layer: Any) -> Products:
+    """Compute the products of a layer (`RecurFormerAttention`) that are cheaper than their factors."""
+    mamba, sizes = layer.mamba, _sizes(layer)
+    folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        selection = output = None
+        if folds.step:
+            step, matrices = mamba.x_proj.weight.split([sizes.rank, 2 * sizes.states])
+            bias = mamba.dt_proj.bias
+            selection = (
+                torch.cat([_multiply(mamba.dt_proj.weight, step), matrices]),
+                torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
+            )
+        if folds.output:
+            retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
+            output = torch.cat([retained, _multiply(replaced, mamba.out_proj.weight)], 1)
+        A, D = mamba.transition()
+        return Products(mamba.in_proj.summed_weight().detach(), selection, output, A, D)
+
+
+class Folding:
+    """A layer's products, made when they are first needed and again after a factor has changed.
+
+    A change is seen by the parameter's version counter or its place in memory. Fused optimizers raise no counter, so a
+    forward pass with gradients forgets the products too. Nothing shows a write through `.data`.
+    """
+
+    def __init__(self) -> None:
+        self.products: Products | None = None
+        self.factors: list[tuple[dict[str, Any], str, Tensor, int]] = []
+
+    def __call__(self, layer: nn.Module) -> Products | None:
+        """Return the layer's products; None where gradients are wanted or code is traced, which would freeze them."""
+        if torch.compiler.is_compiling():
+            return None
+        if torch.is_grad_enabled():
+            self.products = None
+            return None
+        if self.products is None or self.changed():
+            self.products = multiply(layer)
+            self.factors = list(_factors(layer))
+        return self.products
+
+    def changed(self) -> bool:
+        """Return whether a factor is no longer what it was."""
+        return any(
+            owner[name]._version != version or owner[name].data_ptr() != factor.data_ptr()
+            for owner, name, factor, version in self.factors
+        )
+
+
+def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
+    """Where every factor is found, the factor (held, so that nothing else takes its memory), and its version."""
+    for module in (layer.o_proj, *layer.mamba.modules()):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield module._parameters, name, parameter.detach(), parameter._version

@@ -1,0 +1,61 @@
+"""One token through the recurrent parts of a Mamba block: the convolution's window and the state are updated in place.
+
+A decode step spends its time on launches, so each function is one unit that a single kernel can take over.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Shift x (B, D) into the window (B, D, taps) in place and return silu(convolution), (B, D).
+
+    Args:
+        x: the new row, already projected.
+        window: the last rows, the oldest first; updated.
+        weight: (D, taps).
+        bias: (D,).
+    """
+    window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
+
+
+def state_step(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    z: Tensor,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    state: Tensor,
+) -> Tensor:
+    """Advance the selective scan by one step, `state` in place; arguments are those of `selective_scan` at one time.
+
+    Args:
+        u: input (B, D).
+        delta: step size (B, D), before `delta_bias` and softplus.
+        A: state transition (D, N), negative, in the state's precision.
+        B: input matrix (B, N).
+        C: output matrix (B, N).
+        D: skip weights (D,) in the state's precision.
+        z: gate (B, D).
+        delta_bias: (D,) or None.
+        delta_softplus: whether softplus makes the step size positive.
+        state: (B, D, N), float32 (float64 for float64 models); updated.
+
+    Returns:
+        y (B, D) in u's dtype.
+    """
+    values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
+    if delta_bias is not None:
+        delta = delta + delta_bias
+    if delta_softplus:
+        delta = F.softplus(delta)
+    state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))
+    y = torch.addcmul(torch.bmm(state, C.unsqueeze(-1)).squeeze(-1), D, values)
+    return (y * F.silu(gate)).to(u.dtype)

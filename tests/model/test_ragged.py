@@ -1,0 +1,86 @@
+"""Query groups of unequal size: the keys are read where they lie, whatever the length of the input."""
+
+import pytest
+import torch
+from tiny_models import HEADS, difference, make_converted, tokens
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from recurformer.model.attention import RecurFormerAttention
+
+ragged_models = pytest.mark.parametrize("backbone", ["qwen2_gqa", "llama_gqa_tied"])
+
+
+class Readers(TorchDispatchMode):
+    """Names of the operations, views left out, that read the given tensors' memory."""
+
+    def __init__(self, *read):
+        super().__init__()
+        self.storages, self.names = {x.untyped_storage().data_ptr() for x in read}, set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        if not function.is_view and any(x.untyped_storage().data_ptr() in self.storages for x in tensors):
+            self.names.add(str(function).split(".")[1])
+        return function(*arguments, **(keywords or {}))
+
+
+@ragged_models
+@torch.no_grad()
+def test_cached_keys_are_never_copied(backbone, monkeypatch):
+    model, attend, names = make_converted(backbone, "ragged"), RecurFormerAttention._attend, set()
+
+    def watched(self, query, key, value, *arguments, **kwargs):
+        if not self.layout.ragged:
+            return attend(self, query, key, value, *arguments, **kwargs)
+        with Readers(key, value) as readers:
+            result = attend(self, query, key, value, *arguments, **kwargs)
+        names.update(readers.names)
+        return result
+
+    monkeypatch.setattr(RecurFormerAttention, "_attend", watched)
+    cache = DynamicCache(config=model.config)
+    for piece in tokens(2, 20).split([10, 8, 1, 1], 1):
+        model(piece, past_key_values=cache, use_cache=True)
+    assert names == {"_scaled_dot_product_flash_attention_for_cpu"}
+
+
+@ragged_models
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_group_by_group_equals_gathered_keys(backbone, implementation, padded):
+    model, ids = make_converted(backbone, "ragged"), tokens(2, 16)
+    mask = torch.ones_like(ids)
+    mask[0, : 5 if padded else 0] = 0
+    AttentionInterface.register("someone_elses", sdpa_attention_forward)  # must see all heads in one call
+    AttentionMaskInterface.register("someone_elses", sdpa_mask)
+    wanted = list(model.model.layers[2].self_attn.parameters())
+    results = []
+    for name in (implementation, "someone_elses"):
+        model.set_attn_implementation(name)
+        logits = model(ids, attention_mask=mask).logits[mask.bool()]
+        results.append([logits, *torch.autograd.grad(logits.square().mean(), wanted)])
+    for result, expected in zip(*results, strict=True):
+        assert difference(result, expected) < 1e-5
+
+
+def test_attention_weights_keep_the_order_of_heads():
+    model, ids = make_converted("qwen2_gqa", "ragged"), tokens(1, 9)
+    model.set_attn_implementation("eager")
+    weights = model(ids, output_attentions=True).attentions
+    for index, replaced in enumerate(HEADS["ragged"]):
+        layer = model.model.layers[index].self_attn
+        assert weights[index].shape == (1, 6 - len(replaced), 9, 9)
+        for head in range(6 - len(replaced)):  # silence one head's queries: only its weights become uniform
+            rows = slice(head * 8, head * 8 + 8)
+            saved = [p[rows].clone() for p in (layer.q_proj.weight.data, layer.q_proj.bias.data)]
+            layer.q_proj.weight.data[rows] = 0
+            layer.q_proj.bias.data[rows] = 0
+            changed = model(ids, output_attentions=True).attentions[index]
+            layer.q_proj.weight.data[rows], layer.q_proj.bias.data[rows] = saved
+            uniform = torch.ones(9, 9).tril() / torch.arange(1, 10).unsqueeze(1)
+            assert torch.allclose(changed[0, head], uniform)
+            others = [other for other in range(6 - len(replaced)) if other != head]
+            assert torch.equal(changed[0, others], weights[index][0, others])
