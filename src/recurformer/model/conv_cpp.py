@@ -70,8 +70,9 @@ convolve_rows_backward.register_fake(_empty_gradients)
 
 
 def _backward(ctx, grad_y):
-    grads = convolve_rows_backward(grad_y, *ctx.saved_tensors)
-    return tuple(None if x is None else grad for x, grad in zip(ctx.saved_tensors, grads, strict=True))
+    inputs = ctx.saved_tensors  # read once: activation checkpointing recomputes at each reading
+    grads = convolve_rows_backward(grad_y, *inputs)
+    return tuple(None if x is None else grad for x, grad in zip(inputs, grads, strict=True))
 
 
 convolve_rows.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))

@@ -3,6 +3,8 @@
 Called without a torch operator around them, which would cost more than the step does.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -18,11 +20,13 @@ StepArguments = structure(
 WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stride batch channels taps")
 
 
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the kernels can take these tensors: float32 on the CPU, the last dimension contiguous."""
-    given = [x for x in tensors if x is not None]
-    dense = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.stride(-1) == 1 for x in given)
-    return dense and not torch.compiler.is_compiling() and native.missing() is None
+def usable(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None]) -> bool:
+    """Return whether the kernels can take `rows` (B, X), parts of wider ones too, and `dense` tensors."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or native.missing() is not None:
+        return False
+    given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
+    ordinary = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in (*given_rows, *given_dense))
+    return ordinary and all(x.stride(-1) == 1 for x in given_rows) and all(x.is_contiguous() for x in given_dense)
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
