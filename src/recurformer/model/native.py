@@ -9,6 +9,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -89,7 +90,9 @@ def build(instruction_set: str) -> Path:
         raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}); install one or name it by CXX")
     flags = INSTRUCTION_SETS.get(instruction_set, ())
     texts = [(FOLDER / name).read_bytes() for name in (HEADER, *SOURCES)]
-    key = hashlib.sha256(b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, compiler)).encode()])).hexdigest()[:16]
+    key = hashlib.sha256(
+        b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, compiler, platform.machine())).encode()])
+    ).hexdigest()[:16]
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"mamba-{instruction_set.lower().replace(' ', '-')}-{key}.so"
