@@ -67,6 +67,12 @@ def _accelerator() -> dict[str, str | int] | None:
     return {"name": torch.cuda.get_device_name(), "peak_memory_bytes": peak} if torch and peak else None
 
 
+def _scan_backends() -> list[str]:
+    """Names of the implementations of the selective scan that this process has used."""
+    scan = sys.modules.get("recurformer.model.scan")
+    return sorted(scan.used_backends) if scan else []
+
+
 def _lock_digest() -> str | None:
     lock = Path(__file__).parents[2] / "requirements.lock"
     return sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
@@ -157,8 +163,8 @@ def run_record(
 
     The record holds: run (id), stage, argv, settings, seed, inputs (each with the id of the run that wrote it), parents
     (those ids), outputs (names in the record's folder), git (commit, dirty, digest of the difference), lock (SHA-256),
-    versions, host (system, processor, cores), accelerator (name, peak_memory_bytes), started (UTC), seconds,
-    cpu_seconds, peak_memory_bytes.
+    versions, host (system, processor, cores), accelerator (name, peak_memory_bytes), scan (the backends that ran),
+    started (UTC), seconds, cpu_seconds, peak_memory_bytes.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
     tree, lock = _tree(), _lock_digest()
@@ -180,6 +186,7 @@ def run_record(
         "versions": {"python": platform.python_version(), **_versions()},
         "host": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
         "accelerator": _accelerator(),
+        "scan": _scan_backends(),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(time.perf_counter() - clock, 2),
         "cpu_seconds": round(time.process_time() - processor_clock, 2),

@@ -9,6 +9,7 @@ import torch
 
 from recurformer.cli.main import main
 from recurformer.heads.profile import HeadProfile
+from recurformer.model import scan
 from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
 
 
@@ -111,3 +112,11 @@ def test_a_stage_records_the_files_that_its_arguments_name(tmp_path, monkeypatch
     assert record["outputs"] == ["heads.json"]
     assert record["argv"] == ["recurformer", *argv]
     assert record["seed"] == 7
+
+
+def test_a_record_names_the_scan_backends_that_ran(tmp_path, monkeypatch):
+    monkeypatch.setattr(scan, "used_backends", set())
+    u, A, B = torch.randn(1, 4, 3), -torch.ones(4, 4), torch.randn(1, 4, 3)
+    with run_record(tmp_path / "run.json", "train", ["train"], {}):
+        scan.selective_scan(u, u, A, B, B, backend="torch")
+    assert read_record(tmp_path / "run.json")["scan"] == ["torch"]

@@ -55,11 +55,11 @@ def save_all(tmp_path, save):
     return directories
 
 
-def check_results(results, module):
+def check_results(results, module, tolerance=0.0):
     for (backbone, heads), (found, logits, generated) in zip(CASES.items(), results, strict=True):
         model, ids = shared_converted(backbone, heads), tokens(2, 9)
         assert module in found
-        assert torch.equal(logits, model(ids).logits)
+        assert torch.allclose(logits, model(ids).logits, rtol=0, atol=tolerance)
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         assert torch.equal(generated, expected)
 
@@ -73,7 +73,7 @@ def test_fresh_process_without_the_package(tmp_path):
     directories = save_all(tmp_path, save_with_code)
     without = "sys.modules['recurformer'] = None"  # importing it raises ImportError
     results = run_elsewhere(directories, tmp_path, prelude=without, arguments="trust_remote_code=True")
-    check_results(results, "transformers_modules")
+    check_results(results, "transformers_modules", tolerance=1e-5)  # its code has no C++ sources: torch scans
 
 
 def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from recurformer.model import scan, scan_block, scan_cuda
-from recurformer.model.scan import SCAN_BACKENDS, available_backends, selective_scan
+from recurformer.model import native, scan, scan_block, scan_cuda
+from recurformer.model.scan import SCAN_BACKENDS, selective_scan
 from recurformer.model.scan_block import BLOCK, block_steps
 from recurformer.model.scan_torch import blocked_scan
 
@@ -88,7 +89,7 @@ class KernelDouble:
 @pytest.fixture
 def kernel_double(monkeypatch):
     monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
-    monkeypatch.setattr(scan_cuda, "_check_usable", lambda u: None)
+    monkeypatch.setitem(SCAN_BACKENDS, "mamba_ssm", replace(SCAN_BACKENDS["mamba_ssm"], refuses=lambda *_: None))
 
 
 def deviation(result, expected):
@@ -145,7 +146,9 @@ def test_the_cuda_extension_is_called_by_its_convention(shape, kernel_double):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("mamba_ssm" not in available_backends(), reason="needs mamba-ssm's CUDA extension and a GPU")
+@pytest.mark.skipif(
+    scan_cuda.EXTENSION is None or not torch.cuda.is_available(), reason="needs mamba-ssm's CUDA extension and a GPU"
+)
 def test_mamba_ssm_equals_reference_on_a_gpu():
     inputs = make_inputs(2, 32, 300, 16, dtype=torch.float32)
     exact = selective_scan(**inputs, delta_softplus=True, backend="reference")
@@ -320,39 +323,50 @@ def test_compiles_in_one_graph():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, eager, strict=True))
 
 
-def record_calls(monkeypatch):
-    called, run = [], SCAN_BACKENDS["reference"]
-    for name in list(SCAN_BACKENDS):
-        monkeypatch.setitem(SCAN_BACKENDS, name, lambda *a, name=name: called.append(name) or run(*a))
-    return called
-
-
 def test_default_backends(monkeypatch):
-    called = record_calls(monkeypatch)
-    single, double = (make_inputs(1, 2, 3, 2, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    selective_scan(**single)
-    selective_scan(**double)
-    selective_scan(**double, backend="torch")
-    selective_scan(**make_inputs(1, 2, 1, 2, dtype=torch.float32))
+    called, run = [], SCAN_BACKENDS["reference"].run
+    for name, backend in list(SCAN_BACKENDS.items()):
+        recorded = replace(backend, run=lambda *a, name=name: called.append(name) or run(*a))
+        monkeypatch.setitem(SCAN_BACKENDS, name, recorded)
+    single, double = (make_inputs(1, 2, 3, 4, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    odd_width, one_step = make_inputs(1, 2, 3, 5, dtype=torch.float32), make_inputs(1, 2, 1, 5, dtype=torch.float32)
+    monkeypatch.setattr(native, "load_library", lambda: native.Library(None, "AVX2", "no compiler"))
+    for inputs in (single, double, odd_width, one_step):
+        selective_scan(**inputs, delta_softplus=True)
+    assert called == ["torch", "reference", "torch", "reference"]
+    called.clear()
+    monkeypatch.setattr(native, "load_library", lambda: native.Library(object(), "AVX2", "a file"))
+    for inputs in (single, double, odd_width, one_step):
+        selective_scan(**inputs, delta_softplus=True)
+    selective_scan(**single)  # without softplus
+    assert called == ["cpp", "reference", "torch", "reference", "torch"]
+    called.clear()
     monkeypatch.setenv("RECURFORMER_SCAN", "reference")
     selective_scan(**single)
     selective_scan(**single, backend="torch")
-    assert called == ["torch", "reference", "torch", "reference", "reference", "torch"]
+    assert called == ["reference", "torch"]
     monkeypatch.delenv("RECURFORMER_SCAN")
     monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
     on_gpu = SimpleNamespace(shape=(1, 2, 3), dtype=torch.bfloat16, is_cuda=True, is_meta=False)
-    assert scan._choose(on_gpu, None) == "mamba_ssm"
+    assert scan.choose_backend(on_gpu, single["A"], True, None) == "mamba_ssm"
+
+
+def test_the_backends_that_ran_are_known(monkeypatch):
+    monkeypatch.setattr(scan, "used_backends", set())
+    selective_scan(**make_inputs(1, 2, 3, 2), backend="torch")
+    selective_scan(**make_inputs(1, 2, 3, 2))
+    assert scan.used_backends == {"torch", "reference"}
 
 
 def test_errors_name_the_argument(monkeypatch):
     inputs = make_inputs(1, 2, 3, 2, dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"backend='triton'.*reference, torch, mamba_ssm"):
-        selective_scan(**inputs, backend="triton")
+    with pytest.raises(ValueError, match=r"backend='quick'.*choose one of mamba_ssm.*torch, reference"):
+        selective_scan(**inputs, backend="quick")
     with pytest.raises(ValueError, match=r"initial_state has shape \(1, 2, 3\), expected \(1, 2, 2\)"):
         selective_scan(**inputs | {"initial_state": torch.zeros(1, 2, 3)})
     with pytest.raises(ValueError, match="L >= 1"):
         selective_scan(**inputs | {"u": torch.zeros(1, 2, 0)})
-    with pytest.raises(ValueError, match="needs mamba-ssm's CUDA extension"):
+    with pytest.raises(ValueError, match="backend='mamba_ssm' cannot run here: mamba-ssm's extension"):
         selective_scan(**inputs, backend="mamba_ssm")
     monkeypatch.setenv("RECURFORMER_SCAN", "fast")
     with pytest.raises(ValueError, match="RECURFORMER_SCAN='fast'"):

@@ -39,6 +39,7 @@ STAGES = {
     "crate": "pack a finished run into a Workflow Run RO-Crate",
     "compare": "how far two results trees agree",
     "plan": "what a run would do, why, for how long and with what",
+    "backends": "which implementations of the selective scan there are, and which is used",
     "study": "check a study's configuration and print it in full",
 }
 

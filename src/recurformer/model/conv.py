@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .conv_cpp import convolve_rows, refuses
 from .step import conv_step
 
 
@@ -19,6 +20,13 @@ def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tens
         weight: (D, taps); the last tap is the row itself.
         bias: (D,).
     """
+    if refuses(rows, weight.shape[1]) is None:
+        return convolve_rows(rows, weight, bias, history)
+    return convolve_by_taps(rows, history, weight, bias)
+
+
+def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same in plain torch: one shifted multiply-add a tap."""
     length, taps = rows.shape[1], weight.shape[1]
     before = rows.new_zeros(len(rows), taps - 1, rows.shape[2]) if history is None else history.transpose(1, 2)
     rows = torch.cat([before, rows], 1)

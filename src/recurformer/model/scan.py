@@ -7,79 +7,69 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from . import scan_cuda
-from .scan_block import state_dtype
+from . import scan_cpp, scan_cuda
+from .scan_cpp import scan_cpp as _scan_cpp
 from .scan_cuda import scan_mamba_ssm
-from .scan_torch import blocked_scan
+from .scan_reference import scan_reference
+from .scan_torch import scan_torch
 
 ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
 
-def _scan_reference(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """One step after the other under ordinary autograd: the definition, and the decode step when L = 1."""
-    dtype = state_dtype(u)
-    step_size = delta.to(dtype) if delta_bias is None else delta.to(dtype) + delta_bias.to(dtype).unsqueeze(-1)
-    if delta_softplus:
-        step_size = F.softplus(step_size)
-    A, B, C, values = A.to(dtype), B.to(dtype), C.to(dtype), u.to(dtype)
-    state = values.new_zeros(len(u), *A.shape) if initial_state is None else initial_state.to(dtype)  # (B, D, N)
-    outputs = []
-    # unbind, not indexing: the backward of x[:, :, t] fills a whole tensor at every step, so training were quadratic
-    for step, drive, write, read in zip(*(x.unbind(-1) for x in (step_size, step_size * values, B, C)), strict=True):
-        state = torch.exp(step.unsqueeze(-1) * A) * state + drive.unsqueeze(-1) * write.unsqueeze(1)
-        outputs.append((state * read.unsqueeze(1)).sum(-1))
-    y = torch.stack(outputs, -1)
-    if D is not None:
-        y = y + D.to(dtype).unsqueeze(-1) * values
-    if z is not None:
-        y = y * F.silu(z.to(dtype))
-    return y.to(u.dtype), state
+@dataclass(frozen=True)
+class ScanBackend:
+    """One way to run the scan.
+
+    Attributes:
+        run: takes the arguments of `selective_scan` up to `initial_state`; returns y and the last state.
+        refuses: given (u, A, delta_softplus), says in one clause why they cannot be run, or None.
+        text: what it is, for people.
+    """
+
+    run: Callable[..., tuple[Tensor, Tensor]]
+    refuses: Callable[[Tensor, Tensor, bool], str | None]
+    text: str
 
 
-def _scan_torch(*arguments: Tensor | bool | None) -> tuple[Tensor, Tensor]:
-    y, last_state, _ = blocked_scan(*arguments)
-    return y, last_state
+def _takes_all(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
+    return None
 
 
-SCAN_BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "reference": _scan_reference,
-    "torch": _scan_torch,
-    "mamba_ssm": scan_mamba_ssm,
+SCAN_BACKENDS = {
+    "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's compiled CUDA kernel"),
+    "cpp": ScanBackend(_scan_cpp, scan_cpp.refuses, "our C++ kernel for the CPU"),
+    "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),
+    "reference": ScanBackend(scan_reference, _takes_all, "the definition, step by step"),
 }
+"""By name; without further wishes the first that takes the input runs."""
+
+used_backends: set[str] = set()
+"""The backends that have run in this process; run records name them."""
 
 
-def available_backends() -> list[str]:
-    """Return the names of the backends that can run on this machine."""
-    cuda = scan_cuda.EXTENSION is not None and torch.cuda.is_available()
-    return [name for name in SCAN_BACKENDS if name != "mamba_ssm" or cuda]
+def choose_backend(u: Tensor, A: Tensor, delta_softplus: bool, backend: str | None = None) -> str:
+    """Return the name of the backend that runs these inputs.
 
-
-def _choose(u: Tensor, backend: str | None) -> str:
+    Raises:
+        ValueError: the backend asked for, here or by the environment, does not exist or cannot run them.
+    """
     name = backend or os.environ.get(ENVIRONMENT_VARIABLE)
     if name:
+        source = f"backend={name!r}" if backend else f"environment variable {ENVIRONMENT_VARIABLE}={name!r}"
         if name not in SCAN_BACKENDS:
-            source = "backend" if backend else f"environment variable {ENVIRONMENT_VARIABLE}"
-            raise ValueError(f"{source}={name!r} is no scan backend; choose one of {', '.join(SCAN_BACKENDS)}")
+            raise ValueError(f"{source} is no scan backend; choose one of {', '.join(SCAN_BACKENDS)}")
+        if (reason := SCAN_BACKENDS[name].refuses(u, A, delta_softplus)) is not None:
+            raise ValueError(f"{source} cannot run here: {reason}")
         return name
-    if u.shape[-1] == 1 or (u.dtype == torch.float64 and not u.is_meta):
+    if u.dtype == torch.float64 and not u.is_meta:
         return "reference"
-    return "mamba_ssm" if u.is_cuda and scan_cuda.EXTENSION is not None else "torch"
+    chosen = next(name for name, each in SCAN_BACKENDS.items() if each.refuses(u, A, delta_softplus) is None)
+    return "reference" if chosen == "torch" and u.shape[-1] == 1 else chosen
 
 
 def _check_shapes(u: Tensor, A: Tensor, **others: Tensor | None) -> None:
@@ -127,7 +117,7 @@ def selective_scan(
         initial_state: state before the first step (B, D, N); None means zero.
         return_last_state: whether to return the state after the last step too.
         backend: a name in `SCAN_BACKENDS`. By default RECURFORMER_SCAN in the environment decides, else the input:
-            float64 and single steps take `reference`, CUDA with mamba-ssm's extension `mamba_ssm`, others `torch`.
+            float64 takes `reference`, others the first of the registry that can run them.
 
     Returns:
         y (B, D, L) in u's dtype; with `return_last_state` also the last state (B, D, N), float32
@@ -137,6 +127,8 @@ def selective_scan(
         ValueError: a shape does not fit, or the backend does not exist or cannot run here.
     """
     _check_shapes(u, A, delta=delta, B=B, C=C, D=D, z=z, delta_bias=delta_bias, initial_state=initial_state)
-    run = SCAN_BACKENDS[_choose(u, backend)]
-    y, last_state = run(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    name = choose_backend(u, A, delta_softplus, backend)
+    if not torch.compiler.is_compiling():
+        used_backends.add(name)
+    y, last_state = SCAN_BACKENDS[name].run(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
     return (y, last_state) if return_last_state else y

@@ -135,12 +135,11 @@ def _from_initial_state(
     return torch.cat(added, -1), torch.exp(A * elapsed[..., -1:]) * state
 
 
-def _check_usable(u: Tensor) -> None:
-    if EXTENSION is None or not u.is_cuda:
-        why = (
-            "the extension selective_scan_cuda is not installed" if EXTENSION is None else f"the input is on {u.device}"
-        )
-        raise ValueError(f"scan backend 'mamba_ssm' needs mamba-ssm's CUDA extension and CUDA tensors, but {why}")
+def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
+    """Return why the extension cannot take these inputs, or None."""
+    if EXTENSION is None:
+        return "mamba-ssm's extension selective_scan_cuda is not installed"
+    return None if u.is_cuda else f"mamba-ssm's extension takes CUDA tensors, the input is on {u.device}"
 
 
 def scan_mamba_ssm(
@@ -156,7 +155,6 @@ def scan_mamba_ssm(
     initial_state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
-    _check_usable(u)
     dtype = u.dtype
     delta, B, C = (x.to(dtype) for x in (delta, B, C))
     u, delta, B, C = (x if x.stride(-1) == 1 else x.contiguous() for x in (u, delta, B, C))

@@ -149,3 +149,9 @@ def _backward(ctx, grad_y, grad_last, _grad_starts):
 
 
 blocked_scan.register_autograd(_backward, setup_context=_save_inputs)
+
+
+def scan_torch(*arguments: Tensor | bool | None) -> tuple[Tensor, Tensor]:
+    """Run the blocks; see `recurformer.model.scan.selective_scan`."""
+    y, last_state, _ = blocked_scan(*arguments)
+    return y, last_state

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import step_cpp
+from .step_cpp import usable
+
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Shift x (B, D) into the window (B, D, taps) in place and return silu(convolution), (B, D).
@@ -17,6 +20,8 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
         weight: (D, taps).
         bias: (D,).
     """
+    if usable((x,), (window, weight, bias)):
+        return step_cpp.conv_step(x, window, weight, bias)
     window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
@@ -51,6 +56,8 @@ def state_step(
     Returns:
         y (B, D) in u's dtype.
     """
+    if delta_softplus and usable((u, delta, B, C, z), (A, D, delta_bias, state)):
+        return step_cpp.state_step(u, delta, A, B, C, D, z, delta_bias, state)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
     if delta_bias is not None:
         delta = delta + delta_bias

@@ -1,0 +1,85 @@
+"""The causal depthwise convolution with SiLU on the CPU by the C++ kernel of `kernels/convolution.cpp`.
+
+An operator on float32 rows (B, L, D), also strided ones out of a larger projection, with its own backward.
+"""
+
+from ctypes import Structure
+
+import torch
+from torch import Tensor
+
+from . import native
+from .native import structure
+from .scan_cpp import PARALLEL_FROM, even_rows, pointers
+from .scan_torch import operator_name
+
+TAPS = (2, 3, 4)  # the widths that the kernel is compiled for
+TENSORS = "Tensor x, Tensor weight, Tensor? bias, Tensor? history"
+
+ConvolutionArguments = structure(
+    "ConvolutionArguments", "x weight bias history", "x_stride batch length channels", "taps threads"
+)
+ConvolutionGradients = structure("ConvolutionGradients", "grad_y x weight bias history")
+
+
+def _run(
+    function: str, output: Structure | int, x: Tensor, weight: Tensor, bias: Tensor | None, history: Tensor | None
+) -> None:
+    (x, stride), weight = even_rows(x), weight.contiguous()
+    history = None if history is None else history.contiguous()
+    (batch, length, channels), taps = x.shape, weight.shape[1]
+    threads = 1 if x.numel() * taps < PARALLEL_FROM else torch.get_num_threads()
+    sizes = {"x_stride": stride, "batch": batch, "length": length, "channels": channels, "taps": taps}
+    tensors = pointers(x=x, weight=weight, bias=bias, history=history)
+    native.call(function, ConvolutionArguments(**tensors, **sizes, threads=threads), output)
+
+
+def _convolve(*inputs):
+    y = _empty_output(*inputs)
+    _run("convolution_forward", y.data_ptr(), *inputs)
+    return y
+
+
+def _empty_output(x, weight, bias, history):
+    return x.new_empty(x.shape)
+
+
+def _convolve_backward(grad_y, *inputs):
+    grad_y = grad_y.contiguous()
+    grads = dict(zip(("x", "weight", "bias", "history"), _empty_gradients(grad_y, *inputs), strict=True))
+    for name in ("weight", "bias"):  # the kernel adds to sums over rows
+        grads[name].zero_()
+    _run("convolution_backward", ConvolutionGradients(**pointers(grad_y=grad_y, **grads)), *inputs)
+    return list(grads.values())
+
+
+def _empty_gradients(grad_y, *inputs):
+    return [grad_y.new_empty(0 if x is None else x.shape) for x in inputs]
+
+
+convolve_rows = torch.library.custom_op(
+    operator_name(__name__, "convolve_rows"), _convolve, mutates_args=(), device_types="cpu",
+    schema=f"({TENSORS}) -> Tensor",
+)  # fmt: skip
+convolve_rows_backward = torch.library.custom_op(
+    operator_name(__name__, "convolve_rows_backward"), _convolve_backward, mutates_args=(), device_types="cpu",
+    schema=f"(Tensor grad_y, {TENSORS}) -> Tensor[]",
+)  # fmt: skip
+convolve_rows.register_fake(_empty_output)
+convolve_rows_backward.register_fake(_empty_gradients)
+
+
+def _backward(ctx, grad_y):
+    inputs = ctx.saved_tensors  # read once: activation checkpointing recomputes at each reading
+    grads = convolve_rows_backward(grad_y, *inputs)
+    return tuple(None if x is None else grad for x, grad in zip(inputs, grads, strict=True))
+
+
+convolve_rows.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
+def refuses(x: Tensor, taps: int) -> str | None:
+    """Return why the kernel cannot take rows x with so many taps, or None."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or taps not in TAPS:
+        return f"the C++ kernel takes float32 CPU tensors and {TAPS} taps, not {x.dtype} on {x.device}, {taps} taps"
+    return native.missing()

@@ -1,0 +1,98 @@
+// What the C++ kernels share: the calling convention, vector-friendly functions, tiles and threads.
+//
+// Plain C++17 without torch headers, so that one binary serves every version of torch. Loops over LANES neighbouring
+// channels are written out and left to the compiler, which turns them into AVX2, AVX-512 or NEON instructions.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define SIMD _Pragma("omp simd")
+
+constexpr int LANES = 32;  // channels of a tile
+constexpr int STEPS = 32;  // time steps of a tile, and between two stored states
+constexpr float LOG2_E = 1.44269504088896f;
+constexpr float LN_2 = 0.693147180559945f;
+
+// 2^x for x <= 0, relative error below 3e-7; results under 2^-126 are 2^-126.
+static inline float exp2_negative(float x) {
+  x = x < -126.f ? -126.f : x;
+  const float shifted = x + 12582912.f;  // 1.5 * 2^23: rounds x to an integer, which then stands in the low bits
+  const float r = x - (shifted - 12582912.f);
+  float p = 1.5403530394e-4f;
+  p = p * r + 1.3333558146e-3f;
+  p = p * r + 9.6181291076e-3f;
+  p = p * r + 5.5504108664e-2f;
+  p = p * r + 2.4022650695e-1f;
+  p = p * r + 6.9314718056e-1f;
+  p = p * r + 1.0f;
+  int32_t exponent, bits;
+  std::memcpy(&exponent, &shifted, 4);
+  std::memcpy(&bits, &p, 4);
+  bits += (int32_t)((uint32_t)exponent << 23);
+  std::memcpy(&p, &bits, 4);
+  return p;
+}
+
+static inline float sigmoid(float x) {
+  const float e = exp2_negative(-LOG2_E * std::fabs(x)), r = 1.f / (1.f + e);
+  return x >= 0.f ? r : e * r;
+}
+
+// max(x, 0) + log1p(e^-|x|); the logarithm as 2 atanh(e / (2 + e)), a series in at most 1/9.
+static inline float softplus(float x) {
+  const float e = exp2_negative(-LOG2_E * std::fabs(x)), s = e / (2.f + e), q = s * s;
+  float p = 1.f / 15.f;
+  p = p * q + 1.f / 13.f;
+  p = p * q + 1.f / 11.f;
+  p = p * q + 1.f / 9.f;
+  p = p * q + 1.f / 7.f;
+  p = p * q + 1.f / 5.f;
+  p = p * q + 1.f / 3.f;
+  p = p * q + 1.f;
+  return (x > 0.f ? x : 0.f) + 2.f * s * p;
+}
+
+using Tile = float[STEPS][LANES];
+
+// Copies of T rows of `width` channels. All loads of a tile are independent, so that cache misses overlap.
+static inline void load(Tile tile, const float* rows, int64_t stride, int T, int width) {
+  if (width == LANES)
+    for (int t = 0; t < T; ++t) SIMD for (int i = 0; i < LANES; ++i) tile[t][i] = rows[t * stride + i];
+  else
+    for (int t = 0; t < T; ++t)
+      for (int i = 0; i < width; ++i) tile[t][i] = rows[t * stride + i];
+}
+static inline void store(float* rows, const Tile tile, int64_t stride, int T, int width) {
+  if (width == LANES)
+    for (int t = 0; t < T; ++t) SIMD for (int i = 0; i < LANES; ++i) rows[t * stride + i] = tile[t][i];
+  else
+    for (int t = 0; t < T; ++t)
+      for (int i = 0; i < width; ++i) rows[t * stride + i] = tile[t][i];
+}
+static inline void load_lanes(float* lanes, const float* values, int width) {
+  for (int i = 0; i < width; ++i) lanes[i] = values ? values[i] : 0.f;
+}
+static inline void store_lanes(float* values, const float* lanes, int width) {
+  if (values) std::copy(lanes, lanes + width, values);
+}
+
+// Calls work(thread, first, past-the-last) once per thread, over `total` pieces of equal cost.
+template <class Work>
+static void in_parallel(int threads, int64_t total, Work work) {
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t id = omp_get_thread_num(), team = omp_get_num_threads();
+    work((int)id, total * id / team, total * (id + 1) / team);
+  }
+#else
+  (void)threads;
+  work(0, 0, total);
+#endif
+}

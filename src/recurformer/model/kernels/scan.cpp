@@ -1,0 +1,304 @@
+// The selective scan of Mamba (S6), forward and backward, from and to a given state.
+//
+//   delta = softplus(raw + bias)    h_t = exp(delta A) h_{t-1} + delta u_t B_t    y_t = (C_t h_t + D u_t) silu(z_t)
+//
+// u, delta, z, y are (batch, length, channels), B and C (batch, length, N), float32, the last dimension contiguous, any
+// stride between rows, batches `length` rows apart. A (N, channels) is negative, states are (batch, N, channels).
+// One lane is one channel: no sum runs across lanes but those of dB and dC. The forward pass keeps the state before
+// every STEPS steps ("starts"); the backward pass recomputes what lies between.
+#include "mamba.h"
+
+struct ScanArguments {
+  const float *u, *delta, *A, *B, *C;
+  const float *D, *z, *delta_bias, *initial_state;  // each may be null
+  int64_t u_stride, delta_stride, z_stride, B_stride, C_stride;
+  int64_t batch, length, channels;
+  int32_t states, threads;
+};
+
+struct ScanOutputs {
+  float *y, *last_state;
+  float* starts;  // (batch, tiles, N, channels), or null when no backward pass follows
+};
+
+struct ScanGradients {
+  const float *y, *last_state;  // incoming, (batch, length, channels) and (batch, N, channels); each may be null
+  const float* starts;
+  float *u, *delta, *A, *B, *C;               // A (N, channels)
+  float *D, *z, *delta_bias, *initial_state;  // null where the input is
+};
+
+static inline int64_t channel_blocks(const ScanArguments& a) { return (a.channels + LANES - 1) / LANES; }
+static inline int64_t time_tiles(const ScanArguments& a) { return (a.length + STEPS - 1) / STEPS; }
+static inline int block_width(const ScanArguments& a, int64_t block) {
+  return (int)std::min<int64_t>(LANES, a.channels - block * LANES);
+}
+
+// The inputs of one tile of STEPS steps by LANES channels.
+template <int N>
+struct ScanTile {
+  const ScanArguments& a;
+  const int64_t b, channel;
+  const int width;
+  alignas(64) float A[N][LANES] = {}, D[LANES] = {}, bias[LANES] = {};
+  alignas(64) Tile u = {}, delta = {};
+  int64_t row = 0;
+  int T = 0;
+
+  ScanTile(const ScanArguments& arguments, int64_t batch, int64_t block)
+      : a(arguments), b(batch), channel(block * LANES), width(block_width(a, block)) {
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < width; ++i) A[n][i] = LOG2_E * a.A[n * a.channels + channel + i];
+    load_lanes(D, a.D ? a.D + channel : nullptr, width);
+    load_lanes(bias, a.delta_bias ? a.delta_bias + channel : nullptr, width);
+  }
+
+  // Loads the steps from `start` on; delta before its softplus.
+  void read(int64_t start) {
+    row = b * a.length + start;
+    T = (int)std::min<int64_t>(STEPS, a.length - start);
+    load(u, a.u + row * a.u_stride + channel, a.u_stride, T, width);
+    load(delta, a.delta + row * a.delta_stride + channel, a.delta_stride, T, width);
+    for (int t = 0; t < T; ++t) SIMD for (int i = 0; i < LANES; ++i) delta[t][i] += bias[i];
+  }
+  const float* B(int t) const { return a.B + (row + t) * a.B_stride; }
+  const float* C(int t) const { return a.C + (row + t) * a.C_stride; }
+  // Place of this block's lanes in an array (rows, channels) without gaps, or in states (blocks of states, N, channels).
+  int64_t lanes() const { return row * a.channels + channel; }
+  int64_t state(int64_t index, int n) const { return (index * N + n) * a.channels + channel; }
+};
+
+template <int N>
+static void forward(const ScanArguments& a, const ScanOutputs& out) {
+  const int64_t blocks = channel_blocks(a), tiles = time_tiles(a);
+  in_parallel(a.threads, a.batch * blocks, [&](int, int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; ++piece) {
+      ScanTile<N> s(a, piece / blocks, piece % blocks);
+      alignas(64) float h[N][LANES] = {};
+      alignas(64) Tile gate = {};
+      if (a.initial_state)
+        for (int n = 0; n < N; ++n) load_lanes(h[n], a.initial_state + s.state(s.b, n), s.width);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        if (out.starts)
+          for (int n = 0; n < N; ++n) store_lanes(out.starts + s.state(s.b * tiles + tile, n), h[n], s.width);
+        s.read(tile * STEPS);
+        float* raw = &s.delta[0][0];
+        SIMD for (int i = 0; i < s.T * LANES; ++i) raw[i] = softplus(raw[i]);
+        if (a.z) {
+          load(gate, a.z + s.row * a.z_stride + s.channel, a.z_stride, s.T, s.width);
+          float* z = &gate[0][0];
+          SIMD for (int i = 0; i < s.T * LANES; ++i) z[i] *= sigmoid(z[i]);
+        }
+        for (int t = 0; t < s.T; ++t) {
+          const float *B = s.B(t), *C = s.C(t), *delta = s.delta[t];
+          alignas(64) float y[LANES], drive[LANES];
+          SIMD for (int i = 0; i < LANES; ++i) {
+            y[i] = s.D[i] * s.u[t][i];
+            drive[i] = delta[i] * s.u[t][i];
+          }
+          for (int n = 0; n < N; ++n) {
+            const float write = B[n], read = C[n];
+            SIMD for (int i = 0; i < LANES; ++i) {
+              const float state = exp2_negative(delta[i] * s.A[n][i]) * h[n][i] + drive[i] * write;
+              h[n][i] = state;
+              y[i] += state * read;
+            }
+          }
+          if (a.z) {
+            SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i] * gate[t][i];
+          } else {
+            SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i];
+          }
+        }
+        store(out.y + s.lanes(), s.u, a.channels, s.T, s.width);
+      }
+      for (int n = 0; n < N; ++n) store_lanes(out.last_state + s.state(s.b, n), h[n], s.width);
+    }
+  });
+}
+
+// What one thread needs for a tile: states, decays, and the sums over channels of dB and dC before they cross lanes.
+template <int N>
+struct Workspace {
+  using Steps = float[STEPS][N][LANES];
+  std::vector<float> memory = std::vector<float>(4 * STEPS * N * LANES + 16);
+  float* aligned = (float*)(((uintptr_t)memory.data() + 63) & ~(uintptr_t)63);
+  Steps& state = *(Steps*)aligned;
+  Steps& decay = *(Steps*)(aligned + STEPS * N * LANES);
+  Steps& dB = *(Steps*)(aligned + 2 * STEPS * N * LANES);
+  Steps& dC = *(Steps*)(aligned + 3 * STEPS * N * LANES);
+
+  void clear_sums() { std::memset(aligned + 2 * STEPS * N * LANES, 0, sizeof(float) * 2 * STEPS * N * LANES); }
+};
+
+// Gradients that are sums over batch and length; one per batch and channel block, so that threads never share them.
+struct Sums {
+  std::vector<float> A, D, bias;
+  Sums(const ScanArguments& a, int N)
+      : A(a.batch * N * a.channels), D(a.batch * a.channels), bias(a.batch * a.channels) {}
+};
+
+// One tile backwards: `dh` is the gradient of the state behind the tile, and on return of the state before it.
+template <int N>
+static void backward_tile(const ScanArguments& a, int64_t b, int64_t block, int64_t tile, const ScanGradients& grad,
+                          Workspace<N>& w, float (*dh)[LANES], Sums& sums) {
+  ScanTile<N> s(a, b, block);
+  alignas(64) float start[N][LANES] = {}, dA[N][LANES] = {}, dD[LANES] = {}, dbias[LANES] = {};
+  alignas(64) Tile dy = {}, dz = {}, slope = {};
+  s.read(tile * STEPS);
+  for (int n = 0; n < N; ++n) load_lanes(start[n], grad.starts + s.state(b * time_tiles(a) + tile, n), s.width);
+  if (grad.y) load(dy, grad.y + s.lanes(), a.channels, s.T, s.width);
+  if (a.z) {
+    load(dz, a.z + s.row * a.z_stride + s.channel, a.z_stride, s.T, s.width);
+    float *z = &dz[0][0], *g = &dy[0][0];
+    SIMD for (int i = 0; i < s.T * LANES; ++i) {
+      const float open = sigmoid(z[i]), gate = z[i], outer = g[i];
+      g[i] = outer * gate * open;
+      z[i] = outer * open * (1.f + gate * (1.f - open));  // times the ungated output, below
+    }
+  }
+  float *raw = &s.delta[0][0], *derivative = &slope[0][0];
+  SIMD for (int i = 0; i < s.T * LANES; ++i) {
+    derivative[i] = sigmoid(raw[i]);
+    raw[i] = softplus(raw[i]);
+  }
+  for (int t = 0; t < s.T; ++t) {
+    const float *B = s.B(t), *delta = s.delta[t], *u = s.u[t];
+    const float(*before)[LANES] = t ? w.state[t - 1] : start;
+    for (int n = 0; n < N; ++n) {
+      const float write = B[n];
+      SIMD for (int i = 0; i < LANES; ++i) {
+        const float decay = exp2_negative(delta[i] * s.A[n][i]);
+        w.decay[t][n][i] = decay;
+        w.state[t][n][i] = decay * before[n][i] + delta[i] * u[i] * write;
+      }
+    }
+  }
+  for (int t = s.T - 1; t >= 0; --t) {
+    const float *B = s.B(t), *C = s.C(t), *delta = s.delta[t], *u = s.u[t];
+    const float(*before)[LANES] = t ? w.state[t - 1] : start;
+    alignas(64) float drive[LANES], by_decay[LANES] = {}, by_drive[LANES] = {};
+    if (a.z) {
+      alignas(64) float y[LANES];
+      SIMD for (int i = 0; i < LANES; ++i) y[i] = s.D[i] * u[i];
+      for (int n = 0; n < N; ++n) {
+        const float read = C[n];
+        SIMD for (int i = 0; i < LANES; ++i) y[i] += w.state[t][n][i] * read;
+      }
+      SIMD for (int i = 0; i < LANES; ++i) dz[t][i] *= y[i];
+    }
+    SIMD for (int i = 0; i < LANES; ++i) drive[i] = delta[i] * u[i];
+    for (int n = 0; n < N; ++n) {
+      const float write = B[n], read = C[n];
+      SIMD for (int i = 0; i < LANES; ++i) {
+        const float g = dh[n][i] + dy[t][i] * read;
+        const float decayed = g * w.decay[t][n][i], exponent = decayed * before[n][i];
+        w.dC[t][n][i] += dy[t][i] * w.state[t][n][i];
+        w.dB[t][n][i] += g * drive[i];
+        by_decay[i] += exponent * s.A[n][i];
+        by_drive[i] += g * write;
+        dA[n][i] += exponent * delta[i];
+        dh[n][i] = decayed;
+      }
+    }
+    SIMD for (int i = 0; i < LANES; ++i) {
+      const float ddelta = (by_decay[i] * LN_2 + by_drive[i] * u[i]) * slope[t][i];
+      const float du = by_drive[i] * delta[i] + dy[t][i] * s.D[i];
+      dbias[i] += ddelta;
+      dD[i] += dy[t][i] * u[i];
+      s.delta[t][i] = ddelta;
+      s.u[t][i] = du;
+    }
+  }
+  store(grad.u + s.lanes(), s.u, a.channels, s.T, s.width);
+  store(grad.delta + s.lanes(), s.delta, a.channels, s.T, s.width);
+  if (a.z) store(grad.z + s.lanes(), dz, a.channels, s.T, s.width);
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < s.width; ++i) sums.A[s.state(s.b, n) + i] += dA[n][i];
+  for (int i = 0; i < s.width; ++i) {
+    sums.D[s.b * a.channels + s.channel + i] += dD[i];
+    sums.bias[s.b * a.channels + s.channel + i] += dbias[i];
+  }
+}
+
+// Adds what the lanes of one time tile have gathered for dB or dC to its rows (steps, N).
+template <int N>
+static void sum_lanes(float* rows, const typename Workspace<N>::Steps& gathered, int T) {
+  for (int t = 0; t < T; ++t)
+    for (int n = 0; n < N; ++n) {
+      float sum = 0.f;
+      for (int i = 0; i < LANES; ++i) sum += gathered[t][n][i];
+      rows[t * N + n] += sum;
+    }
+}
+
+static void add(float* total, const float* part, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) total[i] += part[i];
+}
+
+template <int N>
+static void backward(const ScanArguments& a, const ScanGradients& grad) {
+  const int64_t blocks = channel_blocks(a), tiles = time_tiles(a), rows = a.batch * a.length;
+  Sums sums(a, N);
+  std::vector<std::vector<float>> dB(a.threads), dC(a.threads);  // one per thread, summed in order at the end
+  in_parallel(a.threads, a.batch * blocks, [&](int thread, int64_t first, int64_t last) {
+    if (first == last) return;
+    dB[thread].resize(rows * N);
+    dC[thread].resize(rows * N);
+    Workspace<N> workspace;
+    std::vector<float> memory(blocks * N * LANES + 16);
+    auto dh = (float(*)[N][LANES])(((uintptr_t)memory.data() + 63) & ~(uintptr_t)63);
+    for (int64_t piece = first; piece < last;) {  // the channel blocks of one sample that fall to this thread
+      const int64_t b = piece / blocks, block = piece % blocks, stop = std::min(blocks, block + last - piece);
+      std::memset(dh, 0, sizeof(float) * blocks * N * LANES);
+      if (grad.last_state)
+        for (int64_t k = block; k < stop; ++k)
+          for (int n = 0; n < N; ++n)
+            load_lanes(dh[k][n], grad.last_state + (b * N + n) * a.channels + k * LANES, block_width(a, k));
+      for (int64_t tile = tiles - 1; tile >= 0; --tile) {
+        workspace.clear_sums();
+        for (int64_t k = block; k < stop; ++k)
+          backward_tile<N>(a, b, k, tile, grad, workspace, dh[k], sums);
+        const int64_t row = b * a.length + tile * STEPS;
+        const int T = (int)std::min<int64_t>(STEPS, a.length - tile * STEPS);
+        sum_lanes<N>(&dB[thread][row * N], workspace.dB, T);
+        sum_lanes<N>(&dC[thread][row * N], workspace.dC, T);
+      }
+      if (grad.initial_state)
+        for (int64_t k = block; k < stop; ++k)
+          for (int n = 0; n < N; ++n)
+            store_lanes(grad.initial_state + (b * N + n) * a.channels + k * LANES, dh[k][n], block_width(a, k));
+      piece += stop - block;
+    }
+  });
+  for (int thread = 0; thread < a.threads; ++thread)
+    if (!dB[thread].empty()) {
+      add(grad.B, dB[thread].data(), rows * N);
+      add(grad.C, dC[thread].data(), rows * N);
+    }
+  for (int64_t b = 0; b < a.batch; ++b) {
+    add(grad.A, &sums.A[b * N * a.channels], N * a.channels);
+    if (grad.D) add(grad.D, &sums.D[b * a.channels], a.channels);
+    if (grad.delta_bias) add(grad.delta_bias, &sums.bias[b * a.channels], a.channels);
+  }
+}
+
+// Calls kernel<N> for the N at hand; returns 1 when there is none, 2 when A is not negative everywhere.
+#define FOR_STATES(kernel, a, ...)                                                                       \
+  for (int64_t i = 0; i < (a)->states * (a)->channels; ++i)                                              \
+    if (!((a)->A[i] <= 0.f) && (a)->A[i] == (a)->A[i]) return 2;                                         \
+  switch ((a)->states) {                                                                                 \
+    case 4: kernel<4>(*(a), __VA_ARGS__); return 0;                                                      \
+    case 8: kernel<8>(*(a), __VA_ARGS__); return 0;                                                      \
+    case 16: kernel<16>(*(a), __VA_ARGS__); return 0;                                                    \
+    case 32: kernel<32>(*(a), __VA_ARGS__); return 0;                                                    \
+    case 64: kernel<64>(*(a), __VA_ARGS__); return 0;                                                    \
+    default: return 1;                                                                                   \
+  }
+
+extern "C" {
+int scan_tile_steps() { return STEPS; }
+// Gradients that are sums (A, B, C, D, delta_bias) are added to: they must be zero on entry.
+int scan_forward(const ScanArguments* a, const ScanOutputs* out) { FOR_STATES(forward, a, *out) }
+int scan_backward(const ScanArguments* a, const ScanGradients* grad) { FOR_STATES(backward, a, *grad) }
+}

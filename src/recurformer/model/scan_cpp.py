@@ -1,0 +1,155 @@
+"""The selective scan on the CPU by the C++ kernel of `kernels/scan.cpp`, as a torch operator with its own backward.
+
+The operator takes float32 rows (B, L, X), also strided ones out of a larger projection, without copying them. What
+leads there from mamba_ssm's (B, X, L) and from other precisions are views and casts under ordinary autograd.
+"""
+
+from ctypes import Structure
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+from .native import structure
+from .scan_torch import operator_name
+
+STATES = (4, 8, 16, 32, 64)  # the widths N that the kernel is compiled for
+PARALLEL_FROM = 2**18  # state updates; fewer are not worth waking a second thread
+TILE_STEPS = 32  # STEPS of mamba.h: the forward pass keeps the state before every so many steps
+ROWS = ("u", "delta", "B", "C", "z")
+SUMMED = ("A", "B", "C", "D", "delta_bias")  # gradients that the kernel adds to
+TENSORS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, Tensor? initial_state"  # noqa: E501
+NAMES = [declared.split()[1] for declared in TENSORS.split(",")]
+
+ScanArguments = structure(
+    "ScanArguments",
+    " ".join(NAMES),
+    "u_stride delta_stride z_stride B_stride C_stride batch length channels",
+    "states threads",
+)
+ScanOutputs = structure("ScanOutputs", "y last_state starts")
+ScanGradients = structure("ScanGradients", f"grad_y grad_last starts {' '.join(NAMES)}")
+
+
+def even_rows(x: Tensor) -> tuple[Tensor, int]:
+    """Return (B, L, X) with contiguous X and evenly spaced rows, copied only if it must be, and the rows' spacing."""
+    batch, length, width = x.shape
+    if x.stride(2) == 1 and (batch == 1 or x.stride(0) == length * x.stride(1)):
+        return x, x.stride(1)
+    return x.contiguous(), width
+
+
+def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
+    """Return the addresses of tensors; an absent or empty one is null."""
+    return {name: x.data_ptr() if x is not None and x.numel() else None for name, x in tensors.items()}
+
+
+def _run(function: str, tensors: dict[str, Any], outputs: Structure) -> None:
+    """Call the kernel; copies of the tensors, where it needs any, live until it has returned."""
+    read: dict[str, Tensor | None] = {
+        name: None if x is None else x.contiguous() for name, x in tensors.items() if name not in ROWS
+    }
+    strides = {}
+    for name in ROWS:
+        if (x := tensors[name]) is not None:
+            read[name], strides[f"{name}_stride"] = even_rows(x)
+    (batch, length, channels), states = tensors["u"].shape, len(tensors["A"])
+    threads = 1 if batch * length * channels * states < PARALLEL_FROM else torch.get_num_threads()
+    sizes = {"batch": batch, "length": length, "channels": channels, "states": states, "threads": threads}
+    if native.call(function, ScanArguments(**pointers(**read), **strides, **sizes), outputs):
+        raise ValueError("selective_scan: A must be negative everywhere, it is the exponent of a decay")
+
+
+def _scan(*inputs):
+    """Return y (B, L, D), the last state (B, N, D) and, for a backward pass, the state before every tile of steps."""
+    y, last_state, starts = _empty_outputs(*inputs)
+    _run(
+        "scan_forward",
+        dict(zip(NAMES, inputs[:-1], strict=True)),
+        ScanOutputs(**pointers(y=y, last_state=last_state, starts=starts)),
+    )
+    return y, last_state, starts
+
+
+def _empty_outputs(*inputs):
+    u, _, A, *_, keep_starts = inputs
+    (batch, length, channels), states = u.shape, len(A)
+    tiles = -(-length // TILE_STEPS) if keep_starts else 0
+    shapes = (batch, length, channels), (batch, states, channels), (batch, tiles, states, channels)
+    return tuple(u.new_empty(shape) for shape in shapes)
+
+
+def _scan_backward(grad_y, grad_last, starts, *inputs):
+    """Return the gradients of the inputs; empty for an absent one."""
+    tensors = dict(zip(NAMES, inputs, strict=True))
+    grads = dict(zip(NAMES, _empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
+    for name in SUMMED:
+        grads[name].zero_()
+    given = {"grad_y": grad_y, "grad_last": grad_last}
+    given = {name: None if x is None else x.contiguous() for name, x in given.items()}
+    _run("scan_backward", tensors, ScanGradients(**pointers(**given, starts=starts, **grads)))
+    return list(grads.values())
+
+
+def _empty_gradients(grad_y, grad_last, starts, *inputs):
+    return [starts.new_empty(0 if x is None else x.shape) for x in inputs]
+
+
+scan_rows = torch.library.custom_op(
+    operator_name(__name__, "scan_rows"), _scan, mutates_args=(), device_types="cpu",
+    schema=f"({TENSORS}, bool keep_starts) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+scan_rows_backward = torch.library.custom_op(
+    operator_name(__name__, "scan_rows_backward"), _scan_backward, mutates_args=(), device_types="cpu",
+    schema=f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {TENSORS}) -> Tensor[]",
+)  # fmt: skip
+scan_rows.register_fake(_empty_outputs)
+scan_rows_backward.register_fake(_empty_gradients)
+
+
+def _save_inputs(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:-1], output[2])
+
+
+def _backward(ctx, grad_y, grad_last, _grad_starts):
+    *inputs, starts = ctx.saved_tensors
+    grads = scan_rows_backward(grad_y, grad_last, starts, *inputs)
+    return *(None if x is None else grad for x, grad in zip(inputs, grads, strict=True)), None
+
+
+scan_rows.register_autograd(_backward, setup_context=_save_inputs)
+
+
+def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
+    """Return why the kernel cannot take these inputs, or None."""
+    if u.device.type != "cpu" or u.dtype == torch.float64:
+        return f"the C++ kernel takes CPU tensors up to float32, not {u.dtype} on {u.device}"
+    if A.shape[1] not in STATES or not delta_softplus:
+        return f"the C++ kernel takes N in {STATES} with softplus, not N={A.shape[1]}, delta_softplus={delta_softplus}"
+    return native.missing()
+
+
+def scan_cpp(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Run the C++ kernel; see `recurformer.model.scan.selective_scan`."""
+    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
+    turned = {"A": (0, 1), "initial_state": (1, 2), **dict.fromkeys(ROWS, (1, 2))}
+    tensors = [
+        None if x is None else (x.transpose(*turned[name]) if name in turned else x).float()
+        for name, x in zip(NAMES, inputs, strict=True)
+    ]
+    keep_starts = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, last_state, _ = scan_rows(*tensors, keep_starts)
+    return y.to(u.dtype).transpose(1, 2), last_state.transpose(1, 2)

@@ -1,0 +1,68 @@
+"""One decoding step of a Mamba block on the CPU by the C++ kernels of `kernels/step.cpp`; no gradients.
+
+Called without a torch operator around them, which would cost more than the step does.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from . import native
+from .native import structure
+from .scan_cpp import pointers
+
+StepArguments = structure(
+    "StepArguments",
+    "u delta A B C D z delta_bias state y",
+    "u_stride delta_stride z_stride B_stride C_stride batch channels states",
+)
+WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stride batch channels taps")
+
+
+def usable(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None]) -> bool:
+    """Return whether the kernels can take `rows` (B, X), parts of wider ones too, and `dense` tensors."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or native.missing() is not None:
+        return False
+    given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
+    ordinary = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in (*given_rows, *given_dense))
+    return ordinary and all(x.stride(-1) == 1 for x in given_rows) and all(x.is_contiguous() for x in given_dense)
+
+
+def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Shift x (B, D) into `window` (B, D, taps) and return silu(bias + weight . window), (B, D)."""
+    y = x.new_empty(x.shape)
+    arguments = WindowArguments(
+        **pointers(x=x, weight=weight, bias=bias, window=window, y=y),
+        x_stride=x.stride(0),
+        batch=len(x),
+        channels=x.shape[1],
+        taps=weight.shape[1],
+    )
+    native.call("convolution_step", arguments)
+    return y
+
+
+def state_step(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    state: Tensor,
+) -> Tensor:
+    """Advance `state` (B, D, N) by one step with softplus(delta + delta_bias); returns y (B, D)."""
+    y = u.new_empty(u.shape)
+    rows = {"u": u, "delta": delta, "z": z, "B": B, "C": C}
+    arguments = StepArguments(
+        **pointers(**rows, A=A, D=D, delta_bias=delta_bias, state=state, y=y),
+        **{f"{name}_stride": x.stride(0) for name, x in rows.items() if x is not None},
+        batch=len(u),
+        channels=u.shape[1],
+        states=A.shape[1],
+    )
+    native.call("scan_step", arguments)
+    return y

@@ -1,0 +1,27 @@
+"""`recurformer backends`: what there is, what is used, and what the environment forces."""
+
+import pytest
+
+from recurformer.cli.main import main
+from recurformer.model import native
+from recurformer.model.scan import SCAN_BACKENDS
+
+
+def test_every_backend_is_listed_with_what_runs_by_default(capsys, monkeypatch):
+    monkeypatch.delenv("RECURFORMER_SCAN", raising=False)
+    monkeypatch.setattr(native, "load_library", lambda: native.Library(None, "AVX2", "no C++ compiler"))
+    assert main(["backends"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in SCAN_BACKENDS)
+    assert "cpp        our C++ kernel for the CPU: no C++ kernels: no C++ compiler" in shown
+    assert "float32 inputs: torch" in shown and "float64 inputs: reference" in shown
+    assert "RECURFORMER_SCAN: not set" in shown and "AVX2: no C++ compiler" in shown
+
+
+@pytest.mark.parametrize(("forced", "said"), [("reference", ""), ("fast", "'fast' is no scan backend; choose one of")])
+def test_the_environment_forces_one(capsys, monkeypatch, forced, said):
+    monkeypatch.setenv("RECURFORMER_SCAN", forced)
+    assert main(["backends"]) == (1 if said else 0)
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert said or shown.out.count("inputs: reference") >= 3

@@ -1,0 +1,169 @@
+"""The C++ scan against the float64 definition, for each instruction set of this processor, and without a compiler."""
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+from test_scan import OPTIONAL, compare, definition, deviation, make_inputs
+
+from recurformer.model import native
+from recurformer.model.scan import selective_scan
+from recurformer.model.scan_cpp import scan_rows
+
+pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.missing()))
+
+SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, 32, 8), (1, 64, 33, 32), (2, 97, 65, 16), (1, 31, 5, 64)]
+LEVELS = ["DEFAULT", "AVX2", "AVX512"]
+
+
+@pytest.fixture(params=LEVELS)
+def instruction_set(request, monkeypatch):
+    best = torch.backends.cpu.get_cpu_capability()
+    if best not in LEVELS or LEVELS.index(request.param) > LEVELS.index(best):
+        pytest.skip(f"this processor has {best} only")
+    functions = ctypes.CDLL(str(native.build(request.param)))
+    monkeypatch.setattr(native, "load_library", lambda: native.Library(functions, request.param, "under test"))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equals_the_definition(shape, instruction_set):
+    for without in ((), ("initial_state",), ("z", "D", "delta_bias"), OPTIONAL):
+        compare(make_inputs(*shape, dtype=torch.float32, without=without), "cpp", tolerance=2e-6)
+    for weights in ((1.0, 0.0), (0.0, 1.0)):
+        compare(make_inputs(*shape, dtype=torch.float32), "cpp", weights=weights)
+
+
+def test_the_accuracy_is_that_of_float32():
+    inputs = make_inputs(1, 96, 512, 16, dtype=torch.float32, without=("initial_state",))
+    exact, _ = definition(**inputs, delta_softplus=True)
+    assert deviation(selective_scan(**inputs, delta_softplus=True, backend="cpp"), exact) <= 1e-6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_any_number_of_threads(threads):
+    inputs = make_inputs(3, 160, 80, 16, dtype=torch.float32)  # above the size from which threads are used
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        compare(inputs, "cpp", tolerance=3e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_strided_rows_of_a_projection_are_not_copied(monkeypatch):
+    projection = torch.randn(2, 40, 2 * 24 + 2 * 4)
+    u, z, B, C = (x.transpose(1, 2) for x in projection.split([24, 24, 4, 4], dim=-1))
+    inputs = make_inputs(2, 24, 40, 4, dtype=torch.float32) | {"u": u, "z": z, "B": B, "C": C}
+    compare({name: x.detach().requires_grad_() for name, x in inputs.items()}, "cpp")
+    seen = []
+    monkeypatch.setattr(native, "call", lambda function, arguments, outputs: seen.append(arguments) or 0)
+    with torch.no_grad():
+        selective_scan(**inputs, delta_softplus=True, backend="cpp")
+    assert (seen[0].u, seen[0].C) == (u.data_ptr(), C.data_ptr())
+    assert seen[0].u_stride == seen[0].B_stride == projection.shape[-1]
+
+
+@pytest.mark.parametrize(
+    "x", [torch.randn(3, 24, 1), torch.randn(3, 1, 7), torch.randn(1, 1, 1)], ids=lambda x: str(x.shape)
+)
+def test_odd_strides_of_single_rows_and_channels(x):
+    """A dimension of size one may have any stride."""
+    batch, channels, length = x.shape
+    inputs = make_inputs(batch, channels, length, 4, dtype=torch.float32)
+    odd = torch.as_strided(
+        torch.randn(1000), x.shape, [channels * length, 1 if channels > 1 else 5, 3 if channels == 1 else 17]
+    )
+    compare(inputs | {"u": odd.requires_grad_()}, "cpp")
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(20, 0), (1, -9), (1, 40)])
+def test_extreme_decays_stay_finite(scale, shift):
+    inputs = make_inputs(1, 12, 100, 4, dtype=torch.float32)
+    with torch.no_grad():
+        inputs["delta"].mul_(scale).add_(shift)
+        inputs["A"].mul_(20)
+    compare(inputs, "cpp", tolerance=5e-6)
+
+
+def test_not_a_number_is_not_hidden():
+    inputs = {name: x.detach() for name, x in make_inputs(1, 40, 50, 4, dtype=torch.float32).items()}
+    for name in ("u", "delta", "B", "z", "A"):
+        spoiled = inputs | {name: inputs[name].clone()}
+        spoiled[name].view(-1)[3] = float("nan")
+        assert selective_scan(**spoiled, delta_softplus=True, backend="cpp").isnan().any(), name
+
+
+def test_a_growing_state_is_refused():
+    inputs = make_inputs(1, 4, 5, 4, dtype=torch.float32)
+    with pytest.raises(ValueError, match="A must be negative"):
+        selective_scan(**inputs | {"A": -inputs["A"].detach()}, delta_softplus=True, backend="cpp")
+
+
+def test_bfloat16_inputs_keep_a_float32_state():
+    inputs = make_inputs(2, 6, 50, 4, dtype=torch.bfloat16)
+    inputs["A"], inputs["initial_state"] = (inputs[n].detach().float() for n in ("A", "initial_state"))
+    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend="cpp")
+    expected, expected_last = definition(**inputs, delta_softplus=True)
+    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+    assert deviation(last, expected_last) < 1e-6 and deviation(y, expected) < 1e-2
+    assert selective_scan(**inputs, delta_softplus=True, backend="cpp").sum().backward() is None
+    assert inputs["u"].grad.dtype == torch.bfloat16
+
+
+def test_operator_is_well_formed():
+    inputs = make_inputs(2, 3, 40, 4, dtype=torch.float32)
+    rows = [x.detach().transpose(-1, -2).contiguous().requires_grad_() if x.dim() > 1 else x for x in inputs.values()]
+    torch.library.opcheck(scan_rows, (*rows, True))
+    torch.library.opcheck(scan_rows, (*rows[:5], None, None, None, None, True))
+
+
+def test_compiles_in_one_graph():
+    inputs = make_inputs(1, 3, 40, 4, dtype=torch.float32)
+
+    def loss(**values):
+        y, last = selective_scan(**values, delta_softplus=True, return_last_state=True, backend="cpp")
+        return y.square().sum() + last.sum()
+
+    eager = torch.autograd.grad(loss(**inputs), list(inputs.values()))
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    grads = torch.autograd.grad(compiled(**inputs), list(inputs.values()))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, eager, strict=True))
+
+
+def test_memory_is_that_of_the_results():
+    """Beside results and gradients the operator keeps the state before every 32 steps, nothing per step."""
+    inputs = make_inputs(1, 8, 320, 16, dtype=torch.float32)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        selective_scan(**inputs, delta_softplus=True, backend="cpp")
+    assert sum(saved) <= sum(x.numel() for x in inputs.values()) + 320 // 32 * 8 * 16
+
+
+def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv(native.CACHE_VARIABLE, str(tmp_path))
+    path = native.build("DEFAULT")
+    made = path.stat().st_mtime_ns
+    assert native.build("DEFAULT") == path and path.stat().st_mtime_ns == made
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".so", ".lock"}
+
+
+@pytest.mark.parametrize("compiler", ["#!/bin/sh\necho scan.cpp: error: a broken compiler >&2; exit 1\n", None])
+def test_without_a_working_compiler_torch_takes_over(tmp_path, compiler):
+    if compiler:
+        (tmp_path / "cc").write_text(compiler)
+        (tmp_path / "cc").chmod(stat.S_IRWXU)
+    code = (
+        "import torch; from recurformer.model import native, scan\n"
+        "u = torch.randn(1, 4, 9); A = -torch.ones(4, 4); B = torch.randn(1, 4, 9)\n"
+        "scan.selective_scan(u, u, A, B, B, delta_softplus=True)\n"
+        "print(scan.used_backends, native.missing())"
+    )
+    environment = os.environ | {"CXX": str(tmp_path / "cc"), native.CACHE_VARIABLE: str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "{'torch'}" in done.stdout
+    assert ("error: a broken compiler" if compiler else "no C++ compiler") in done.stdout
+    assert not list((tmp_path / "cache").glob("*.so"))
