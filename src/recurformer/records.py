@@ -158,8 +158,10 @@ def run_record(
     *,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
+    program: str = "recurformer",
 ) -> Iterator[None]:
-    """Write a record to `path` when the block ends well; with no path, only run the block.
+    """Write a record to `path` when the block ends well; with no path, only run the block. `argv` are the arguments
+    of `program`.
 
     The record holds: run (id), stage, argv, settings, seed, inputs (each with the id of the run that wrote it), parents
     (those ids), outputs (names in the record's folder), git (commit, dirty, digest of the difference), lock (SHA-256),
@@ -175,7 +177,7 @@ def run_record(
     record = {
         "run": str(uuid.uuid4()),
         "stage": stage,
-        "argv": ["recurformer", *argv],
+        "argv": [*program.split(), *argv],
         "settings": dict(settings),
         "seed": settings.get("seed"),
         "inputs": read,
