@@ -1,0 +1,89 @@
+"""The backbone and its conversions, made once per run. Which heads a conversion replaces does not know the speed."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.case import Options
+from recurformer.backbones import SHAPES, load_shape, open_backbone, random_model, save_backbone
+from recurformer.cli.checkpoints import open_model
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.select import random_ranking, rank_heads, select_heads
+from recurformer.model.convert import convert
+
+SMOLLM2 = "results/backbones/smollm2-135m"
+SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"
+DOWNLOADS = "resources/downloads"
+DEFAULT_BACKBONE = {"cpu": SMOLLM2, "cuda": "llama2-7b"}
+BETAS = {"cpu": (0.5, 0.9), "cuda": (0.9,)}
+WHOLE_MODEL_MEMORY, FEWER_LAYERS = 120 * 2**30, 8
+SEED = 0
+
+
+def _random(options: Options) -> PreTrainedModel:
+    """A model of a published shape; on a card that cannot hold two of 7B with long caches, of fewer layers."""
+    config = load_shape(options.backbone)
+    if options.device == "cuda" and torch.cuda.get_device_properties(0).total_memory < WHOLE_MODEL_MEMORY:
+        config.num_hidden_layers = min(FEWER_LAYERS, config.num_hidden_layers)
+    return random_model(config, SEED, options.dtype, options.device)
+
+
+@cache
+def _backbone(options: Options) -> PreTrainedModel:
+    if options.backbone in SHAPES:
+        return _random(options)
+    if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
+        save_backbone(*open_backbone({"source": "wheel", "cache_dir": DOWNLOADS}), SMOLLM2)
+    return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
+
+
+def replaced_heads(options: Options, beta: float) -> list[list[int]]:
+    """Whole query groups (the default study's unit): those of the head profile, or at random without one."""
+    if options.profile is not None:
+        return select_heads(HeadProfile.load(options.profile), beta)
+    config = _backbone(options).config
+    ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, SEED)
+    return rank_heads(ranking, config.num_key_value_heads, beta)
+
+
+@cache
+def _converted(options: Options, beta: float) -> PreTrainedModel:
+    torch.manual_seed(SEED)
+    return convert(backbone(options), replaced_heads(options, beta))
+
+
+def backbone(options: Options) -> PreTrainedModel:
+    """The model before conversion, on the device; shared by all topics: do not change it."""
+    return _backbone(options).to(options.device)  # type: ignore[arg-type]  # the library wraps .to
+
+
+def converted(options: Options, beta: float) -> PreTrainedModel:
+    """The model at one beta with untrained Mamba blocks, on the device; shared likewise."""
+    return _converted(options, beta).to(options.device)  # type: ignore[arg-type]
+
+
+def variants(options: Options, betas: Sequence[float] | None = None) -> dict[str, float]:
+    """Backbone and conversions, by default at the device's betas: name of the candidate -> beta, 0 for the backbone."""
+    return {"backbone": 0.0} | {f"beta {beta:g}": beta for beta in betas or BETAS[options.device]}
+
+
+def variant(options: Options, beta: float) -> PreTrainedModel:
+    """The model of one of `variants`."""
+    return converted(options, beta) if beta else backbone(options)
+
+
+def facts(options: Options, beta: float) -> dict[str, object]:
+    """What the measurements say about a variant."""
+    heads = "" if not beta else "random" if options.profile is None else "profile"
+    return {"beta": beta, "heads": heads, "model": Path(options.backbone).name}
+
+
+def prompt(options: Options, tokens: int) -> Tensor:
+    """Random token ids (1, tokens) on the device."""
+    vocabulary = backbone(options).config.vocab_size
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.randint(vocabulary, (1, tokens), generator=generator).to(options.device)

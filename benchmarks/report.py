@@ -1,0 +1,49 @@
+"""The table of ratios with the goals beside them, as Markdown."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from benchmarks.goals import Judged
+
+
+def _spread(row: pd.Series) -> str:
+    return "" if pd.isna(row.ratio) else f"{row.ratio:.3g} [{row.ratio_low:.3g}, {row.ratio_high:.3g}]"
+
+
+def _scaled(value: float, factor: float, pattern: str) -> str:
+    return "" if pd.isna(value) else format(value * factor, pattern)
+
+
+def _line(row: pd.Series) -> dict[str, str]:
+    return {
+        "case": row.case,
+        "candidate": row.candidate,
+        "ms": _scaled(row.median_seconds, 1e3, ".3g"),
+        "x baseline": f"{_spread(row)} {row.baseline}".strip() if row.candidate != row.baseline else "1",
+        "peak MB": _scaled(row.peak_bytes, 1e-6, ".0f"),
+        "of the floor": _scaled(row.floor_share, 1, ".0%"),
+        "error": _scaled(row.error, 1, ".0e"),
+        "goal": row.goal,
+        "met": row.met,
+    }
+
+
+def _about(judged: Judged) -> str:
+    return f"{judged.goal.topic}, {judged.goal.case}, {judged.goal.candidate}, threads: {judged.threads}"
+
+
+def markdown(rows: pd.DataFrame, judged: Sequence[Judged]) -> str:
+    """One table for each topic and number of threads, then the goals that could not be decided."""
+    parts = []
+    for (threads, topic), group in rows.groupby(["threads", "topic"], sort=False):
+        table = pd.DataFrame([_line(row) for _, row in group.iterrows()])
+        parts.append(f"### {topic} on {group.device.iloc[0]}, threads: {threads}\n")
+        parts.append(table.to_markdown(index=False, disable_numparse=True) + "\n")
+    undecided = [found for found in judged if found.missing]
+    if undecided:
+        parts.append("### Goals that this run does not decide\n")
+        parts += [f"- {_about(found)}: {found.goal} ({found.missing})" for found in undecided]
+    met = [found.verdict == "met" for found in judged if not found.missing]
+    parts.append(f"\n{sum(met)} of {len(met)} decided goals met.")
+    return "\n".join(parts)

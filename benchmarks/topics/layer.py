@@ -1,0 +1,108 @@
+"""One attention layer beside its conversion, prefill and decode; single heads are replaced: query groups are ragged."""
+
+import copy
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.work import attention_flops, linear_flops, scan_of_block, weight_bytes
+from recurformer.backbones import load_shape, random_model
+from recurformer.heads.select import random_ranking, rank_heads
+from recurformer.model.convert import convert
+
+SHAPES = {"cpu": "smollm2-135m", "cuda": "llama2-7b"}
+BETAS = (0.0, 0.5, 0.9)
+TOKENS = {"cpu": 1024, "cuda": 4096}
+QUICK_TOKENS = 256
+STEPS = 32
+"""Decode steps in one run."""
+
+
+@cache
+def _model(options: Options, beta: float) -> PreTrainedModel:
+    """A model of a single layer: its rotary embedding and its cache come with it."""
+    config = load_shape(SHAPES[options.device])
+    config.num_hidden_layers, config.vocab_size = 1, 8
+    config.bos_token_id = config.eos_token_id = config.pad_token_id = None
+    stock = random_model(config, dtype=options.dtype, device=options.device)
+    heads = rank_heads(random_ranking(1, config.num_attention_heads), config.num_key_value_heads, beta, unit="head")
+    torch.manual_seed(0)
+    return convert(stock, heads) if beta else stock
+
+
+def _attention(model: Any) -> Any:
+    return model.base_model.layers[0].self_attn
+
+
+def _work(model: PreTrainedModel, tokens: int, seen: int) -> Work:
+    layer: Any = _attention(model)
+    config = model.config
+    attending = config.num_attention_heads - len((getattr(config, "recurrent_heads", None) or [[]])[0])
+    flops = linear_flops(layer, tokens) + attention_flops(attending, layer.head_dim, tokens, seen)
+    work = Work(flops, weight_bytes(layer))
+    return work + scan_of_block(layer.mamba, 1, tokens) if hasattr(layer, "mamba") else work
+
+
+class _Layer:
+    """One layer's attention with inputs and a cache."""
+
+    def __init__(self, options: Options, beta: float, tokens: int):
+        self.model: Any = _model(options, beta)
+        hidden = self.model.config.hidden_size
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(1, tokens, hidden, generator=generator).to(options.device, options.dtype)
+        self.tokens, self.cache = tokens, DynamicCache(config=self.model.config)
+
+    @torch.no_grad()
+    def mix(self, start: int, stop: int) -> torch.Tensor:
+        """Run tokens [start, stop) through the layer, continuing the cache."""
+        x = self.x[:, start - stop :]
+        positions = torch.arange(start, stop, device=x.device).unsqueeze(0)
+        embedded = self.model.base_model.rotary_emb(x, positions)
+        mixed, _ = _attention(self.model)(
+            x, position_embeddings=embedded, attention_mask=None, past_key_values=self.cache
+        )
+        return mixed
+
+
+def _prefill(options: Options, beta: float, tokens: int) -> Call:
+    layer = _Layer(options, beta, tokens)
+
+    def renew() -> None:
+        layer.cache = DynamicCache(config=layer.model.config)
+
+    return Call(lambda: layer.mix(0, tokens), _work(layer.model, tokens, 0), before=renew)
+
+
+def _decode(options: Options, beta: float, tokens: int) -> Call:
+    layer = _Layer(options, beta, tokens)
+    layer.mix(0, tokens)
+    filled = layer.cache
+
+    def renew() -> None:
+        layer.cache = copy.deepcopy(filled)
+
+    def steps() -> None:
+        for step in range(STEPS):
+            layer.mix(tokens + step, tokens + step + 1)
+
+    return Call(steps, _work(layer.model, 1, tokens), before=renew, units=STEPS)
+
+
+PHASES = {"prefill": _prefill, "decode": _decode}
+
+
+def cases(options: Options) -> Iterator[Case]:
+    """Prefill and decode of one layer, at one length."""
+    tokens = QUICK_TOKENS if options.quick else TOKENS[options.device]
+    for phase, make in PHASES.items():
+        candidates = tuple(
+            Candidate(f"beta {beta:g}" if beta else "backbone", partial(make, options, beta, tokens), {"beta": beta})
+            for beta in BETAS
+        )
+        facts = {"batch": 1, "tokens": tokens, "model": SHAPES[options.device], "heads": "random"}
+        yield Case(f"{phase} {tokens} tokens", "backbone", candidates, facts)

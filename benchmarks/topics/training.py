@@ -1,0 +1,50 @@
+"""One training step: forward, backward, AdamW with the groups of the package's own training.
+
+On a processor only: the gradients and moments of two 7B models fit no card.
+"""
+
+import copy
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.models import facts, prompt, variant, variants
+from benchmarks.work import linear_flops, model_work
+from recurformer.train.parameters import parameter_groups
+
+LENGTHS = (128, 1024)
+BETAS = (0.5,)
+
+
+def _work(model: Any, tokens: int) -> Work:
+    """Three forward passes' worth, with the logits of every token; weights, gradients and moments in and out."""
+    work = model_work(model, 1, tokens)
+    flops = work.flops + linear_flops(model.lm_head, tokens - 1)
+    return Work(3 * flops, 9 * work.bytes, work.exponentials)
+
+
+def _step(options: Options, beta: float, tokens: int) -> Call:
+    model, input_ids = copy.deepcopy(variant(options, beta)).train(), prompt(options, tokens)
+    optimizer = torch.optim.AdamW(parameter_groups(model, 1e-5, 1e-5, 0.01))
+
+    def run() -> None:
+        model(input_ids, labels=input_ids, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Call(run, _work(model, tokens))
+
+
+def cases(options: Options) -> Iterator[Case]:
+    """One case for each length of a training window."""
+    if options.device != "cpu":
+        return
+    for tokens in LENGTHS[: 1 if options.quick else None]:
+        candidates = tuple(
+            Candidate(name, partial(_step, options, beta, tokens), facts(options, beta))
+            for name, beta in variants(options, BETAS).items()
+        )
+        yield Case(f"{tokens} tokens", "backbone", candidates, {"batch": 1, "tokens": tokens})

@@ -1,0 +1,174 @@
+"""The benchmark command on a tiny model: what it writes, and what its check lets pass."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks import baseline
+from benchmarks.__main__ import main
+from benchmarks.case import Call, Options, Work
+from benchmarks.clock import take_turns
+from benchmarks.floor import floor_seconds
+from benchmarks.goals import Goal, judge, with_goals
+from benchmarks.topics import TOPICS, throughput
+from recurformer.backbones import make_random
+from recurformer.records import read_record
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("backbone") / "tiny"
+    make_random(heads=4, kv_heads=2, vocab_size=64).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def run(tiny, tmp_path_factory) -> Path:
+    """The folder of one run of the command."""
+    folder = tmp_path_factory.mktemp("run")
+    places = ["--results", f"{folder}/results", "--figures", f"{folder}/figures"]
+    sizes = ["--quick", "--rounds", "3", "--threads", "1", "--backbone", tiny]
+    assert main(["prefill", "decode", *sizes, *places]) == 0
+    return folder
+
+
+@pytest.fixture
+def rows(run) -> pd.DataFrame:
+    return pd.read_csv(run / "results" / "bench.csv")
+
+
+def check(run: Path, committed: Path) -> int:
+    return main(["--check", "--results", str(run / "results"), "--baseline", str(committed)])
+
+
+def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
+    assert list(rows.candidate) == ["backbone", "beta 0.5", "beta 0.9"] * 2
+    assert (rows.ratio_low <= rows.ratio).all() and (rows.ratio <= rows.ratio_high).all()
+    assert (rows.ratio[rows.candidate == "backbone"] == 1).all()
+    assert (rows.median_seconds > 0).all() and (rows.peak_bytes > 0).all() and (rows.floor_share > 0).all()
+    assert list(rows.heads.fillna("")) == ["", "random", "random"] * 2
+    assert set(rows.met[rows.candidate != "backbone"]) <= {"met", "missed"}
+
+
+def test_the_record_names_the_command_and_the_figures_name_the_record(run, tiny):
+    record = read_record(run / "results" / "bench.run.json")
+    assert record["argv"][:4] == ["python", "-m", "benchmarks", "prefill"]
+    assert record["inputs"][0]["path"] == tiny
+    for name in ("bench_decode", "bench_prefill", "bench_memory"):
+        assert record["run"] in (run / "figures" / f"{name}.svg").read_text()
+        assert (run / "figures" / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_run_passes_the_check_against_itself(run, tmp_path, capsys):
+    committed = tmp_path / "baseline.csv"
+    places = ["--results", str(run / "results"), "--baseline", str(committed)]
+    assert main(["--write-baseline", *places]) == 0
+    assert check(run, committed) == 0
+    assert "no ratio got worse" in capsys.readouterr().out
+
+
+def doctored(run: Path, path: Path, **changes: float) -> Path:
+    """A baseline in which the converted models' decode ratios were other ones."""
+    rows = pd.read_csv(run / "results" / "bench.csv")
+    better = (rows.topic == "decode") & (rows.candidate != "backbone")
+    for column, factor in changes.items():
+        rows.loc[better, column] *= factor
+    baseline.write(path, rows)
+    return path
+
+
+def test_each_ratio_that_got_worse_is_one_line(run, tmp_path, capsys):
+    committed = doctored(run, tmp_path / "baseline.csv", ratio=20, ratio_low=20, ratio_high=20)
+    assert check(run, committed) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "decode, 256 tokens, beta 0.5" in lines[0] and "beta 0.9" in lines[1]
+
+
+def test_a_fall_within_the_spread_is_none(run, tmp_path):
+    assert check(run, doctored(run, tmp_path / "baseline.csv", ratio=20, ratio_low=0.5, ratio_high=20)) == 0
+
+
+def test_a_candidate_that_vanished_is_found(run, tmp_path, capsys):
+    rows = pd.read_csv(run / "results" / "bench.csv")
+    baseline.write(tmp_path / "baseline.csv", rows.assign(candidate=rows.candidate.replace("beta 0.9", "beta 0.8")))
+    assert check(run, tmp_path / "baseline.csv") == 1
+    assert "no longer measured" in capsys.readouterr().out
+
+
+def test_another_kind_of_device_has_no_baseline(run, tmp_path, capsys):
+    rows = pd.read_csv(run / "results" / "bench.csv")
+    baseline.write(tmp_path / "baseline.csv", rows.assign(device="some card"))
+    assert check(run, tmp_path / "baseline.csv") == 1
+    assert "has no baseline for cpu" in capsys.readouterr().err
+
+
+def test_writing_a_baseline_keeps_the_other_devices(run, tmp_path):
+    rows = pd.read_csv(run / "results" / "bench.csv")
+    for device in ("cpu", "some card", "cpu"):
+        baseline.write(tmp_path / "baseline.csv", rows.assign(device=device))
+    assert baseline.read(tmp_path / "baseline.csv").device.value_counts().to_dict() == {"cpu": 6, "some card": 6}
+
+
+def test_goals_of_other_devices_and_sizes_are_named_with_the_reason(rows):
+    goals = [
+        Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1e-9),
+        Goal("decode", "256 tokens", "beta 0.5", "backbone", "time", "<=", 1e-9),
+        Goal("decode", "4096 tokens", "beta 0.5", "backbone", "speed", ">=", 1.0),
+        Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1.0, "cuda"),
+        Goal("decode", "256 tokens", "beta 0.3", "backbone", "speed", ">=", 1.0),
+        Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1.0, threads=7),
+        Goal("scan", "*", "recurformer", "mambapy", "speed", ">=", 1.0),
+    ]
+    judged = judge(rows, goals)
+    assert [found.verdict for found in judged[:2]] == ["met", "missed"]
+    reasons = ["no case '4096 tokens' in this run", "needs a GPU", "beta 0.3 is not there", "set for 7 threads"]
+    assert [found.missing for found in judged[2:]] == reasons  # topics that were not asked for stay unsaid
+    decided = with_goals(rows, judged)[lambda frame: frame.goal != ""]
+    assert len(decided) == 1 and decided.met.item() == "met; missed"
+
+
+def test_several_cases_are_judged_by_their_median(rows):
+    three = pd.concat([rows[rows.topic == "decode"].assign(case=str(case), ratio=case) for case in (1, 2, 9)])
+    goal = Goal("decode", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
+    assert judge(three.reset_index(drop=True), [goal])[0].measured == 2
+
+
+def test_rounds_stop_when_the_time_is_up_but_not_before_the_third():
+    calls = {"a": Call(lambda: None), "b": Call(lambda: None, before=lambda: None)}
+    assert {len(taken) for taken in take_turns(calls, 8, 1e9, "cpu").values()} == {8}
+    assert {len(taken) for taken in take_turns(calls, 8, 0.0, "cpu").values()} == {3}
+
+
+def test_the_floor_is_the_slower_of_arithmetic_and_memory():
+    probed = {"flops": Call(print, Work(flops=100)), "bytes": Call(print, Work(bytes=10))}
+    seconds = {"flops": 1.0, "bytes": 1.0}  # 100 flops and 10 bytes a second
+    assert floor_seconds(Work(flops=200, bytes=10), probed, seconds) == 2
+    assert floor_seconds(Work(flops=200, bytes=50), probed, seconds) == 5
+
+
+def test_every_topic_names_its_cases_once_and_its_baseline_among_the_candidates(tiny):
+    options = Options("cpu", 1, quick=False, backbone=tiny, profile=None)
+    for topic, cases in TOPICS.items():
+        found = list(cases(options))
+        assert len({case.name for case in found}) == len(found), topic
+        assert all(case.candidates for case in found)
+
+
+def test_a_batch_is_decoded_as_often_as_it_is_loaded(tiny):
+    batch = throughput._Batch(Options("cpu", 1, quick=True, backbone=tiny, profile=None), 0.5, tokens=32)
+    assert throughput.largest_batch(lambda size: size <= 5 and batch.fits(size)) == 5
+    for _ in range(2):
+        batch.load(3)
+        batch.run()
+        assert batch.decoder.cache.layers[0].keys.shape[0] == 3
+        batch.unload()
+    with pytest.raises(ValueError, match="not even one sequence"):
+        throughput.largest_batch(lambda size: False)
+
+
+def test_what_cannot_be_asked_for_is_refused(capsys):
+    assert main(["speed"]) == 1
+    assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
+    assert main(["--check", "--results", "/nowhere"]) == 1
+    assert "run the benchmarks first" in capsys.readouterr().err
