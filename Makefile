@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
+BENCH ?=
 
 STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
 REPORT = $(if $(filter default,$(STUDY)),results,results/$(STUDY))/report.html
@@ -15,7 +16,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results test lint smoke report lock clean dashboard
+.PHONY: install results test lint smoke report lock clean dashboard bench bench-check
 
 install: $(INSTALLED)
 
@@ -61,6 +62,18 @@ dashboard: $(VENV)/.tracking
 	mkdir -p results
 	$(VENV)/bin/recurformer track results
 	$(VENV)/bin/trackio show --project recurformer
+
+# A peer that the benchmarks compare with; they do without it.
+$(VENV)/.bench: pyproject.toml $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@
+
+# Ratios within one run, with the goals beside them: docs/benchmarks.md. BENCH names topics and options.
+bench: $(VENV)/.bench
+	$(VENV)/bin/python -m benchmarks $(BENCH)
+
+bench-check: bench
+	$(VENV)/bin/python -m benchmarks --check
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:
