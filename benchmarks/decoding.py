@@ -1,16 +1,20 @@
-"""Greedy decoding from a filled cache. A further way to decode is a further entry in `DECODERS`."""
+"""Greedy decoding after a context. A further way to decode is a further entry in `DECODERS`."""
 
 import copy
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from recurformer.measure.cache import cache_bytes
+from recurformer.model.decode_graph import DecodeGraph
 
 STEPS = 8
 """Tokens decoded in one run."""
+ROOM = 20 * STEPS
+"""Tokens that a static cache holds beyond the context."""
 
 
 @torch.no_grad()
@@ -21,13 +25,21 @@ def fill(model: PreTrainedModel, input_ids: Tensor) -> DynamicCache:
     return cache
 
 
-def held_bytes(cache: DynamicCache) -> int:
-    """Bytes of all tensors in a cache."""
-    return int(cache_bytes(cache).bytes.sum())
+class Decoder(Protocol):
+    """What decodes `STEPS` tokens of every sequence after one and the same context, as often as one likes."""
+
+    def held(self) -> Cache:
+        """The cache."""
+
+    def renew(self) -> None:
+        """Make ready for a run; not timed."""
+
+    def run(self) -> None:
+        """Decode."""
 
 
-class Decoder:
-    """Decodes one token after the other by the model's forward pass.
+class EagerDecoder:
+    """One forward pass of the model after the other, as stock generate() calls it.
 
     Args:
         model: in evaluation mode.
@@ -37,7 +49,11 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel, filled: DynamicCache, batch: int = 1):
         self.model, self.filled, self.batch = model, filled, batch
-        self.cache: DynamicCache | None = None
+        self.cache = filled
+
+    def held(self) -> Cache:
+        """The cache of the context."""
+        return self.filled
 
     def renew(self) -> None:
         """Start again after the context."""
@@ -52,5 +68,42 @@ class Decoder:
             token = output.logits[:, -1].argmax(-1, keepdim=True)
 
 
-DECODERS: dict[str, Callable[[PreTrainedModel, DynamicCache], Decoder]] = {"": Decoder}
-"""What is added to the name of a candidate -> how it decodes."""
+class GraphDecoder:
+    """`DecodeGraph`: a static cache, and on CUDA the whole step captured. The model is folded already.
+
+    It reads its prompt again only when the cache is full: wherever in a static cache the context ends, a step costs the
+    same.
+    """
+
+    def __init__(self, model: PreTrainedModel, input_ids: Tensor):
+        self.input_ids = input_ids
+        self.graph = DecodeGraph(model, len(input_ids), input_ids.shape[1] + ROOM)
+        self.graph.start(input_ids)
+
+    def held(self) -> Cache:
+        """The cache with its room."""
+        return self.graph.cache
+
+    def renew(self) -> None:
+        """Make room for a run."""
+        if self.graph.length + STEPS > self.graph.max_length:
+            self.graph.start(self.input_ids)
+
+    def run(self) -> None:
+        """Decode `STEPS` tokens of every sequence."""
+        tokens = self.input_ids[:, -1]
+        for _ in range(STEPS):
+            tokens = self.graph(tokens).argmax(-1)
+
+
+def _eager(model: PreTrainedModel, input_ids: Tensor) -> Decoder:
+    return EagerDecoder(model, fill(model, input_ids))
+
+
+def held_bytes(decoder: Decoder) -> int:
+    """Bytes of all tensors in a decoder's cache."""
+    return int(cache_bytes(decoder.held()).bytes.sum())
+
+
+DECODERS: dict[str, Callable[[PreTrainedModel, Tensor], Decoder]] = {"": _eager, ", graph": GraphDecoder}
+"""What is added to the name of a case -> what decodes after a prompt."""

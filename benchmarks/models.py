@@ -1,6 +1,7 @@
 """The backbone and its conversions, made once per run. Which heads a conversion replaces does not know the speed."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from recurformer.cli.checkpoints import open_model
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
+from recurformer.model.fold import folded
+from recurformer.model.scan import choose_backend
 
 SMOLLM2 = "results/backbones/smollm2-135m"
 SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"
@@ -76,10 +79,38 @@ def variant(options: Options, beta: float) -> PreTrainedModel:
     return converted(options, beta) if beta else backbone(options)
 
 
+_folds = ExitStack()  # never closed: what is folded stays so while this process lives
+
+
+def fold(model: PreTrainedModel) -> PreTrainedModel:
+    """Let a model's forward passes without gradients multiply by products of its weights; the model."""
+    _folds.enter_context(folded(model))
+    return model
+
+
+@cache
+def _folded(options: Options, beta: float) -> PreTrainedModel:
+    return fold(_converted(options, beta))
+
+
+def inference(options: Options, beta: float) -> PreTrainedModel:
+    """The model of one of `variants` as one would use it: folded, if there is something to fold."""
+    if beta:
+        _folded(options, beta)
+    return variant(options, beta)
+
+
+def scan_backend(options: Options, states: int = 16) -> str:
+    """The package's own choice of a scan for inputs as of the models here."""
+    u, A = torch.empty(1, 1, 2, device=options.device, dtype=options.dtype), torch.empty(1, states)
+    return choose_backend(u, A, delta_softplus=True)
+
+
 def facts(options: Options, beta: float) -> dict[str, object]:
     """What the measurements say about a variant."""
     heads = "" if not beta else "random" if options.profile is None else "profile"
-    return {"beta": beta, "heads": heads, "model": Path(options.backbone).name}
+    backend = scan_backend(options) if beta else ""
+    return {"beta": beta, "heads": heads, "model": Path(options.backbone).name, "backend": backend}
 
 
 def prompt(options: Options, tokens: int) -> Tensor:

@@ -28,8 +28,13 @@ def scan_of_block(block: MambaBlock, batch: int, length: int) -> Work:
 
 
 def linear_flops(module: nn.Module, tokens: int) -> int:
-    """Of all linear layers in a module, for this many tokens."""
-    return sum(2 * tokens * part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+    """Of all linear layers in a module, for this many tokens; copies of an input head count once."""
+    flops = 0
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            copies = getattr(part, "copies", (1,))
+            flops += 2 * tokens * part.weight.numel() * len(copies) // sum(copies)
+    return flops
 
 
 def weight_bytes(module: nn.Module) -> int:

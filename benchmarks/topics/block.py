@@ -16,7 +16,7 @@ from benchmarks.work import block_work
 from recurformer.model.mamba import MambaBlock
 
 SHAPES = ((128, 4, 256), (576, 1, 1024))  # width, batch, length
-SETTINGS = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
+SETTINGS: dict[str, Any] = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
 
 
 def _ours(width: int) -> MambaBlock:

@@ -9,13 +9,21 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.models import fold
 from benchmarks.work import attention_flops, linear_flops, scan_of_block, weight_bytes
 from recurformer.backbones import load_shape, random_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.model.convert import convert
 
 SHAPES = {"cpu": "smollm2-135m", "cuda": "llama2-7b"}
-BETAS = (0.0, 0.5, 0.9)
+VARIANTS = {
+    "backbone": (0.0, False),
+    "beta 0.5": (0.5, False),
+    "beta 0.5 folded": (0.5, True),
+    "beta 0.9": (0.9, False),
+    "beta 0.9 folded": (0.9, True),
+}
+"""Candidate -> beta, and whether products of weights take their place."""
 TOKENS = {"cpu": 1024, "cuda": 4096}
 QUICK_TOKENS = 256
 STEPS = 32
@@ -23,7 +31,7 @@ STEPS = 32
 
 
 @cache
-def _model(options: Options, beta: float) -> PreTrainedModel:
+def _model(options: Options, beta: float, folds: bool) -> PreTrainedModel:
     """A model of a single layer: its rotary embedding and its cache come with it."""
     config = load_shape(SHAPES[options.device])
     config.num_hidden_layers, config.vocab_size = 1, 8
@@ -31,7 +39,8 @@ def _model(options: Options, beta: float) -> PreTrainedModel:
     stock = random_model(config, dtype=options.dtype, device=options.device)
     heads = rank_heads(random_ranking(1, config.num_attention_heads), config.num_key_value_heads, beta, unit="head")
     torch.manual_seed(0)
-    return convert(stock, heads) if beta else stock
+    model = convert(stock, heads) if beta else stock
+    return fold(model) if folds else model
 
 
 def _attention(model: Any) -> Any:
@@ -50,8 +59,8 @@ def _work(model: PreTrainedModel, tokens: int, seen: int) -> Work:
 class _Layer:
     """One layer's attention with inputs and a cache."""
 
-    def __init__(self, options: Options, beta: float, tokens: int):
-        self.model: Any = _model(options, beta)
+    def __init__(self, options: Options, beta: float, folds: bool, tokens: int):
+        self.model: Any = _model(options, beta, folds)
         hidden = self.model.config.hidden_size
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(1, tokens, hidden, generator=generator).to(options.device, options.dtype)
@@ -69,8 +78,8 @@ class _Layer:
         return mixed
 
 
-def _prefill(options: Options, beta: float, tokens: int) -> Call:
-    layer = _Layer(options, beta, tokens)
+def _prefill(options: Options, beta: float, folds: bool, tokens: int) -> Call:
+    layer = _Layer(options, beta, folds, tokens)
 
     def renew() -> None:
         layer.cache = DynamicCache(config=layer.model.config)
@@ -78,8 +87,8 @@ def _prefill(options: Options, beta: float, tokens: int) -> Call:
     return Call(lambda: layer.mix(0, tokens), _work(layer.model, tokens, 0), before=renew)
 
 
-def _decode(options: Options, beta: float, tokens: int) -> Call:
-    layer = _Layer(options, beta, tokens)
+def _decode(options: Options, beta: float, folds: bool, tokens: int) -> Call:
+    layer = _Layer(options, beta, folds, tokens)
     layer.mix(0, tokens)
     filled = layer.cache
 
@@ -101,8 +110,8 @@ def cases(options: Options) -> Iterator[Case]:
     tokens = QUICK_TOKENS if options.quick else TOKENS[options.device]
     for phase, make in PHASES.items():
         candidates = tuple(
-            Candidate(f"beta {beta:g}" if beta else "backbone", partial(make, options, beta, tokens), {"beta": beta})
-            for beta in BETAS
+            Candidate(name, partial(make, options, beta, folds, tokens), {"beta": beta})
+            for name, (beta, folds) in VARIANTS.items()
         )
         facts = {"batch": 1, "tokens": tokens, "model": SHAPES[options.device], "heads": "random"}
         yield Case(f"{phase} {tokens} tokens", "backbone", candidates, facts)

@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.models import facts, prompt, variant, variants
+from benchmarks.models import facts, inference, prompt, variants
 from benchmarks.work import model_work
 
 CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
@@ -19,7 +19,7 @@ def contexts(options: Options) -> tuple[int, ...]:
 
 
 def _prefill(options: Options, beta: float, tokens: int) -> Call:
-    model, input_ids = variant(options, beta), prompt(options, tokens)
+    model, input_ids = inference(options, beta), prompt(options, tokens)
 
     @torch.no_grad()
     def run() -> None:

@@ -16,7 +16,7 @@ from transformers.models.mamba import modeling_mamba
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.work import scan_backward_work, scan_work
-from recurformer.model.scan import available_backends, selective_scan
+from recurformer.model.scan import SCAN_BACKENDS, choose_backend, selective_scan
 
 Shape = tuple[int, int, int, int]  # batch, length, channels, states
 Scan = Callable[..., Tensor]
@@ -74,10 +74,17 @@ def _mambapy(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *rest: T
     return (y * F.silu(z)).transpose(1, 2)
 
 
-def _scans(shape: Shape, direction: str, options: Options) -> dict[str, Scan]:
-    """What can run here. `recurformer` is the package's own choice; its reference is a definition, not a contender."""
-    ours: dict[str, Scan] = {"recurformer": partial(_ours, None)}
-    ours |= {f"recurformer {name}": partial(_ours, name) for name in available_backends() if name != "reference"}
+def _backends(shape: Shape, dtype: torch.dtype, options: Options) -> dict[str, str]:
+    """Candidate -> our backend. `recurformer` is the package's own choice; the reference is no contender."""
+    u, A = torch.empty(1, 1, 2, device=options.device, dtype=dtype), torch.empty(1, shape[-1])
+    able = [name for name, backend in SCAN_BACKENDS.items() if backend.refuses(u, A, True) is None]
+    named = {f"recurformer {name}": name for name in able if name != "reference"}
+    return {"recurformer": choose_backend(u, A, delta_softplus=True), **named}
+
+
+def _scans(backends: dict[str, str], shape: Shape, direction: str, options: Options) -> dict[str, Scan]:
+    """What can run here."""
+    ours: dict[str, Scan] = {name: partial(_ours, backend) for name, backend in backends.items()}
     if options.device == "cuda":
         return ours
     if direction == "forward" or shape[1] <= QUADRATIC_UP_TO:
@@ -131,19 +138,18 @@ def cases(options: Options) -> Iterator[Case]:
 
 def _case(shape: Shape, dtype: torch.dtype, direction: str, options: Options) -> Case:
     make = DIRECTIONS[options.device][direction]
-    scans = _scans(shape, direction, options)
+    backends = _backends(shape, dtype, options)
+    scans = _scans(backends, shape, direction, options)
 
     def prepare(name: str) -> Call:
-        return make(scans[name], draw(shape, options, dtype, time_last=name.endswith("mamba_ssm")), shape)
+        return make(scans[name], draw(shape, options, dtype, time_last=backends.get(name) == "mamba_ssm"), shape)
 
     def expected() -> Tensor:
         return _ours("reference", *draw(shape, options, torch.float64))
 
     named = "x".join(map(str, shape))
     precision = str(dtype).removeprefix("torch.")
-    candidates = tuple(
-        Candidate(name, partial(prepare, name), {"backend": name.partition(" ")[2] or "auto"}) for name in scans
-    )
+    candidates = tuple(Candidate(name, partial(prepare, name), {"backend": backends.get(name, "")}) for name in scans)
     sizes = dict(zip(("batch", "tokens", "channels", "states"), shape, strict=True))
     compared = expected if direction == "forward" else None
     return Case(f"{named} {precision} {direction}", _baseline(scans, direction), candidates, sizes, compared)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from benchmarks.case import Call, Candidate, Case, Options, Work
-from benchmarks.decoding import STEPS, Decoder, fill
-from benchmarks.models import facts, prompt, variant, variants
+from benchmarks.decoding import STEPS, EagerDecoder, fill
+from benchmarks.models import facts, inference, prompt, variants
 from recurformer.measure.memory import longest_length
 
 TOKENS = 32768
@@ -24,8 +24,8 @@ class _Batch:
 
     def __init__(self, options: Options, beta: float, tokens: int):
         self.options, self.tokens = options, tokens
-        self.model: Any = variant(options, beta)
-        self.decoder: Decoder | None = None
+        self.model: Any = inference(options, beta)
+        self.decoder: EagerDecoder | None = None
 
     def load(self, batch: int) -> None:
         """Fill a cache for `batch` sequences. It is decoded in place: that the context grows by a few tokens with
@@ -34,8 +34,7 @@ class _Batch:
         self.model.to(self.options.device)
         cache: Any = fill(self.model, prompt(self.options, self.tokens))
         cache.reorder_cache(torch.zeros(batch, dtype=torch.long, device=self.options.device))  # states too
-        self.decoder = Decoder(self.model, cache, batch)
-        self.decoder.cache = cache
+        self.decoder = EagerDecoder(self.model, cache, batch)
 
     def unload(self) -> None:
         """Free the card."""
