@@ -4,7 +4,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import (
-    AttentionMaskInterface,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -16,7 +15,8 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert, profile_heads
-from recurformer.heads import interface, stream
+from recurformer.heads import flash, recency, run, stream
+from recurformer.heads.profile import profile_windows
 
 LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
 SHAPE = {
@@ -102,16 +102,133 @@ def test_padding_changes_nothing(side, name):
     assert together.tokens == 200
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_check_has_power(side, monkeypatch):
-    """Negative control: without the mask function of our attention implementation padding is attended, silently."""
+@pytest.mark.parametrize("fault", ["padding is counted", "left padding is attended"])
+def test_padding_check_has_power(fault, monkeypatch):
+    """Negative controls: what the profile would say if padding counted as tokens, or stood before them."""
     model, sample = backbone(), random_ids(1, 137)[0]
-    padded, mask = pad([random_ids(1, 200)[0], sample], side)
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, interface.IMPLEMENTATION, lambda *args, **kwargs: None)
-    unmasked = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=2)
     alone = profile_heads(model, sample[None], window=WINDOW)
-    difference = (unmasked.rr[1] - alone.rr[0]).abs().max()
-    assert difference > 1e-3 if side == "left" else difference < 1e-6  # causality hides padding on the right
+    padded, mask = pad([random_ids(1, 200)[0], sample], "left")
+    if fault == "padding is counted":
+        monkeypatch.setattr(run, "_left_aligned", lambda ids, tokens: (ids.roll(137, 1), torch.ones_like(tokens)))
+    else:
+        monkeypatch.setattr(run, "_left_aligned", lambda ids, tokens: (ids, tokens))
+    wrong = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=2)
+    assert (wrong.rr[1] - alone.rr[0]).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def layer_inputs(length: int = 150, dtype: torch.dtype = torch.float32, sink: float = 0.0, mask=None):
+    """One layer's queries, keys and values; `sink`: how strongly all queries look at the first token."""
+    generator = torch.Generator().manual_seed(4)
+    query, key, value = (
+        torch.randn(2, length, heads, 16, generator=generator, dtype=torch.float64).transpose(1, 2)
+        for heads in (6, 3, 3)
+    )
+    query[..., 0], key[..., 0], key[:, :, 0, 0] = 1.0, 0.0, 4 * sink
+    tokens = torch.ones(2, length, dtype=torch.bool)
+    tokens[1, 100:] = False
+    states = (query.to(dtype), key.to(dtype), value.to(dtype))
+    return run.LayerInputs(0, torch.arange(6), torch.arange(2), tokens, *states, mask, 0.25)
+
+
+def direct_recency(inputs: run.LayerInputs, window: int, exclude_first: bool):
+    """Output and ratios from the whole matrix in float64."""
+    query, key, value = inputs.query.double(), inputs.key.double(), inputs.value.double()
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * inputs.scaling
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    visible = visible if inputs.mask is None else visible & inputs.mask
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    output = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    return output, direct_ratio(weights * inputs.tokens[:, None, :, None], window, exclude_first)
+
+
+def sliding_mask(length: int = 150) -> torch.Tensor:
+    positions = torch.arange(length)
+    return (positions[:, None] - positions[None, :] < 70)[None, None]
+
+
+@pytest.mark.parametrize("sink", [0.0, 8.0, 16.0])
+@pytest.mark.parametrize("exclude_first", [True, False])
+@pytest.mark.parametrize("way", ["kernel", "without a kernel", "sliding window"])
+def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink, monkeypatch):
+    """Also in heads that leave the other tokens a fifty-thousandth of their attention."""
+    inputs = layer_inputs(sink=sink, mask=sliding_mask() if way == "sliding window" else None)
+    if way == "without a kernel":
+        monkeypatch.setattr(flash, "KERNELS", {})
+    for window in (0, 20, 63, 64, 149):
+        output, sums = recency.attend_and_sum(inputs, window, exclude_first)
+        expected_output, expected = direct_recency(inputs, window, exclude_first)
+        torch.testing.assert_close(output.double(), expected_output, atol=1e-5, rtol=0)
+        torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=1e-6, rtol=0)
+
+
+def test_the_mass_beyond_a_sink_is_a_sum_and_no_difference():
+    """Negative control: 1 - (weight of the first token) misses the ratio by far more than the sum does."""
+    inputs = layer_inputs(sink=16.0)
+    query, key, value = inputs.query, inputs.key, inputs.value
+    _, logsumexp = flash.flash_attention(query, key, value, inputs.scaling)
+    on_first = (query @ key[:, :, :1].repeat_interleave(2, 1).transpose(-1, -2)).squeeze(-1) * inputs.scaling
+    rest = ((1 - (on_first - logsumexp).exp()) * inputs.tokens[:, None])[..., 1:].sum(-1)
+    _, sums = recency.attend_and_sum(inputs, 20, True)
+    assert ((rest - sums.total) / sums.total).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_precisions(dtype):
+    inputs = layer_inputs(dtype=dtype, sink=2.0)
+    output, sums = recency.attend_and_sum(inputs, 20, True)
+    expected_output, expected = direct_recency(inputs, 20, True)
+    assert output.dtype == dtype
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4  # the scores are wide: only the model's own inputs are coarse
+    torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(output.double(), expected_output, atol=max(tolerance, 0.03), rtol=0)
+
+
+def test_scores_are_computed_for_a_few_heads_at_a_time(monkeypatch):
+    inputs = layer_inputs()
+    _, whole = recency.attend_and_sum(inputs, 20, True)
+    monkeypatch.setattr(recency, "SCORES", 1)
+    _, sliced = recency.attend_and_sum(inputs, 20, True)
+    torch.testing.assert_close(sliced.recent, whole.recent, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 3])
+@pytest.mark.parametrize("usable", ["flash", "efficient"])
+def test_cuda_kernels_are_called_with_the_arguments_that_they_have(usable, kv_heads, monkeypatch):
+    """On the meta device, which checks signatures and shapes, not values."""
+    query, key = torch.empty(2, 6, 10, 64, device="meta"), torch.empty(2, kv_heads, 10, 64, device="meta")
+    monkeypatch.setattr(flash, "can_use_flash_attention", lambda params: usable == "flash")
+    monkeypatch.setattr(flash, "can_use_efficient_attention", lambda params: True)
+    output, logsumexp = flash.KERNELS["cuda"](query, key, key, 0.1)
+    assert output.shape == query.shape and logsumexp.shape == query.shape[:-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ratios_on_a_gpu(dtype):
+    model, input_ids = backbone().to(dtype), random_ids(2)
+    expected = profile_heads(model, input_ids, window=WINDOW).rr
+    found = profile_heads(model.cuda(), input_ids, window=WINDOW).rr
+    torch.testing.assert_close(found, expected, atol=1e-5 if dtype == torch.float32 else 0.05, rtol=0)
+
+
+def test_several_windows_in_one_pass():
+    model, input_ids = backbone(), random_ids(2)
+    windows = [5, 40, 20]
+    for window, profile in zip(windows, profile_windows(model, input_ids, windows), strict=True):
+        assert profile.window == window
+        torch.testing.assert_close(profile.rr, profile_heads(model, input_ids, window).rr, atol=1e-6, rtol=0)
+
+
+def test_batches_change_nothing():
+    model, input_ids = backbone(), random_ids(7)
+    alone = profile_heads(model, input_ids, window=WINDOW, batch_size=1)
+    steps = []
+    together = profile_heads(model, input_ids, window=WINDOW, progress=lambda done, samples: steps.append(done))
+    assert steps == [5, 7]  # 1,024 tokens of 200 each
+    torch.testing.assert_close(together.rr, alone.rr, atol=1e-6, rtol=0)
 
 
 def pad(samples: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -32,7 +32,6 @@ def run(args: Namespace) -> None:
         window=settings.window,
         threshold=settings.threshold,
         attention_mask=batch.get("attention_mask"),
-        batch_size=8,
         progress=progress("sample"),
     )
     replace(profile, model=args.name).save(args.profile)

@@ -82,7 +82,7 @@ def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[s
     samples = MQARDataset([(length, pairs)], settings.vocabulary, PROFILED_SAMPLES, seed)
     input_ids = torch.stack([samples[index]["input_ids"] for index in range(PROFILED_SAMPLES)])
     # k: a tenth of the length, the proportion of the appendix (102 of 1,024 tokens)
-    profile = profile_heads(model, input_ids, window=length // 10, batch_size=16)
+    profile = profile_heads(model, input_ids, window=length // 10)
     choice = settings.selection
     heads = select_heads(profile, beta, unit=choice.unit, scope=choice.scope, by=choice.by, seed=seed)
     with torch.random.fork_rng(devices=[]):

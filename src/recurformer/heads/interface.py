@@ -1,78 +1,71 @@
-"""Listen to a model's attention layers through transformers' attention interface.
+"""Attend in the place of a model's own attention, through transformers' attention interface.
 
-The model computes its output with the library's `sdpa` attention as always; beside it every layer shows its queries,
-keys and values to a listener, which travels with the forward pass as the keyword argument `attention_listener`.
+Every layer hands its queries, keys and values to a function that travels with the forward pass as the keyword argument
+`attend`, and takes its output from there.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 IMPLEMENTATION = "recurformer_stream"
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # arguments that change the weights in ways not recomputed here
 
 
-class AttentionListener(Protocol):
-    """What a model in `listening` shows its attention layers to."""
+class Attend(Protocol):
+    """What a model in `attending` calls instead of its own attention."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
-    ) -> None:
-        """Take what one layer is about to attend with.
+    ) -> Tensor:
+        """Attend in one layer.
 
         Args:
             layer: index of the decoder layer.
             query: query states (B, H, L, head_dim), rotated.
-            key: likewise, repeated to the query heads.
-            value: likewise, repeated to the query heads.
+            key: likewise, of the key-value heads, each of which serves H / key-value heads queries in a row.
+            value: likewise.
             mask: which keys a query may see, (B or 1, 1, L, L) bool; None means all up to the query's own position.
             scaling: factor of the scores before the softmax.
+
+        Returns:
+            (B, L, H, head_dim).
         """
 
 
-def _overheard_attention(
-    module: torch.nn.Module,
+def _attention(
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    attention_listener: AttentionListener | None = None,
+    attend: Attend | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    if attention_listener is not None:
-        _tell(attention_listener, module, query, key, value, attention_mask, scaling, kwargs)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
-
-def _tell(
-    listener: AttentionListener, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    scaling: float | None, kwargs: dict[str, Any]
-) -> None:  # fmt: skip
-    strange = [name for name in UNSUPPORTED if kwargs.get(name) is not None]
+    name = type(module).__name__
+    strange = [argument for argument in UNSUPPORTED if kwargs.get(argument) is not None]
     if strange:
-        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, whose weights cannot be streamed")
-    groups = query.shape[1] // key.shape[1]
+        raise ValueError(f"{name} attends with {strange[0]}, whose weights cannot be streamed")
+    if attend is None:
+        raise ValueError(f"{name} is not handed the keyword arguments of the forward pass")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    listener(module.layer_idx, query, repeat_kv(key, groups), repeat_kv(value, groups), mask, scaling)
+    return attend(module.layer_idx, query, key, value, attention_mask, scaling), None
 
 
-AttentionInterface.register(IMPLEMENTATION, _overheard_attention)
-# Without a mask function under the same name the library hands every layer the mask None, silently: padding would be
-# attended.
+AttentionInterface.register(IMPLEMENTATION, _attention)
+# Without a mask function under the same name the library hands every layer the mask None, silently: a sliding window
+# would not slide.
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 @contextmanager
-def listening(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model is in evaluation mode and takes `attention_listener`; afterwards it is as before, also after an
-    error.
+def attending(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model is in evaluation mode and needs `attend`; afterwards it is as before, also after an error.
 
     Raises:
         ValueError: the model does not attend through transformers' attention interface.

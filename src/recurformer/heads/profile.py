@@ -1,7 +1,7 @@
 """The recency ratio of every attention head (equation 1) and the recency-aware index that counts it (section 3.1)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from recurformer.files import atomic_path
-from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+from recurformer.heads.recency import attend_and_sum
+from recurformer.heads.run import LayerInputs, Progress, check_batch, run_attention
 
 METADATA_KEY = b"recurformer"
 SETTINGS = ("window", "threshold", "exclude_first", "kv_heads", "tokens", "model")
@@ -109,34 +110,19 @@ class HeadProfile:
             raise ValueError(f"{path}: not a head profile written by HeadProfile.save ({reason})") from None
 
 
-class _RecencyCounter:
-    """Sums recent and total attention mass of every sample and head, in float64."""
+class _RecencySums:
+    """Recency ratios of every sample and head for several windows, in float64; NaN where there is no head."""
 
-    def __init__(self, samples: int, layers: int, heads: int, window: int, exclude_first: bool):
-        self.window, self.exclude_first = window, exclude_first
-        self.recent = torch.zeros(samples, layers, heads, dtype=torch.float64)
-        self.total = torch.zeros_like(self.recent)
-        self.attends = torch.zeros(layers, heads, dtype=torch.bool)
+    def __init__(self, samples: int, layers: int, heads: int, windows: Sequence[int], exclude_first: bool):
+        self.windows, self.exclude_first = list(windows), exclude_first
+        self.ratios = torch.full((len(self.windows), samples, layers, heads), float("nan"), dtype=torch.float64)
 
-    def ratios(self) -> Tensor:
-        """(samples, layers, heads): 0 for a head without any attention beyond the first token, NaN for no head at
-        all.
-        """
-        ratios = torch.where(self.total > 0, self.recent / self.total, 0.0)
-        return ratios.masked_fill_(~self.attends, float("nan"))
-
-    def __call__(self, block: AttentionBlock) -> None:
-        weights = block.weights  # (B, H, queries, keys)
-        if self.exclude_first:
-            weights[torch.arange(len(weights)), :, :, block.first.clamp(max=block.stop - 1)] = 0.0
-        oldest = max(block.start - self.window, 0)  # no query of the block reaches further back within the window
-        queries = torch.arange(block.start, block.stop, device=weights.device)
-        keys = torch.arange(oldest, block.stop, device=weights.device)
-        near = queries[:, None] - keys[None, :] <= self.window
-        self.attends[block.layer, block.heads.cpu()] = True
-        place = (block.samples[:, None], block.layer, block.heads.cpu()[None, :])
-        self.total[place] += weights.sum(-1).sum(-1, dtype=torch.float64).cpu()
-        self.recent[place] += (weights[..., oldest:] * near).sum(-1).sum(-1, dtype=torch.float64).cpu()
+    def __call__(self, inputs: LayerInputs) -> Tensor:
+        output, (by_distance, total) = attend_and_sum(inputs, max(self.windows), self.exclude_first)
+        recent = by_distance.cumsum(-1)[..., self.windows].movedim(-1, 0)  # (windows, B, H)
+        # 0 for a head without any attention beyond the first token; rounding may lead above 1
+        self.ratios[:, *inputs.place] = torch.where(total > 0, recent / total, 0.0).clamp(max=1.0).cpu()
+        return output
 
 
 def profile_heads(
@@ -146,16 +132,16 @@ def profile_heads(
     threshold: float = 0.5,
     exclude_first: bool = True,
     attention_mask: Tensor | None = None,
-    batch_size: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    batch_size: int | None = None,
+    progress: Progress = None,
 ) -> HeadProfile:
     """Measure every head's recency ratio on every sample (section 3.1; appendix B: 1,024 samples of 1,024 tokens).
 
         RR = sum of A[i, j] over |i - j| <= window  /  sum of A[i, j]
 
-    over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. The
-    weights are streamed (`recurformer.heads.stream`), the sums are float64. Heads that do not attend, such as the
-    replaced ones of a converted model, get NaN at their place.
+    over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. No
+    weight outside the window is computed (`recurformer.heads.recency`), the sums are float64. Heads that do not attend,
+    such as the replaced ones of a converted model, get NaN at their place.
 
     Args:
         model: any causal language model that attends through transformers' attention interface.
@@ -164,30 +150,49 @@ def profile_heads(
         threshold: alpha, compared with the ratios to count RA-I; not reported in the paper.
         exclude_first: whether the first token (of a padded sample: the first that is no padding) is left out.
         attention_mask: (samples, L), 0 for padding on the left or the right.
-        batch_size: samples in one forward pass.
+        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
         progress: called with (samples done, samples) after each batch.
 
     Raises:
         ValueError: empty input, a broken mask, `window` negative or not shorter than every sample, `threshold`
             outside [0, 1].
     """
+    (profile,) = profile_windows(
+        model, input_ids, [window], threshold, exclude_first, attention_mask, batch_size, progress
+    )
+    return profile
+
+
+def profile_windows(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    windows: Sequence[int],
+    threshold: float = 0.5,
+    exclude_first: bool = True,
+    attention_mask: Tensor | None = None,
+    batch_size: int | None = None,
+    progress: Progress = None,
+) -> list[HeadProfile]:
+    """The profiles for several windows k, at the cost of the largest; otherwise as `profile_heads`."""
     lengths = check_batch(input_ids, attention_mask).sum(1)
     shortest = int(lengths.min())
-    if not 0 <= window < shortest:
-        raise ValueError(f"window={window} must be at least 0 and below {shortest}, the tokens of the shortest sample")
+    for window in windows:
+        if not 0 <= window < shortest:
+            raise ValueError(
+                f"window={window} must be at least 0 and below {shortest}, the tokens of the shortest sample"
+            )
     if exclude_first and shortest < 2:
         raise ValueError("a sample of 1 token has no attention left without its first token; use exclude_first=False")
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold={threshold} must lie in [0, 1]: it is compared with a ratio")
     config = model.config
     heads = config.num_attention_heads
-    counter = _RecencyCounter(len(input_ids), config.num_hidden_layers, heads, window, exclude_first)
-    watch_attention(model, input_ids, counter, attention_mask, batch_size, progress)
-    return HeadProfile(
-        rr=counter.ratios(),
-        window=window,
-        threshold=threshold,
-        exclude_first=exclude_first,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        tokens=int(lengths.max()),
-    )
+    sums = _RecencySums(len(input_ids), config.num_hidden_layers, heads, windows, exclude_first)
+    run_attention(model, input_ids, sums, attention_mask, batch_size, progress)
+    settings = {
+        "threshold": threshold,
+        "exclude_first": exclude_first,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "tokens": int(lengths.max()),
+    }
+    return [HeadProfile(rr=rr, window=window, **settings) for window, rr in zip(windows, sums.ratios, strict=True)]

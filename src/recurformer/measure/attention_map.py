@@ -1,15 +1,14 @@
 """Attention maps of a very, a middling and a hardly recency-aware head, averaged over samples (Figure 5)."""
 
-from collections.abc import Callable
-
 import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from recurformer.heads.profile import HeadProfile
+from recurformer.heads.run import Progress, check_batch
 from recurformer.heads.select import ra_i_scores
-from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+from recurformer.heads.stream import AttentionBlock, watch_attention
 
 LEVELS = ("high", "mid", "low")
 
@@ -43,8 +42,8 @@ class _MapSums:
 
     def __call__(self, block: AttentionBlock) -> None:
         for level, (layer, head) in self.heads.items():
-            if layer == block.layer:
-                column = (block.heads == head).nonzero().flatten()
+            if layer == block.inputs.layer:
+                column = (block.inputs.heads == head).nonzero().flatten()
                 total = block.weights[:, column].sum((0, 1), dtype=torch.float64).cpu()
                 self.maps[level][block.start : block.stop, : block.stop] += total
 
@@ -54,8 +53,8 @@ def attention_maps(
     input_ids: Tensor,
     profile: HeadProfile,
     name: str,
-    batch_size: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    batch_size: int | None = None,
+    progress: Progress = None,
 ) -> pd.DataFrame:
     """Average the attention maps of three heads over all samples: the rows of attention_map.parquet.
 
@@ -64,7 +63,7 @@ def attention_maps(
         input_ids: (samples, tokens) without padding; 256 tokens in the paper.
         profile: chooses the heads, see `representative_heads`.
         name: written to the column `model`.
-        batch_size: samples in one forward pass.
+        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
         progress: called with (samples done, samples).
 
     Returns:
@@ -80,7 +79,7 @@ def attention_maps(
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {shape}")
     samples, tokens = input_ids.shape
     sums = _MapSums(representative_heads(profile), tokens)
-    watch_attention(model, input_ids, sums, batch_size=batch_size, progress=progress)
+    watch_attention(model, input_ids, sums, batch_size, progress)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
     frames = []
     for level, (layer, head) in sums.heads.items():

@@ -4,7 +4,6 @@ A token's contribution to a query is its attention weight times the norm of its 
 measurements stream the attention weights (`recurformer.heads.stream`) and sum them in float64.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +13,11 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+from recurformer.heads.run import Progress, check_batch
+from recurformer.heads.stream import AttentionBlock, watch_attention
 
 NORMS = {"l1": 1, "l2": 2}
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
-Progress = Callable[[int, int], None] | None
 
 
 def _unpadded(input_ids: Tensor, minimum: int) -> None:
@@ -37,12 +36,12 @@ class _SinkSums:
 
     def __call__(self, block: AttentionBlock) -> None:
         rows, keys = slice(block.start, block.stop), slice(0, block.stop)
-        heads = block.heads.cpu()
-        norms = block.values[:, :, : block.stop].double().norm(dim=-1)  # (B, H, keys)
+        layer, heads = block.inputs.layer, block.inputs.heads
+        norms = block.value_norms(NORMS["l2"])
         weights = block.weights.double()
-        self.attention[block.layer, heads, rows, keys] += weights.sum(0).cpu()
-        self.contribution[block.layer, heads, rows, keys] += (weights * norms.unsqueeze(2)).sum(0).cpu()
-        self.value_norm[block.layer, heads, rows] += norms[:, :, rows].sum(0).cpu()
+        self.attention[layer, heads, rows, keys] += weights.sum(0).cpu()
+        self.contribution[layer, heads, rows, keys] += (weights * norms.unsqueeze(2)).sum(0).cpu()
+        self.value_norm[layer, heads, rows] += norms[:, :, rows].sum(0).cpu()
 
 
 def sink_statistics(
@@ -51,7 +50,7 @@ def sink_statistics(
     name: str,
     layer: int | None = None,
     head: int | None = None,
-    batch_size: int = 1,
+    batch_size: int | None = None,
     progress: Progress = None,
 ) -> pd.DataFrame:
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
@@ -67,7 +66,7 @@ def sink_statistics(
         name: written to the column `model`.
         layer: index of the layer to show, together with `head`.
         head: index of the query head to show.
-        batch_size: samples in one forward pass.
+        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
         progress: called with (samples done, samples).
 
     Returns:
@@ -83,7 +82,7 @@ def sink_statistics(
         raise ValueError(f"layer={layer} and head={head}: give both or neither")
     samples, tokens = input_ids.shape
     sums = _SinkSums(model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
-    watch_attention(model, input_ids, sums, batch_size=batch_size, progress=progress)
+    watch_attention(model, input_ids, sums, batch_size, progress)
     if layer is None or head is None:
         on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
         layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
@@ -124,13 +123,12 @@ class _ContributionSums:
         self.queries = tokens - 1
 
     def __call__(self, block: AttentionBlock) -> None:
-        place = (block.samples[:, None], block.layer, block.heads.cpu()[None, :])
+        place = block.inputs.place
         skipped = int(block.start == 0)  # query 0 sees nothing but the first token: there is no other to pair it with
         weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
-        values = block.values[:, :, : block.stop].double()
         others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # how many each query sees
         for norm, order in NORMS.items():
-            norms = values.norm(p=order, dim=-1)  # (B, H, keys)
+            norms = block.value_norms(order)
             first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
             other = (weights[..., 1:] @ norms[..., 1:, None]).squeeze(-1) / others
             for means, sums in ((self.result.first[norm], first), (self.result.other[norm], other)):
@@ -139,7 +137,7 @@ class _ContributionSums:
 
 
 def token_contributions(
-    model: PreTrainedModel, input_ids: Tensor, batch_size: int = 1, progress: Progress = None
+    model: PreTrainedModel, input_ids: Tensor, batch_size: int | None = None, progress: Progress = None
 ) -> Contributions:
     """Measure, per window and head, what the first and the other tokens contribute (section 4.4: 512 windows of 256
     tokens).
@@ -155,7 +153,7 @@ def token_contributions(
     Args:
         model: causal language model, see `watch_attention`.
         input_ids: (samples, tokens) without padding.
-        batch_size: samples in one forward pass.
+        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
         progress: called with (samples done, samples).
 
     Raises:
@@ -164,7 +162,7 @@ def token_contributions(
     _unpadded(input_ids, minimum=2)
     samples, tokens = input_ids.shape
     sums = _ContributionSums(samples, model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
-    watch_attention(model, input_ids, sums, batch_size=batch_size, progress=progress)
+    watch_attention(model, input_ids, sums, batch_size, progress)
     return sums.result
 
 

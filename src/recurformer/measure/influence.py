@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurformer.heads.profile import HeadProfile
+from recurformer.heads.run import check_batch
 from recurformer.heads.select import ra_i_scores
-from recurformer.heads.stream import AttentionBlock, check_batch, watch_attention
+from recurformer.heads.stream import AttentionBlock, watch_attention
 
 ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of its layer
 
@@ -123,8 +124,9 @@ def attention_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, h
     rows: list[Tensor] = []
 
     def keep_row(block: AttentionBlock) -> None:
-        if block.layer == layer and block.start <= query < block.stop and head in block.heads.tolist():
-            place = block.heads.tolist().index(head)
+        heads = block.inputs.heads.tolist()
+        if block.inputs.layer == layer and block.start <= query < block.stop and head in heads:
+            place = heads.index(head)
             rows.append(block.weights[:, place, query - block.start, : query + 1].double().cpu())
 
     watch_attention(model, input_ids, keep_row)

@@ -1,0 +1,131 @@
+"""Attend in one layer, and sum the attention on recent tokens, at little more than the cost of attending.
+
+A query's weights sum to 1, so the kernel that attends knows their total already, and only the scores in the band
+0 <= i - j <= window are computed a second time. The first token is left to the end: the kernel attends to all others,
+and the mass beyond the first token is a sum of its own. As 1 minus the first token's weight it would be lost to
+rounding in the heads that look at little else.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recurformer.heads.flash import flash_attention
+from recurformer.heads.run import LayerInputs
+from recurformer.heads.stream import AttentionBlock, attend_by_rows
+
+BLOCK = 64  # queries whose bands are cut from one product
+SCORES = 2**19  # scores that exist at the same time, or those of one key-value head if they are more
+
+
+class Recency(NamedTuple):
+    """One layer's attention weights, summed over the queries of each sample in float64.
+
+    Attributes:
+        recent: weights at the distances 0 .. window between query and key, (B, H, window + 1).
+        total: all weights, (B, H).
+    """
+
+    recent: Tensor
+    total: Tensor
+
+
+def attend_and_sum(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+    """Return the layer's output (B, L, H, head_dim), and its recency, with or without the weights on the first token.
+
+    A sliding-window mask, or a device without a kernel for `flash_attention`, leads to explicit weights, which are
+    slower.
+    """
+    query, key, value = (states[:, :, 1:] for states in (inputs.query, inputs.key, inputs.value))
+    unmasked = inputs.mask is None and query.numel()
+    found = flash_attention(query, key, value, inputs.scaling) if unmasked else None
+    if found is None:
+        return _attend_by_rows(inputs, window, exclude_first)
+    return _attend_by_band(inputs, window, exclude_first, *found)
+
+
+def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+    batch, heads, _, _ = inputs.query.shape
+    recent = torch.zeros(batch, heads, window + 1, dtype=torch.float64, device=inputs.query.device)
+    total = torch.zeros_like(recent[..., 0])
+
+    def add(block: AttentionBlock) -> None:
+        if exclude_first:
+            block.weights[..., 0] = 0.0
+        total.add_(block.weights.sum(-1).sum(-1, dtype=torch.float64))
+        reaching = F.pad(block.weights, (max(window - block.start, 0), 0))
+        recent.add_(band(reaching, window).sum(2, dtype=torch.float64).flip(-1))
+
+    return attend_by_rows(inputs, add), Recency(recent, total)
+
+
+def _attend_by_band(
+    inputs: LayerInputs, window: int, exclude_first: bool, output: Tensor, logsumexp: Tensor
+) -> tuple[Tensor, Recency]:
+    """See `attend_and_sum`; `output` and `logsumexp` are those of attention among all tokens but the first."""
+    batch, heads, length, _ = inputs.query.shape
+    wide = torch.promote_types(inputs.query.dtype, torch.float32)
+    key = inputs.key.to(wide).mul(inputs.scaling).flatten(0, 1)  # (N, L, D): N key-value heads of all samples
+    query = inputs.query[:, :, 1:].to(wide).reshape(len(key), -1, length - 1, key.shape[-1])  # (N, group, L - 1, D)
+    logsumexp = logsumexp.reshape(query.shape[:-1])
+    on_first = (query.flatten(1, 2) @ key[:, 0].unsqueeze(-1)).view_as(logsumexp)
+    beyond = torch.sigmoid(logsumexp - on_first)  # each query's weight on all tokens but the first
+
+    first_value = inputs.value[:, :, :1].repeat_interleave(query.shape[1], 1)
+    mixed = torch.lerp(first_value.to(wide), output.to(wide), beyond.view(batch, heads, -1, 1)).to(output.dtype)
+    padding = ~inputs.tokens[:, None, 1:].expand(batch, heads, -1).reshape(beyond.shape)
+    everything = torch.logaddexp(logsumexp, on_first).masked_fill_(padding, float("inf"))
+    recent = _band_mass(query, key[:, 1:], everything, window).view(batch, heads, -1)
+    total = beyond.masked_fill(padding, 0.0).sum(-1, dtype=torch.float64).view(batch, heads)
+    if not exclude_first:
+        # the first query has no other key
+        first = F.pad((1 - beyond).masked_fill_(padding, 0.0).view(batch, heads, -1), (1, 0), value=1.0).double()
+        recent, total = recent + first[..., : window + 1], total + first.sum(-1)
+    return torch.cat([first_value.transpose(1, 2), mixed.transpose(1, 2)], 1), Recency(recent, total)
+
+
+def _band_mass(query: Tensor, key: Tensor, logsumexp: Tensor, window: int) -> Tensor:
+    """Attention weights by distance, summed over the queries.
+
+    Args:
+        query: (N, group, L, D).
+        key: (N, L, D), scaled.
+        logsumexp: of each query's scores, (N, group, L); infinite for padding.
+        window: largest distance.
+
+    Returns:
+        float64 (N, group, window + 1).
+    """
+    count, group, length, _ = query.shape
+    blocks = -(-length // BLOCK)
+    behind = blocks * BLOCK - length
+    query = F.pad(query, (0, 0, 0, behind)).unflatten(2, (blocks, BLOCK)).transpose(1, 2)
+    logsumexp = F.pad(logsumexp, (0, behind), value=float("inf")).unflatten(2, (blocks, BLOCK)).transpose(1, 2)
+    windows = F.pad(key, (0, 0, window, behind)).unfold(1, window + BLOCK, BLOCK)  # (N, blocks, D, window + BLOCK)
+    # the keys that would stand before the first token
+    early = torch.arange(-(-window // BLOCK) * BLOCK, device=key.device).view(-1, 1, BLOCK, 1)
+    absent = early + torch.arange(window + 1, device=key.device) < window
+
+    mass = query.new_zeros(count, group, window + 1, dtype=torch.float64)
+    step = max(SCORES // (group * blocks * BLOCK * (window + BLOCK)), 1)
+    for start in range(0, count, step):
+        part = slice(start, start + step)
+        scores = (query[part].flatten(2, 3) @ windows[part]).unflatten(2, (group, BLOCK))
+        near = band(scores, window)
+        near[:, : len(absent)].masked_fill_(absent, float("-inf"))
+        mass[part] = (near - logsumexp[part].unsqueeze(-1)).exp_().sum(3).sum(1, dtype=torch.float64)
+    return mass.flip(-1)
+
+
+def band(scores: Tensor, window: int) -> Tensor:
+    """A view of the scores at the distances window .. 0 between query and key, (..., queries, window + 1).
+
+    Args:
+        scores: (..., queries, keys), contiguous; the last key is the last query's own.
+        window: largest distance; there are at least queries + window keys.
+    """
+    queries, keys = scores.shape[-2:]
+    size, stride = (*scores.shape[:-1], window + 1), (*scores.stride()[:-2], keys + 1, 1)
+    return scores.as_strided(size, stride, scores.storage_offset() + keys - queries - window)

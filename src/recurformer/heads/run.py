@@ -1,0 +1,157 @@
+"""Run a model over samples with attention of our own in the place of its own; what that does is not known here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from recurformer.heads.interface import attending
+
+# Tokens of all samples in a forward pass. More do not fit a processor's caches: 4,096 made it slower by a twentieth.
+TOKENS_PER_BATCH = {"cpu": 1024}
+TOKENS_PER_BATCH_ELSEWHERE = 16384
+Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What one layer attends with in one forward pass.
+
+    Attributes:
+        layer: index of the decoder layer.
+        heads: the model's own (original) indices of the query heads, (H,), in the order of the tensors below.
+        samples: indices of the batch's samples in the whole input, (B,).
+        tokens: which positions are tokens and not padding, (B, L) bool; padding is on the right.
+        query: query states (B, H, L, head_dim), rotated.
+        key: likewise, of the key-value heads, each of which serves H / key-value heads queries in a row.
+        value: likewise.
+        mask: which keys a query may see, (B or 1, 1, L, L) bool; None means all up to the query's own position.
+        scaling: factor of the scores before the softmax.
+    """
+
+    layer: int
+    heads: Tensor
+    samples: Tensor
+    tokens: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scaling: float
+
+    @property
+    def place(self) -> tuple[Tensor, int, Tensor]:
+        """Index of these samples' heads in a tensor (samples, layers, heads)."""
+        return self.samples[:, None], self.layer, self.heads[None, :]
+
+
+Attention = Callable[[LayerInputs], Tensor]
+"""Attends in one layer; returns (B, L, H, head_dim)."""
+
+
+@dataclass
+class _Batch:
+    """Attends in every layer of one forward pass; an `Attend` of the interface."""
+
+    attention: Attention
+    heads: list[Tensor]
+    samples: Tensor
+    tokens: Tensor
+    attended: bool = False
+
+    def __call__(self, layer: int, query: Tensor, *states: Any) -> Tensor:
+        heads = self.heads[layer]
+        if query.shape[1] != len(heads):
+            raise ValueError(f"layer {layer} attends with {query.shape[1]} query heads, its config says {len(heads)}")
+        self.attended = True
+        return self.attention(LayerInputs(layer, heads, self.samples, self.tokens, query, *states))
+
+
+def retained_heads(config: Any, layer: int) -> list[int]:
+    """Query heads of `layer` that still attend, by their original index: all of them unless the model was converted."""
+    replaced = set((getattr(config, "recurrent_heads", None) or {layer: ()})[layer])
+    return [head for head in range(config.num_attention_heads) if head not in replaced]
+
+
+def check_batch(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """Return which positions are tokens, (samples, L) bool.
+
+    Raises:
+        ValueError: the input is empty or not (samples, tokens), the mask has another shape, or padding stands between
+            tokens.
+    """
+    if input_ids.dim() != 2 or input_ids.numel() == 0:
+        raise ValueError(
+            f"input_ids must be (samples, tokens) with at least one of each, got shape {tuple(input_ids.shape)}"
+        )
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: must agree"
+        )
+    tokens = attention_mask.bool()
+    edges = (tokens.int().diff(dim=1) != 0).sum(1)
+    wrong = ~tokens.any(1) | (edges > 2) | ((edges == 2) & tokens[:, 0])
+    if wrong.any():
+        sample = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"attention_mask of sample {sample}: the tokens must be one unbroken run, at least one token long"
+        )
+    return tokens
+
+
+def _left_aligned(input_ids: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The samples from their first token on, padding behind it, where causal attention needs no mask."""
+    first = tokens.int().argmax(1, keepdim=True)
+    order = (torch.arange(input_ids.shape[1], device=input_ids.device) + first) % input_ids.shape[1]
+    return input_ids.gather(1, order), tokens.gather(1, order)
+
+
+@torch.no_grad()
+def run_attention(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    attention: Attention,
+    attention_mask: Tensor | None = None,
+    batch_size: int | None = None,
+    progress: Progress = None,
+) -> None:
+    """Run the model without its language-model head over all samples, with `attention` in the place of its own.
+
+    The model's attention implementation and train mode are as before afterwards, also after an error. Padding may be
+    on the left or on the right: every sample is moved to begin at position 0, so that padding changes nothing.
+
+    Args:
+        model: causal language model whose attention goes through transformers' attention interface; converted models
+            too, of which only the retained heads attend.
+        input_ids: (samples, L) token ids.
+        attention: called for every layer of every batch.
+        attention_mask: (samples, L), 1 for tokens and 0 for padding; None means no padding.
+        batch_size: samples in one forward pass; None: as many as make `TOKENS_PER_BATCH` of the model's device, at
+            least one.
+        progress: called with (samples done, samples) after each batch.
+
+    Raises:
+        ValueError: bad input (see `check_batch`), batch_size below 1, or the model does not use the attention
+            interface.
+    """
+    input_ids, tokens = _left_aligned(input_ids, check_batch(input_ids, attention_mask))
+    samples, length = input_ids.shape
+    if batch_size is None:
+        batch_size = max(TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH_ELSEWHERE) // length, 1)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    heads = [torch.tensor(retained_heads(model.config, layer)) for layer in range(model.config.num_hidden_layers)]
+    with attending(model):
+        for start in range(0, samples, batch_size):
+            rows = slice(start, min(start + batch_size, samples))
+            batch = _Batch(attention, heads, torch.arange(rows.start, rows.stop), tokens[rows].to(model.device))
+            model.base_model(input_ids[rows].to(model.device), use_cache=False, attend=batch)
+            if any(map(len, heads)) and not batch.attended:
+                raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+            if progress is not None:
+                progress(rows.stop, samples)
