@@ -12,6 +12,7 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 from recurformer.model import mamba
 from recurformer.model.mamba import MambaBlock
 from recurformer.model.scan import selective_scan
+from recurformer.model.step import state_step
 
 WIDTH, LENGTH = 12, 40
 
@@ -142,6 +143,29 @@ def test_state_is_float32_in_a_bfloat16_block():
     assert cache.layers[0].conv_states[0].dtype == pieces.dtype == torch.bfloat16
     assert difference(pieces, block(x)) < 3e-2
     assert difference(pieces, make_block()(x.float())) < 5e-2
+
+
+def test_a_single_token_updates_the_cached_states_where_they_are(monkeypatch):
+    block, cache, x = make_block(), make_cache(), torch.randn(2, LENGTH, WIDTH)
+    stepped = []
+
+    def states_first(*arguments, **keywords):  # as a backend lays the last state out that keeps channels side by side
+        y, state = selective_scan(*arguments, **keywords)
+        return y, state.transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(mamba, "selective_scan", states_first)
+    monkeypatch.setattr(mamba, "state_step", lambda *a: stepped.append(a[-1]) or state_step(*a))
+    with torch.no_grad():
+        block(x[:, :-1], cache)
+        layer = cache.layers[0]
+        states = [layer.conv_states[0], layer.recurrent_states[0]]
+        before = [(state.data_ptr(), state.clone()) for state in states]
+        y = block(x[:, -1:], cache)
+        assert all(state.is_contiguous() for state in states)  # the kernels take no others
+        assert stepped == [states[1]] and layer.recurrent_states[0] is states[1]
+        for state, (address, old) in zip(states, before, strict=True):
+            assert state.data_ptr() == address and not torch.equal(state, old)
+        assert difference(y, block(x)[:, -1:]) < 1e-5
 
 
 def test_gradients_pass_through_a_cache():

@@ -7,6 +7,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, StaticCache, Trainer, TrainingArguments
 
 from recurformer.model.convert import convert
+from recurformer.model.fold import folded
 
 CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
 SLOW = pytest.mark.slow
@@ -119,6 +120,19 @@ def test_decoding_compiles_in_one_graph(backbone, heads):
                 use_cache=True,
             )
             assert difference(step.logits[:, 0], expected[:, position]) < 1e-4
+
+
+@torch.no_grad()
+def test_compiled_code_multiplies_by_the_factors():
+    """Products would be frozen into it, and go stale unseen."""
+    torch.compiler.reset()
+    model, ids = make_converted("qwen2_gqa", "ragged"), tokens(2, 9)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with folded(model):
+        model(ids)  # makes the products
+        assert difference(compiled(ids).logits, model(ids).logits) < 1e-5
+        model.model.layers[0].self_attn.o_proj.weight.mul_(2)
+        assert difference(compiled(ids).logits, model(ids).logits) < 1e-5
 
 
 @pytest.mark.slow

@@ -140,7 +140,8 @@ class MambaBlock(nn.Module):
             return_last_state=True,
         )
         if cache is not None:
-            cache.update_recurrent_state(state, self.layer_index)
+            # contiguous, because the cache lays out its own copy like what it first gets, and steps write to that
+            cache.update_recurrent_state(state.contiguous(), self.layer_index)
         return y.transpose(1, 2)
 
     def _selection(self, values: Tensor, products: Products | None) -> tuple[Tensor, Tensor, Tensor]:
