@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scan_cases import compare, definition, deviation, make_inputs
 from torch.nn import functional as F
 
 from recurformer.model import native, scan, scan_block, scan_cuda
@@ -17,45 +18,6 @@ from recurformer.model.scan_block import BLOCK, block_steps
 from recurformer.model.scan_torch import blocked_scan
 
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
-
-
-def make_inputs(batch, channels, length, width, dtype=torch.float64, without=(), seed=0):
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    inputs = {
-        "u": normal(batch, channels, length),
-        "delta": normal(batch, channels, length) - 1,
-        "A": -torch.exp(normal(channels, width)),
-        "B": normal(batch, width, length),
-        "C": normal(batch, width, length),
-        "D": normal(channels),
-        "z": normal(batch, channels, length),
-        "delta_bias": normal(channels),
-        "initial_state": normal(batch, channels, width),
-    }
-    return {name: x.to(dtype).requires_grad_() for name, x in inputs.items() if name not in without}
-
-
-def definition(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, initial_state=None):
-    """The recurrence, spelled out in float64."""
-    u, delta, A, B, C, D, z, delta_bias, h = (
-        None if x is None else x.double() for x in (u, delta, A, B, C, D, z, delta_bias, initial_state)
-    )
-    if delta_bias is not None:
-        delta = delta + delta_bias[:, None]
-    if delta_softplus:
-        delta = torch.log1p(torch.exp(-delta.abs())) + delta.clamp(min=0)
-    h = torch.zeros(u.shape[0], *A.shape, dtype=torch.float64) if h is None else h
-    columns = []
-    for t in range(u.shape[2]):
-        h = torch.exp(delta[:, :, t, None] * A) * h + (delta[:, :, t] * u[:, :, t])[..., None] * B[:, None, :, t]
-        columns.append(torch.einsum("bdn,bn->bd", h, C[:, :, t]))
-    y = torch.stack(columns, 2)
-    y = y if D is None else y + D[:, None] * u
-    return (y if z is None else y * z * torch.sigmoid(z)), h
 
 
 class KernelDouble:
@@ -90,34 +52,6 @@ class KernelDouble:
 def kernel_double(monkeypatch):
     monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
     monkeypatch.setitem(SCAN_BACKENDS, "mamba_ssm", replace(SCAN_BACKENDS["mamba_ssm"], refuses=lambda *_: None))
-
-
-def deviation(result, expected):
-    return float((result.detach().double() - expected.detach()).abs().max() / expected.abs().max().clamp(min=1e-3))
-
-
-def compare(inputs, backend, delta_softplus=True, tolerance=2e-6, weights=(1.0, 1.0)):
-    """Forward, last state and all gradients of one backend against the definition; returns the largest deviation."""
-    exact = {name: x.detach().double().requires_grad_() for name, x in inputs.items()}
-    generator = torch.Generator().manual_seed(1)
-    results = []
-    for arguments, run in ((inputs, None), (exact, definition)):
-        if run is None:
-            y, last = selective_scan(
-                **arguments, delta_softplus=delta_softplus, return_last_state=True, backend=backend
-            )
-        else:
-            y, last = run(**arguments, delta_softplus=delta_softplus)
-        generator.manual_seed(1)
-        directions = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) for x in (y, last)]
-        loss = sum(w * (x * d).sum() for w, x, d in zip(weights, (y, last), directions, strict=True) if w)
-        grads = torch.autograd.grad(loss, list(arguments.values()), allow_unused=True)
-        results.append([y, last, *grads])
-    for name, result, expected in zip(["y", "last", *inputs], *results, strict=True):
-        if expected is None or result is None:
-            assert expected is None or not expected.any(), name
-            continue
-        assert deviation(result, expected) <= tolerance, (name, deviation(result, expected))
 
 
 SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, BLOCK, 8), (1, 7, BLOCK + 1, 1), (2, 3, 2, 5)]

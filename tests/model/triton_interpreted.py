@@ -1,0 +1,153 @@
+"""The Triton kernels, run on the CPU by Triton's interpreter, against the definition; see `test_scan_triton.py`."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from scan_cases import compare, definition, deviation, make_inputs
+from torch.nn import functional as F
+
+from recurformer.model import scan_triton, scan_triton_launch
+from recurformer.model.scan import SCAN_BACKENDS, selective_scan
+from recurformer.model.step_triton import conv_step, state_step
+
+
+@triton.jit
+def count(place, times):
+    """The least that the scan's kernels need of the interpreter: up to Triton 3.6 at least it fails with numpy 2.4."""
+    for i in range(times):
+        tl.store(place, i)
+
+
+try:
+    count[(1,)](torch.zeros(1, dtype=torch.int32), 2)
+except triton.runtime.errors.InterpreterError as error:
+    pytest.skip(f"Triton {triton.__version__}'s interpreter cannot loop here: {error}", allow_module_level=True)
+
+SEGMENTED = 3  # programs aimed at: segments of several chunks
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch):
+    monkeypatch.setitem(SCAN_BACKENDS, "triton", scan_triton.scan_triton)
+    monkeypatch.setattr(scan_triton_launch, "CHUNK", 4)
+    aim_at(monkeypatch, SEGMENTED)
+
+
+def aim_at(monkeypatch, programs):
+    monkeypatch.setattr(scan_triton_launch, "FORWARD_PROGRAMS", programs)
+    monkeypatch.setattr(scan_triton_launch, "BACKWARD_PROGRAMS", programs)
+
+
+@pytest.mark.parametrize("shape", [(1, 35, 10, 4), (2, 3, 6, 8), (1, 2, 9, 16), (1, 9, 5, 32), (1, 9, 5, 64)], ids=str)
+def test_kernels_equal_the_definition(shape):
+    compare(make_inputs(*shape, dtype=torch.float32), "triton")
+
+
+@pytest.mark.parametrize("programs", [1, 1000], ids=["one segment", "a segment per chunk"])
+def test_any_number_of_segments(monkeypatch, programs):
+    aim_at(monkeypatch, programs)
+    compare(make_inputs(1, 8, 24, 4, dtype=torch.float32), "triton")
+
+
+@pytest.mark.parametrize("absent", ["D", "z", "delta_bias", "initial_state"])
+def test_optional_inputs(absent):
+    compare(make_inputs(1, 5, 10, 4, dtype=torch.float32, without=(absent,)), "triton")
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)], ids=["output only", "last state only"])
+def test_bare_scan_and_either_gradient(weights):
+    inputs = make_inputs(1, 5, 10, 4, dtype=torch.float32, without=("D", "z", "delta_bias", "initial_state"))
+    with torch.no_grad():
+        inputs["delta"].abs_()  # without softplus negative step sizes would grow without bound
+    compare(inputs, "triton", delta_softplus=False, weights=weights)
+
+
+@pytest.mark.parametrize("shift", [-12, 40])
+def test_extreme_step_sizes(shift):
+    inputs = make_inputs(1, 5, 10, 4, dtype=torch.float32)
+    with torch.no_grad():
+        inputs["delta"] += shift
+    compare(inputs, "triton")
+
+
+def test_segments_equal_one_run():
+    inputs = make_inputs(1, 5, 14, 4, dtype=torch.float32)
+    whole, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend="triton")
+    state, parts = inputs["initial_state"], []
+    for start, stop in ((0, 9), (9, 14)):
+        part = {n: x[..., start:stop] if n in ("u", "delta", "B", "C", "z") else x for n, x in inputs.items()}
+        part["initial_state"] = state
+        y, state = selective_scan(**part, delta_softplus=True, return_last_state=True, backend="triton")
+        parts.append(y)
+    joined = torch.cat(parts, -1)
+    assert deviation(joined, whole.double()) < 1e-6 and deviation(state, last.double()) < 1e-6
+    expected = torch.autograd.grad(whole.square().sum() + last.sum(), list(inputs.values()))
+    grads = torch.autograd.grad(joined.square().sum() + state.sum(), list(inputs.values()))
+    for name, grad, wanted in zip(inputs, grads, expected, strict=True):
+        assert deviation(grad, wanted.double()) < 5e-6, name
+
+
+def test_views_of_projections_are_read_in_place():
+    generator = torch.Generator().manual_seed(0)
+    fused, projected = (torch.randn(2, 6, n, generator=generator) for n in (2 * 5, 3 + 2 * 4))
+    u, z = fused.transpose(1, 2).chunk(2, dim=1)
+    _, B, C = projected.transpose(1, 2).split([3, 4, 4], dim=1)  # rows of odd length: B and C begin at odd places
+    inputs = make_inputs(2, 5, 6, 4, dtype=torch.float32) | {"u": u, "z": z, "B": B, "C": C}
+    assert scan_triton_launch.rows(u)[0].data_ptr() == u.data_ptr()
+    result = selective_scan(**inputs, delta_softplus=True, backend="triton")
+    assert result.transpose(1, 2).is_contiguous()
+    assert deviation(result, definition(**inputs, delta_softplus=True)[0]) < 2e-6
+
+
+def test_bfloat16_inputs_keep_a_float32_state():
+    inputs = make_inputs(1, 6, 9, 4, dtype=torch.bfloat16)
+    for name in ("A", "initial_state"):
+        inputs[name] = inputs[name].detach().float().requires_grad_()
+    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend="triton")
+    expected, expected_last = definition(**inputs, delta_softplus=True)
+    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+    assert deviation(last, expected_last) < 1e-6  # the inputs are exact numbers: only the output is rounded
+    assert deviation(y, expected) < 1e-2
+    compare(inputs, "triton", tolerance=1e-2)
+
+
+def test_operator_is_well_formed():
+    inputs = make_inputs(1, 3, 6, 4, dtype=torch.float32)
+    arguments = [inputs[n] for n in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(scan_triton.segmented_scan, (*arguments, True, inputs["initial_state"]), test_utils=tests)
+
+
+def test_steps_equal_the_reference():
+    inputs = {name: x.detach() for name, x in make_inputs(2, 37, 3, 4, dtype=torch.float32).items()}
+    expected, expected_last = definition(**inputs, delta_softplus=True)
+    state, columns = inputs["initial_state"].clone(), []
+    for t in range(3):
+        u, delta, B, C, z = (inputs[name][:, :, t] for name in ("u", "delta", "B", "C", "z"))
+        y = state_step(u, delta, inputs["A"], B, C, inputs["D"], z, inputs["delta_bias"], True, state)
+        columns.append(y)
+    assert deviation(torch.stack(columns, -1), expected) < 1e-6 and deviation(state, expected_last) < 1e-6
+
+
+def test_a_bare_step():
+    bare = ("D", "z", "delta_bias")
+    inputs = {name: x.detach() for name, x in make_inputs(1, 5, 1, 16, dtype=torch.bfloat16, without=bare).items()}
+    inputs |= {name: inputs[name].float() for name in ("A", "initial_state")} | {"delta": inputs["delta"].abs()}
+    u, delta, B, C = (inputs[name][:, :, 0] for name in ("u", "delta", "B", "C"))
+    state = inputs["initial_state"].clone()
+    y = state_step(u, delta, inputs["A"], B, C, None, None, None, False, state)
+    expected, expected_last = definition(**inputs)
+    assert deviation(y.unsqueeze(-1), expected) < 1e-2 and deviation(state, expected_last) < 1e-6
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_convolution_steps_equal_a_convolution(with_bias):
+    generator = torch.Generator().manual_seed(0)
+    steps, weight, bias = (torch.randn(*s, generator=generator) for s in ((2, 150, 6), (150, 4), (150,)))
+    bias = bias if with_bias else None
+    window = torch.zeros(2, 150, 4)
+    columns = [conv_step(steps[:, :, t], window, weight, bias) for t in range(6)]
+    expected = F.silu(F.conv1d(F.pad(steps, (3, 0)), weight.unsqueeze(1), bias, groups=150))
+    assert torch.allclose(torch.stack(columns, -1), expected, atol=1e-6)
+    assert torch.equal(window, steps[..., -4:])
