@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_scan import definition, deviation, make_inputs
+from scan_cases import definition, deviation, make_inputs
 from torch.nn import functional as F
 
 from recurformer.model import native, step_cpp

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from test_scan import OPTIONAL, compare, definition, deviation, make_inputs
+from scan_cases import compare, definition, deviation, make_inputs
 
 from recurformer.model import native
 from recurformer.model.scan import selective_scan
@@ -16,6 +16,7 @@ from recurformer.model.scan_cpp import scan_rows
 
 pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.missing()))
 
+OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, 32, 8), (1, 64, 33, 32), (2, 97, 65, 16), (1, 31, 5, 64)]
 LEVELS = ["DEFAULT", "AVX2", "AVX512"]
 

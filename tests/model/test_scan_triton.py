@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from scan_cases import compare, definition, deviation, make_inputs
 
 from recurformer.model import scan_triton, step_triton
-from recurformer.model.scan import SCAN_BACKENDS, selective_scan
+from recurformer.model.scan import choose_backend, selective_scan
 from recurformer.model.scan_triton_backward import gradients, segment_adjoints
 from recurformer.model.scan_triton_carry import carry
 from recurformer.model.scan_triton_forward import outputs, segment_ends
@@ -89,15 +90,19 @@ def test_kernels_compile_without_spills(kernel, compiled_for, capability, dtype,
 
 def test_without_triton_or_gpu_the_reason_is_given(monkeypatch):
     inputs = make_inputs(1, 2, 3, 4, dtype=torch.float32)
-    arguments = [inputs[name] for name in ("u", "delta", "A", "B", "C")]
+    u, A = inputs["u"], inputs["A"]
     monkeypatch.setattr(scan_triton, "triton", None)
     assert scan_triton.unusable() == "Triton is not installed"
-    with pytest.raises(ValueError, match=r"needs Triton.*, but Triton is not installed"):
-        scan_triton.scan_triton(*arguments, None, None, None, True, None)
+    with pytest.raises(ValueError, match="backend='triton' cannot run here: Triton is not installed"):
+        selective_scan(**inputs, backend="triton")
     monkeypatch.setattr(scan_triton, "triton", object())
+    monkeypatch.setattr(scan_triton, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ValueError, match="but the input is on cpu"):
-        scan_triton.scan_triton(*arguments, None, None, None, True, None)
+    assert scan_triton.refuses(u, A, True).endswith("the input is on cpu")
+    on_gpu = SimpleNamespace(is_cuda=True, is_meta=False, dtype=torch.bfloat16, shape=u.shape, device="cuda:0")
+    assert scan_triton.refuses(on_gpu, A, True) is None
+    assert choose_backend(on_gpu, A, True) == "triton"  # mamba-ssm is not installed here
+    assert "N=3" in scan_triton.refuses(on_gpu, A[:, :3], True)
 
 
 def test_shapes_need_no_triton():
@@ -125,7 +130,6 @@ def test_segments_cover_the_sequence(case):
     "shape", [(1, 1152, 1024, 16), (2, 100, 333, 4), (1, 64, 2000, 64), (4, 2048, 65, 16)], ids=str
 )
 def test_kernels_on_a_gpu(shape, monkeypatch):
-    monkeypatch.setitem(SCAN_BACKENDS, "triton", scan_triton.scan_triton)
     inputs = {n: x.detach().cuda().requires_grad_() for n, x in make_inputs(*shape, dtype=torch.float32).items()}
     compare(inputs, "triton", tolerance=2e-5)
     lower = {name: x.detach().bfloat16() for name, x in inputs.items()} | {"A": inputs["A"]}
@@ -136,7 +140,6 @@ def test_kernels_on_a_gpu(shape, monkeypatch):
 @pytest.mark.gpu
 @needs_gpu
 def test_two_runs_on_a_gpu_give_the_same_bits(monkeypatch):
-    monkeypatch.setitem(SCAN_BACKENDS, "triton", scan_triton.scan_triton)
     inputs = {n: x.detach().cuda().requires_grad_() for n, x in make_inputs(2, 300, 500, 16, torch.float32).items()}
 
     def results():

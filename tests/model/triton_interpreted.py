@@ -8,7 +8,7 @@ from scan_cases import compare, definition, deviation, make_inputs
 from torch.nn import functional as F
 
 from recurformer.model import scan_triton, scan_triton_launch
-from recurformer.model.scan import SCAN_BACKENDS, selective_scan
+from recurformer.model.scan import selective_scan
 from recurformer.model.step_triton import conv_step, state_step
 
 
@@ -29,7 +29,6 @@ SEGMENTED = 3  # programs aimed at: segments of several chunks
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    monkeypatch.setitem(SCAN_BACKENDS, "triton", scan_triton.scan_triton)
     monkeypatch.setattr(scan_triton_launch, "CHUNK", 4)
     aim_at(monkeypatch, SEGMENTED)
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import scan_cpp, scan_cuda
+from . import scan_cpp, scan_cuda, scan_triton
 from .scan_cpp import scan_cpp as _scan_cpp
 from .scan_cuda import scan_mamba_ssm
 from .scan_reference import scan_reference
 from .scan_torch import scan_torch
+from .scan_triton import scan_triton as _scan_triton
 
 ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
@@ -42,6 +43,7 @@ def _takes_all(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
 
 SCAN_BACKENDS = {
     "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's compiled CUDA kernel"),
+    "triton": ScanBackend(_scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
     "cpp": ScanBackend(_scan_cpp, scan_cpp.refuses, "our C++ kernel for the CPU"),
     "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),
     "reference": ScanBackend(scan_reference, _takes_all, "the definition, step by step"),

@@ -156,17 +156,15 @@ def _backward(ctx, grad_y, grad_last, _grad_starts):
 segmented_scan.register_autograd(_backward, setup_context=_save_inputs)
 
 
-def _check_usable(u: Tensor, width: int) -> None:
-    reason = unusable()
-    if reason is None and not (u.is_cuda or INTERPRETED):
-        reason = f"the input is on {u.device}"
-    if reason is None and (width not in WIDTHS or u.dtype == torch.float64):
-        reason = f"the input is {u.dtype} with {width} states per channel"
-    if reason is not None:
-        numbers = ", ".join(map(str, WIDTHS))
-        raise ValueError(
-            f"scan backend 'triton' needs Triton, CUDA tensors of at most float32 and {numbers} states, but {reason}"
-        )
+def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
+    """Return why the kernels cannot take these inputs, or None."""
+    if (reason := unusable()) is not None:
+        return reason
+    if not (u.is_cuda or INTERPRETED):
+        return f"the Triton kernels take CUDA tensors, the input is on {u.device}"
+    if A.shape[1] not in WIDTHS or u.dtype == torch.float64:
+        return f"the Triton kernels take up to float32 and N in {WIDTHS}, not {u.dtype} and N={A.shape[1]}"
+    return None
 
 
 def scan_triton(
@@ -182,6 +180,5 @@ def scan_triton(
     initial_state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Run the Triton kernels; see `recurformer.model.scan.selective_scan`."""
-    _check_usable(u, A.shape[1])
     y, last_state, _ = segmented_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
     return y, last_state

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import step_cpp
+from . import step_cpp, step_triton
+from .scan_triton import WIDTHS
 from .step_cpp import usable
+from .step_triton import wanted
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -22,6 +24,8 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
     """
     if usable((x,), (window, weight, bias)):
         return step_cpp.conv_step(x, window, weight, bias)
+    if wanted(x):
+        return step_triton.conv_step(x, window, weight, bias)
     window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
@@ -58,6 +62,8 @@ def state_step(
     """
     if delta_softplus and usable((u, delta, B, C, z), (A, D, delta_bias, state)):
         return step_cpp.state_step(u, delta, A, B, C, D, z, delta_bias, state)
+    if wanted(u) and A.shape[1] in WIDTHS and state.dtype == torch.float32:
+        return step_triton.state_step(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
     if delta_bias is not None:
         delta = delta + delta_bias

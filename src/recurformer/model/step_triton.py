@@ -9,6 +9,7 @@ from __future__ import annotations  # the kernels' annotations name Triton's typ
 import torch
 from torch import Tensor
 
+from .scan_triton import unusable
 from .scan_triton_lanes import jit, step_size, tl
 
 CONV_CHANNELS, STATE_CHANNELS = 128, 32  # channels of a program, which has four warps
@@ -73,6 +74,13 @@ def advance_state(
 def _row(x: Tensor) -> tuple[Tensor, int]:
     x = x if x.stride(1) == 1 else x.contiguous()
     return x, x.stride(0)
+
+
+def wanted(x: Tensor) -> bool:
+    """Return whether a step of x is one for these kernels: CUDA, no gradients, up to float32, not traced."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return x.is_cuda and x.dtype != torch.float64 and unusable() is None
 
 
 @torch.no_grad()

@@ -90,9 +90,10 @@ static void forward(const ScanArguments& a, const ScanOutputs& out) {
           SIMD for (int i = 0; i < s.T * LANES; ++i) z[i] *= sigmoid(z[i]);
         }
         for (int t = 0; t < s.T; ++t) {
-          const float *B = s.B(t), *C = s.C(t), *delta = s.delta[t];
-          alignas(64) float y[LANES], drive[LANES];
+          const float *B = s.B(t), *C = s.C(t);
+          alignas(64) float y[LANES], drive[LANES], delta[LANES];
           SIMD for (int i = 0; i < LANES; ++i) {
+            delta[i] = s.delta[t][i];
             y[i] = s.D[i] * s.u[t][i];
             drive[i] = delta[i] * s.u[t][i];
           }
