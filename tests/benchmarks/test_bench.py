@@ -15,6 +15,8 @@ from benchmarks.topics import TOPICS, throughput
 from recurformer.backbones import make_random
 from recurformer.records import read_record
 
+ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> str:
@@ -121,20 +123,20 @@ def test_goals_of_other_devices_and_sizes_are_named_with_the_reason(rows):
         Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1.0, threads=7),
         Goal("scan", "*", "recurformer", "mambapy", "speed", ">=", 1.0),
     ]
-    judged = judge(rows, goals)
+    decode = rows[rows.topic == "decode"]
+    judged = judge(decode, "decode", ON_ONE_THREAD, goals)
     assert [found.verdict for found in judged[:2]] == ["met", "missed"]
     reasons = ["no case '4096 tokens' in this run", "needs a GPU", "beta 0.3 is not there", "set for 7 threads"]
-    assert [found.missing for found in judged[2:]] == reasons  # topics that were not asked for stay unsaid
-    decided = with_goals(rows, judged)[lambda frame: frame.goal != ""]
+    assert [found.missing for found in judged[2:]] == reasons  # goals of other topics stay unsaid
+    decided = with_goals(decode, judged)[lambda frame: frame.goal != ""]
     assert len(decided) == 1 and decided.met.item() == "met; missed"
 
 
 def test_several_cases_are_judged_by_their_median(rows):
-    three = pd.concat(
-        [rows[rows.topic == "prefill"].assign(topic="decode", case=str(case), ratio=case) for case in (1, 2, 9)]
-    )
-    goal = Goal("decode", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
-    assert judge(three.reset_index(drop=True), [goal])[0].measured == 2
+    prefill = rows[rows.topic == "prefill"]
+    three = pd.concat([prefill.assign(case=str(case), ratio=case) for case in (1, 2, 9)], ignore_index=True)
+    goal = Goal("prefill", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
+    assert judge(three, "prefill", ON_ONE_THREAD, [goal])[0].measured == 2
 
 
 def test_rounds_stop_when_the_time_is_up_but_not_before_the_third():
@@ -171,6 +173,8 @@ def test_a_batch_is_decoded_as_often_as_it_is_loaded(tiny):
 
 
 def test_what_cannot_be_asked_for_is_refused(capsys):
+    assert main(["throughput"]) == 1
+    assert "throughput: nothing that can be measured on cpu" in capsys.readouterr().err
     assert main(["speed"]) == 1
     assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
     assert main(["--check", "--results", "/nowhere"]) == 1
