@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import baseline
+from benchmarks import baseline, models
 from benchmarks.__main__ import main
 from benchmarks.case import Call, Options, Work
 from benchmarks.clock import take_turns
 from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
 from benchmarks.topics import TOPICS, throughput
+from benchmarks.work import attention_flops, model_work
 from recurformer.backbones import make_random
 from recurformer.records import read_record
 
@@ -179,3 +182,14 @@ def test_what_cannot_be_asked_for_is_refused(capsys):
     assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
     assert main(["--check", "--results", "/nowhere"]) == 1
     assert "run the benchmarks first" in capsys.readouterr().err
+
+
+def test_the_work_of_a_pass_is_what_torch_counts_in_its_linear_layers(tiny):
+    model = models.backbone(Options("cpu", 1, quick=True, backbone=tiny, profile=None))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 32, dtype=torch.long), logits_to_keep=1)
+    counted = counter.get_flop_counts()["Global"]
+    products = sum(flops for operator, flops in counted.items() if "attention" not in str(operator))
+    attention = 2 * attention_flops(query_heads=4, head_dim=16, tokens=32, seen=0)  # of both layers
+    assert model_work(model, 1, 32).flops == pytest.approx(products + attention)
+    assert model_work(model, 1, 32).bytes == 4 * model.num_parameters()
