@@ -13,10 +13,10 @@ import torch
 from benchmarks import baseline
 from benchmarks.case import Options
 from benchmarks.figures import figures
-from benchmarks.goals import judge, with_goals
+from benchmarks.goals import Judged, judge, with_goals
 from benchmarks.measure import COLUMNS, measure
 from benchmarks.models import DEFAULT_BACKBONE, SMOLLM2, SMOLLM2_PROFILE
-from benchmarks.report import markdown
+from benchmarks.report import summary, table
 from benchmarks.topics import TOPICS
 from recurformer.files import atomic_path
 from recurformer.records import read_record, run_record
@@ -58,16 +58,30 @@ def _check_usable(args: Namespace) -> None:
         raise ValueError("--device cuda: torch finds no CUDA device here")
 
 
-def _measure(args: Namespace) -> pd.DataFrame:
-    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
+def _rows(topic: str, options: Options, rounds: int, seconds: float) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
+    for case in TOPICS[topic](options):
+        print(f"{topic}: {case.name}, threads: {options.threads}", file=sys.stderr, flush=True)
+        rows += measure(topic, case, options, rounds, seconds)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _measure(args: Namespace) -> tuple[pd.DataFrame, list[Judged]]:
+    """Measure topic by topic; each table is printed as soon as it is there."""
+    rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
+    frames, judged = [], list[Judged]()
     for threads, topic in product(args.threads, args.topics or TOPICS):
         torch.set_num_threads(threads)
         options = _options(args, threads)
-        for case in TOPICS[topic](options):
-            print(f"{topic}: {case.name}, threads: {threads}", file=sys.stderr, flush=True)
-            rows += measure(topic, case, options, rounds, args.seconds)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        rows = _rows(topic, options, rounds, args.seconds)
+        said = judge(rows, topic, options)
+        judged += said
+        if len(rows):
+            frames.append(with_goals(rows, said))
+            print(table(frames[-1]), flush=True)
+    if not frames:
+        raise ValueError(f"{', '.join(args.topics)}: nothing that can be measured on {args.device}")
+    return pd.concat(frames, ignore_index=True), judged
 
 
 def _run(args: Namespace, argv: Sequence[str]) -> None:
@@ -80,16 +94,14 @@ def _run(args: Namespace, argv: Sequence[str]) -> None:
     with run_record(
         record, "benchmarks", argv, settings, inputs=inputs, outputs=outputs, program="python -m benchmarks"
     ):
-        rows = _measure(args)
-        judged = judge(rows)
-        rows = with_goals(rows, judged)
+        rows, judged = _measure(args)
         with atomic_path(results / MEASUREMENTS) as scratch:
             rows.to_csv(scratch, index=False)
     for name, figure in figures(rows):
         for suffix in ("svg", "png"):
             with atomic_path(Path(args.figures) / f"{name}.{suffix}") as scratch:
                 save_figure(figure, scratch, [read_record(record)["run"]])
-    print(markdown(rows, judged))
+    print(summary(judged))
 
 
 def _last_run(args: Namespace) -> pd.DataFrame:

@@ -10,6 +10,8 @@ from typing import Literal
 
 import pandas as pd
 
+from benchmarks.case import Options
+
 CONTEXTS = (256, 1024, 4096, 8192)
 SCAN = "1x1024x1152x16 float32"
 
@@ -117,15 +119,13 @@ QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
 }
 
 
-def _rows_of(goal: Goal, rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def _rows_of(goal: Goal, rows: pd.DataFrame, options: Options) -> tuple[pd.DataFrame, str]:
     """The measurements that decide a goal, or none and the reason."""
-    on_device = "cpu" if rows.device.iloc[0] == "cpu" else "cuda"
-    if goal.device != on_device:
+    if goal.device != options.device:
         return rows[:0], "needs a GPU" if goal.device == "cuda" else "set for a processor"
-    if goal.threads not in (None, rows.threads.iloc[0]):
+    if goal.threads not in (None, options.threads):
         return rows[:0], f"set for {goal.threads} threads"
-    here = rows[rows.topic == goal.topic]
-    here = here[[fnmatchcase(name, goal.case) for name in here.case]]
+    here = rows[[fnmatchcase(name, goal.case) for name in rows.case]]
     if here.empty:
         return here, f"no case {goal.case!r} in this run"
     for name in (goal.candidate, goal.baseline):
@@ -135,15 +135,14 @@ def _rows_of(goal: Goal, rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return found, "" if len(found) else f"measured against {here.baseline.iloc[0]}"
 
 
-def judge(rows: pd.DataFrame, goals: Sequence[Goal] = GOALS) -> list[Judged]:
-    """What a run's measurements say about the goals of the topics that it measured, for each number of threads."""
+def judge(rows: pd.DataFrame, topic: str, options: Options, goals: Sequence[Goal] = GOALS) -> list[Judged]:
+    """What the measurements of one topic under these options say about its goals."""
     judged = []
-    for _, group in rows.groupby("threads"):
-        for goal in goals:
-            if goal.topic in set(group.topic):
-                found, reason = _rows_of(goal, group)
-                measured = float(QUANTITIES[goal.quantity](found).median())
-                judged.append(Judged(goal, int(group.threads.iloc[0]), measured, reason, tuple(found.index)))
+    for goal in goals:
+        if goal.topic == topic:
+            found, reason = _rows_of(goal, rows, options)
+            measured = float(QUANTITIES[goal.quantity](found).median())
+            judged.append(Judged(goal, options.threads, measured, reason, tuple(found.index)))
     return judged
 
 

@@ -1,4 +1,4 @@
-"""The table of ratios with the goals beside them, as Markdown."""
+"""The tables of ratios with the goals beside them, as Markdown."""
 
 from collections.abc import Sequence
 
@@ -33,17 +33,17 @@ def _about(judged: Judged) -> str:
     return f"{judged.goal.topic}, {judged.goal.case}, {judged.goal.candidate}, threads: {judged.threads}"
 
 
-def markdown(rows: pd.DataFrame, judged: Sequence[Judged]) -> str:
-    """One table for each topic and number of threads, then the goals that could not be decided."""
-    parts = []
-    for (threads, topic), group in rows.groupby(["threads", "topic"], sort=False):
-        table = pd.DataFrame([_line(row) for _, row in group.iterrows()])
-        parts.append(f"### {topic} on {group.device.iloc[0]}, threads: {threads}\n")
-        parts.append(table.to_markdown(index=False, disable_numparse=True) + "\n")
-    undecided = [found for found in judged if found.missing]
-    if undecided:
-        parts.append("### Goals that this run does not decide\n")
-        parts += [f"- {_about(found)}: {found.goal} ({found.missing})" for found in undecided]
+def table(rows: pd.DataFrame) -> str:
+    """The measurements of one topic and number of threads."""
+    first = rows.iloc[0]
+    lines = pd.DataFrame([_line(row) for _, row in rows.iterrows()])
+    shown = lines.to_markdown(index=False, disable_numparse=True)
+    return f"### {first.topic} on {first.device}, threads: {first.threads}\n\n{shown}\n"
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """The goals that could not be decided, and how many of the others are met."""
+    undecided = [f"- {_about(found)}: {found.goal} ({found.missing})" for found in judged if found.missing]
     met = [found.verdict == "met" for found in judged if not found.missing]
-    parts.append(f"\n{sum(met)} of {len(met)} decided goals met.")
-    return "\n".join(parts)
+    parts = ["### Goals that this run does not decide\n", *undecided, ""] if undecided else []
+    return "\n".join([*parts, f"{sum(met)} of {len(met)} decided goals met."])

@@ -4,16 +4,21 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import baseline
+from benchmarks import baseline, models
 from benchmarks.__main__ import main
 from benchmarks.case import Call, Options, Work
 from benchmarks.clock import take_turns
 from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
 from benchmarks.topics import TOPICS, throughput
+from benchmarks.work import attention_flops, model_work
 from recurformer.backbones import make_random
 from recurformer.records import read_record
+
+ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
 
 
 @pytest.fixture(scope="session")
@@ -121,20 +126,20 @@ def test_goals_of_other_devices_and_sizes_are_named_with_the_reason(rows):
         Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1.0, threads=7),
         Goal("scan", "*", "recurformer", "mambapy", "speed", ">=", 1.0),
     ]
-    judged = judge(rows, goals)
+    decode = rows[rows.topic == "decode"]
+    judged = judge(decode, "decode", ON_ONE_THREAD, goals)
     assert [found.verdict for found in judged[:2]] == ["met", "missed"]
     reasons = ["no case '4096 tokens' in this run", "needs a GPU", "beta 0.3 is not there", "set for 7 threads"]
-    assert [found.missing for found in judged[2:]] == reasons  # topics that were not asked for stay unsaid
-    decided = with_goals(rows, judged)[lambda frame: frame.goal != ""]
+    assert [found.missing for found in judged[2:]] == reasons  # goals of other topics stay unsaid
+    decided = with_goals(decode, judged)[lambda frame: frame.goal != ""]
     assert len(decided) == 1 and decided.met.item() == "met; missed"
 
 
 def test_several_cases_are_judged_by_their_median(rows):
-    three = pd.concat(
-        [rows[rows.topic == "prefill"].assign(topic="decode", case=str(case), ratio=case) for case in (1, 2, 9)]
-    )
-    goal = Goal("decode", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
-    assert judge(three.reset_index(drop=True), [goal])[0].measured == 2
+    prefill = rows[rows.topic == "prefill"]
+    three = pd.concat([prefill.assign(case=str(case), ratio=case) for case in (1, 2, 9)], ignore_index=True)
+    goal = Goal("prefill", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
+    assert judge(three, "prefill", ON_ONE_THREAD, [goal])[0].measured == 2
 
 
 def test_rounds_stop_when_the_time_is_up_but_not_before_the_third():
@@ -171,7 +176,20 @@ def test_a_batch_is_decoded_as_often_as_it_is_loaded(tiny):
 
 
 def test_what_cannot_be_asked_for_is_refused(capsys):
+    assert main(["throughput"]) == 1
+    assert "throughput: nothing that can be measured on cpu" in capsys.readouterr().err
     assert main(["speed"]) == 1
     assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
     assert main(["--check", "--results", "/nowhere"]) == 1
     assert "run the benchmarks first" in capsys.readouterr().err
+
+
+def test_the_work_of_a_pass_is_what_torch_counts_in_its_linear_layers(tiny):
+    model = models.backbone(Options("cpu", 1, quick=True, backbone=tiny, profile=None))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 32, dtype=torch.long), logits_to_keep=1)
+    counted = counter.get_flop_counts()["Global"]
+    products = sum(flops for operator, flops in counted.items() if "attention" not in str(operator))
+    attention = 2 * attention_flops(query_heads=4, head_dim=16, tokens=32, seen=0)  # of both layers
+    assert model_work(model, 1, 32).flops == pytest.approx(products + attention)
+    assert model_work(model, 1, 32).bytes == 4 * model.num_parameters()
