@@ -134,7 +134,7 @@ class Study(Block):
     @model_validator(mode="after")
     def name_free(self) -> Self:
         """The folders of the default study lie beside those of the others."""
-        taken = {"backbones", "caches", "corpus", "hashhop", "language", "logs", "mqar", "tables", "tracking"}
+        taken = {"backbones", "bench", "caches", "corpus", "hashhop", "language", "logs", "mqar", "tables", "tracking"}
         if self.study in taken:
             raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
         return self
