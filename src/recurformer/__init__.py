@@ -10,7 +10,7 @@ from recurformer.auto_registration import register_on_import
 
 _PUBLIC = {
     "HeadProfile": "recurformer.heads.profile",
-    "profile_heads": "recurformer.heads.profile",
+    "profile_heads": "recurformer.heads.profiling",
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
     "folded": "recurformer.model.fold",

@@ -16,7 +16,7 @@ from transformers import (
 
 from recurformer import HeadProfile, convert, profile_heads
 from recurformer.heads import flash, recency, run, stream
-from recurformer.heads.profile import profile_windows
+from recurformer.heads.profiling import profile_windows
 
 LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
 SHAPE = {

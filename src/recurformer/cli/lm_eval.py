@@ -36,7 +36,8 @@ def run(args: Namespace) -> None:
         window=settings.tokens,
     )
     with tempfile.TemporaryDirectory() as folder:
-        rows = lm_eval_rows(open_model(args.checkpoint), settings.names, local, folder=folder)
+        model = open_model(args.checkpoint)
+        rows = lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
     with atomic_path(args.lm_eval) as path:
         rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
     print(rows.to_string(index=False))

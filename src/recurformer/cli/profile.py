@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
     from recurformer.corpora.windows import windows
-    from recurformer.heads.profile import profile_heads
+    from recurformer.heads.profiling import profile_heads
 
     settings = read_block(args, Profiling)
     texts = open_texts(args.articles, split="train").text.tolist()

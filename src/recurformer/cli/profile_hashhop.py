@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.heads.profile import profile_heads
+    from recurformer.heads.profiling import profile_heads
     from recurformer.train.hashhop_data import hashhop_dataset
 
     settings = read_block(args, RecencyRatio)

@@ -126,7 +126,7 @@ def lm_eval_rows(
         names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (its data come from the hub).
         settings: what the local tasks are made from; its `samples` bounds the others too.
         folder: where the local data are written.
-        batch_size: requests in one forward pass.
+        batch_size: requests in one forward pass; changes speed and memory, not the result.
 
     Returns:
         One row a metric: task, metric, value, stderr (NaN where lm-eval gives none), samples.

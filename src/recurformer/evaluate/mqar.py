@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from recurformer.backbones import make_random
-from recurformer.heads.profile import profile_heads
+from recurformer.heads.profiling import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
 from recurformer.study import MqarTask

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.batching import samples_per_batch
 from recurformer.corpora.windows import text_prefix
 from recurformer.train.data import pad_batch
 
@@ -25,7 +26,7 @@ def perplexity_rows(
     tokens: int,
     windows: int | None = None,
     bos: bool | None = None,
-    batch_size: int = 1,
+    batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Negative log-likelihood of each article.
@@ -38,7 +39,8 @@ def perplexity_rows(
         windows: windows of each article, from its beginning; None: all, the last one as short as it is.
         bos: whether a beginning-of-sequence token stands before each window; None: as the tokenizer itself begins a
             text.
-        batch_size: windows in one forward pass; changes the memory, not the result.
+        batch_size: windows in one forward pass; changes speed and memory, not the result. None: see
+            `samples_per_batch`.
         progress: called with (windows done, windows).
 
     Returns:
@@ -58,6 +60,8 @@ def perplexity_rows(
             raise ValueError(f"article {articles.title.iloc[number]!r}: too short, no token of it can be predicted")
         pieces += [(number, window) for window in found]
 
+    if batch_size is None:
+        batch_size = samples_per_batch(model.device.type, tokens)
     counts = [0] * len(articles)
     sums = [0.0] * len(articles)
     for start in range(0, len(pieces), batch_size):
@@ -100,8 +104,8 @@ def _windows(tokenizer: PreTrainedTokenizerBase, text: str, prefix: list[int], t
 def _batch_nll(model: PreTrainedModel, windows: list[torch.Tensor]) -> list[float]:
     """Sum of the negative log-likelihoods of all tokens but the first of each window; the sum in float64."""
     batch = pad_batch([{"input_ids": window} for window in windows], pad_token_id=0, side="right")
-    batch = {key: value.to(model.device) for key, value in batch.items()}
-    logits = model(**batch, use_cache=False).logits  # (B, L, V)
+    # without the mask, which would rule out the fastest kernels: no token sees the padding behind it
+    logits = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits  # (B, L, V)
     sums = []
     for row, window in zip(logits, windows, strict=True):
         targets = window[1:].to(row.device)

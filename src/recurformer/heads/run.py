@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from recurformer.batching import samples_per_batch
 from recurformer.heads.interface import attending
 
-# Tokens of all samples in a forward pass. More do not fit a processor's caches: 4,096 made it slower by a twentieth.
-TOKENS_PER_BATCH = {"cpu": 1024}
-TOKENS_PER_BATCH_ELSEWHERE = 16384
 Progress = Callable[[int, int], None] | None
 
 
@@ -131,8 +129,7 @@ def run_attention(
         input_ids: (samples, L) token ids.
         attention: called for every layer of every batch.
         attention_mask: (samples, L), 1 for tokens and 0 for padding; None means no padding.
-        batch_size: samples in one forward pass; None: as many as make `TOKENS_PER_BATCH` of the model's device, at
-            least one.
+        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples) after each batch.
 
     Raises:
@@ -142,7 +139,7 @@ def run_attention(
     input_ids, tokens = _left_aligned(input_ids, check_batch(input_ids, attention_mask))
     samples, length = input_ids.shape
     if batch_size is None:
-        batch_size = max(TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH_ELSEWHERE) // length, 1)
+        batch_size = samples_per_batch(model.device.type, length)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     heads = [torch.tensor(retained_heads(model.config, layer)) for layer in range(model.config.num_hidden_layers)]

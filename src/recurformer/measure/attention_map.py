@@ -63,7 +63,7 @@ def attention_maps(
         input_ids: (samples, tokens) without padding; 256 tokens in the paper.
         profile: chooses the heads, see `representative_heads`.
         name: written to the column `model`.
-        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
+        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:

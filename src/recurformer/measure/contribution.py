@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -66,7 +65,7 @@ def sink_statistics(
         name: written to the column `model`.
         layer: index of the layer to show, together with `head`.
         head: index of the query head to show.
-        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
+        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Returns:
@@ -153,7 +152,7 @@ def token_contributions(
     Args:
         model: causal language model, see `watch_attention`.
         input_ids: (samples, tokens) without padding.
-        batch_size: samples in one forward pass; None: as many as make some thousand tokens.
+        batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
     Raises:
@@ -168,6 +167,8 @@ def token_contributions(
 
 def _mean_interval(values: Tensor) -> tuple[float, float]:
     """95 % confidence interval of the mean over windows, each window one observation (Student's t)."""
+    from scipy import stats
+
     windows = values.numpy()
     half = stats.t.ppf(0.975, len(windows) - 1) * windows.std(ddof=1) / len(windows) ** 0.5
     return windows.mean() - half, windows.mean() + half
@@ -188,6 +189,8 @@ def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
     Raises:
         ValueError: fewer than 2 windows.
     """
+    from scipy import stats  # slow to import, and Figure 2 does without
+
     rows = []
     for norm in NORMS:
         kinds = {"first": contributions.first[norm], "other": contributions.other[norm]}

@@ -40,6 +40,8 @@ class Tasks(Block):
     """Samples of each task; all of them when absent."""
     tokens: Count = 1024
     """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
+    batch_size: Count = 1
+    """Requests answered together: changes speed and memory, not the result. A processor is fastest with one."""
 
 
 class HashHopTask(Block):

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t
 
 
 class Estimate(NamedTuple):
@@ -27,6 +26,8 @@ def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95)
     Raises:
         ValueError: no scores, or scores outside [0, 1].
     """
+    from scipy.stats import t  # slow to import, and most of what imports this module computes no interval
+
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values) or values.min() < 0 or values.max() > 1:
         raise ValueError("bounded_mean: give a flat, non-empty list of scores between 0 and 1")
