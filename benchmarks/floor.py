@@ -1,11 +1,11 @@
-"""The floor: a lower bound of a call's time, from three rates that are measured in the rounds of the same case.
+"""The floor: a reference for a call's time, from three rates that are measured in the rounds of the same case.
 
     floor = max(bytes / read rate, flops / GEMM rate + exponentials / exp rate)
 
 Arithmetic and exponentials share the processor's vector units, so their times add up; reading and writing overlap with
 both. The rates are those of torch's own fastest operators: a square matrix product (float32 on a processor, bfloat16
 on a GPU), a matrix-vector product of a matrix that no cache holds, and `torch.exp` on a vector that the second-level
-cache holds. A GPU's special-function units outrun every torch operator: exponentials count as free there.
+cache holds. On a GPU exponentials count as free.
 
 The achieved share of the floor is floor / time: 1 would be perfect. A hand-written kernel can have a faster exp than
 torch and so a share above 1; the work counted is that of the method, so folded weights raise the share too.

@@ -14,10 +14,20 @@ _PUBLIC = {
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
     "folded": "recurformer.model.fold",
+    "DecodeGraph": "recurformer.model.decode_graph",
     "selective_scan": "recurformer.model.scan",
 }
 
-__all__ = ["HeadProfile", "__version__", "convert", "folded", "profile_heads", "select_heads", "selective_scan"]
+__all__ = [
+    "DecodeGraph",
+    "HeadProfile",
+    "__version__",
+    "convert",
+    "folded",
+    "profile_heads",
+    "select_heads",
+    "selective_scan",
+]
 __version__ = "0.1.0"
 
 

@@ -6,7 +6,8 @@ from scan_cases import definition, deviation, make_inputs
 from torch.nn import functional as F
 
 from recurformer.model import native, step_cpp
-from recurformer.model.conv_cpp import convolve_rows
+from recurformer.model.conv import causal_conv
+from recurformer.model.conv_cpp import convolve_rows, usable
 
 pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.missing()))
 
@@ -82,3 +83,25 @@ def test_convolution_steps_equal_the_convolution(bias):
     for t in range(20):
         assert deviation(step_cpp.conv_step(x[:, t], window, weight, offset), exact[:, t]) < 1e-6
     assert torch.equal(window, x[:, -4:].transpose(1, 2))
+
+
+def test_other_precisions_beside_float32_rows_are_not_read_as_float32():
+    x, weight, bias, history = (x.detach() for x in rows_and_taps(1, 9, 8, 4))
+    exact = convolution(x, weight, bias, history)
+    assert not usable(x, weight, bias, history.bfloat16())
+    assert deviation(causal_conv(x, history.bfloat16(), weight, bias), exact) < 1e-2
+    assert not usable(x, weight.bfloat16(), bias, history)
+
+
+def test_the_environment_rules_over_convolution_and_steps_too(monkeypatch):
+    x, weight, bias, history = (x.detach() for x in rows_and_taps(1, 9, 8, 4))
+    with torch.no_grad():
+        assert usable(x, weight, bias, history) and step_cpp.usable((x[:, 0],), (weight,))
+        monkeypatch.setenv("RECURFORMER_SCAN", "torch")
+        assert not usable(x, weight, bias, history) and not step_cpp.usable((x[:, 0],), (weight,))
+
+
+def test_an_unknown_number_of_taps_is_refused():
+    x, weight, bias, _ = (x.detach() for x in rows_and_taps(1, 9, 8, 5))
+    with pytest.raises(ValueError, match="not 5"):
+        convolve_rows(x, weight, bias, None)

@@ -160,3 +160,11 @@ def test_the_cuda_graph_equals_single_operations(backbone, heads):
             ids, mask = (x.cuda() for x in prompts(seed, padded))
             assert difference(decode(graph, ids, mask), expected_logits(model, ids, mask)) < 1e-4
         assert graph.replay is not None
+
+
+def test_a_sliding_window_is_not_captured():
+    model = make_backbone("mistral_gqa")
+    model.config.sliding_window = 4
+    with pytest.raises(ValueError, match="sliding attention window"):
+        DecodeGraph(model, ROWS, PROMPT + NEW, capture=lambda step: step)
+    DecodeGraph(model, ROWS, PROMPT + NEW)  # step by step nothing is frozen

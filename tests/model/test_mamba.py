@@ -17,9 +17,9 @@ from recurformer.model.step import state_step
 WIDTH, LENGTH = 12, 40
 
 
-def make_block(dtype=torch.float32, seed=0):
+def make_block(dtype=torch.float32, seed=0, d_conv=4):
     torch.manual_seed(seed)
-    block = MambaBlock(WIDTH, d_state=5, d_conv=4, expand=2, dt_rank=3, layer_index=0)
+    block = MambaBlock(WIDTH, d_state=5, d_conv=d_conv, expand=2, dt_rank=3, layer_index=0)
     for layer in (block.in_proj, block.x_proj, block.out_proj):
         layer.weight.data *= 2
     return block.to(dtype).requires_grad_(False)
@@ -48,8 +48,9 @@ CUTS = [(1,), (2, 3), (12, 24), (33,), (5, 6, 7, 8, 30), tuple(range(1, LENGTH))
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")
-def test_pieces_equal_one_run(cuts):
-    check_continuation(make_block(), cuts)
+@pytest.mark.parametrize("d_conv", [1, 2, 4])
+def test_pieces_equal_one_run(cuts, d_conv):
+    check_continuation(make_block(d_conv=d_conv), cuts)
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scan_cases import compare, definition, deviation, make_inputs
 
-from recurformer.model import native
+from recurformer.model import native, scan_cpp
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_cpp import scan_rows
 
@@ -104,6 +104,18 @@ def test_a_growing_state_is_refused():
         selective_scan(**inputs | {"A": -inputs["A"].detach()}, delta_softplus=True, backend="cpp")
 
 
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_more_threads_than_samples_and_the_reverse(batch):
+    """Each thread sums dB and dC of its own samples."""
+    inputs, before = make_inputs(batch, 100, 700, 16, dtype=torch.float32), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert inputs["u"].numel() * 16 > scan_cpp.PARALLEL_FROM
+        compare(inputs, "cpp", tolerance=5e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_bfloat16_inputs_keep_a_float32_state():
     inputs = make_inputs(2, 6, 50, 4, dtype=torch.bfloat16)
     inputs["A"], inputs["initial_state"] = (inputs[n].detach().float() for n in ("A", "initial_state"))
@@ -150,6 +162,11 @@ def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
     made = path.stat().st_mtime_ns
     assert native.build("DEFAULT") == path and path.stat().st_mtime_ns == made
     assert {file.suffix for file in tmp_path.iterdir()} <= {".so", ".lock"}
+    monkeypatch.setattr(native, "COMPILERS", ())
+    monkeypatch.delenv("CXX", raising=False)
+    assert native.build("DEFAULT") == path  # one that is kept needs no compiler
+    with pytest.raises(OSError, match="no C\\+\\+ compiler"):
+        native.build("NO AVX")
 
 
 @pytest.mark.parametrize("compiler", ["#!/bin/sh\necho scan.cpp: error: a broken compiler >&2; exit 1\n", None])
@@ -166,5 +183,5 @@ def test_without_a_working_compiler_torch_takes_over(tmp_path, compiler):
     environment = os.environ | {"CXX": str(tmp_path / "cc"), native.CACHE_VARIABLE: str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "{'torch'}" in done.stdout
-    assert ("error: a broken compiler" if compiler else "no C++ compiler") in done.stdout
+    assert ("error: a broken compiler" if compiler else "cc' is not there") in done.stdout
     assert not list((tmp_path / "cache").glob("*.so"))

@@ -99,7 +99,9 @@ def test_without_triton_or_gpu_the_reason_is_given(monkeypatch):
     monkeypatch.setattr(scan_triton, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert scan_triton.refuses(u, A, True).endswith("the input is on cpu")
-    on_gpu = SimpleNamespace(is_cuda=True, is_meta=False, dtype=torch.bfloat16, shape=u.shape, device="cuda:0")
+    on_gpu = SimpleNamespace(
+        is_cuda=True, is_meta=False, dtype=torch.bfloat16, shape=u.shape, device=torch.device("cuda:0")
+    )
     assert scan_triton.refuses(on_gpu, A, True) is None
     assert choose_backend(on_gpu, A, True) == "triton"  # mamba-ssm is not installed here
     assert "N=3" in scan_triton.refuses(on_gpu, A[:, :3], True)

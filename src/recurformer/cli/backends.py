@@ -4,8 +4,11 @@ The environment variable RECURFORMER_SCAN forces one of them; RECURFORMER_CACHE 
 C++ library is kept.
 """
 
-import os
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -18,11 +21,22 @@ def _devices() -> list[str]:
     return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
+def _choice(u: "Tensor", A: "Tensor") -> str:
+    """The name of the backend that runs such inputs, or why none does."""
+    from recurformer.model.scan import choose_backend
+
+    try:
+        return choose_backend(u, A, delta_softplus=True)
+    except ValueError as error:
+        return f"refused, {error}"
+
+
 def run(args: Namespace) -> None:
     import torch
 
+    from recurformer.model.forced import ENVIRONMENT_VARIABLE, forced
     from recurformer.model.native import load_library
-    from recurformer.model.scan import ENVIRONMENT_VARIABLE, SCAN_BACKENDS, choose_backend
+    from recurformer.model.scan import SCAN_BACKENDS
 
     for device in _devices():
         u, A = torch.empty(1, 1, 2, device=device), torch.empty(1, 16, device=device)
@@ -30,9 +44,7 @@ def run(args: Namespace) -> None:
         for name, backend in SCAN_BACKENDS.items():
             print(f"  {name:<10} {backend.text}: {backend.refuses(u, A, True) or 'available'}")
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
-            name = str(dtype).removeprefix("torch.")
-            print(f"  {name} inputs: {choose_backend(u.to(dtype), A, True)}")
-    forced = os.environ.get(ENVIRONMENT_VARIABLE)
-    print(f"\n{ENVIRONMENT_VARIABLE}: {forced or 'not set'}")
+            print(f"  {str(dtype).removeprefix('torch.')} inputs: {_choice(u.to(dtype), A)}")
+    print(f"\n{ENVIRONMENT_VARIABLE}: {forced() or 'not set'}")
     library = load_library()
     print(f"C++ kernels, {library.instruction_set}: {library.remark}")

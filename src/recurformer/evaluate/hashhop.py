@@ -76,7 +76,7 @@ def _prompt(item: Item) -> _Prompt:
 
 @torch.no_grad()
 def _answers(model: PreTrainedModel, prompts: Sequence[_Prompt], pad_token_id: int) -> list[list[int]]:
-    """What the model writes after each prompt, at most as many tokens as the longest right answer has.
+    """What the model writes after each prompt, at most as many tokens as the right answer has.
 
     The prompts are read once, with the logits of their last tokens only, and all answers grow together in one cache
     until the last of them has ended.
@@ -96,4 +96,5 @@ def _answers(model: PreTrainedModel, prompts: Sequence[_Prompt], pad_token_id: i
         written: torch.Tensor = model.generate(**batch)  # type: ignore[operator]
     finally:
         model.generation_config = own
-    return written[:, batch["input_ids"].shape[1] :].tolist()
+    answers = written[:, batch["input_ids"].shape[1] :].tolist()
+    return [answer[: prompt.answer] for answer, prompt in zip(answers, prompts, strict=True)]

@@ -17,6 +17,8 @@ from recurformer.batching import samples_per_batch
 from recurformer.corpora.windows import text_prefix
 from recurformer.train.data import pad_batch
 
+LOGITS = 2**29  # numbers that exist at once: 2 GB in float32
+
 
 def perplexity_rows(
     model: PreTrainedModel,
@@ -40,7 +42,7 @@ def perplexity_rows(
         bos: whether a beginning-of-sequence token stands before each window; None: as the tokenizer itself begins a
             text.
         batch_size: windows in one forward pass; changes speed and memory, not the result. None: see
-            `samples_per_batch`.
+            `samples_per_batch` and `LOGITS`.
         progress: called with (windows done, windows).
 
     Returns:
@@ -61,7 +63,8 @@ def perplexity_rows(
         pieces += [(number, window) for window in found]
 
     if batch_size is None:
-        batch_size = samples_per_batch(model.device.type, tokens)
+        logits = tokens * model.config.vocab_size
+        batch_size = max(min(samples_per_batch(model.device.type, tokens), LOGITS // logits), 1)
     counts = [0] * len(articles)
     sums = [0.0] * len(articles)
     for start in range(0, len(pieces), batch_size):

@@ -40,9 +40,9 @@ def profile_heads(
 
         RR = sum of A[i, j] over |i - j| <= window  /  sum of A[i, j]
 
-    over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. No
-    weight outside the window is computed (`recurformer.heads.recency`), the sums are float64. Heads that do not attend,
-    such as the replaced ones of a converted model, get NaN at their place.
+    over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. Where
+    a fused kernel tells its softmax sums, no weight outside the window is computed (`recurformer.heads.recency`); the
+    sums are float64. Heads that do not attend, such as the replaced ones of a converted model, get NaN at their place.
 
     Args:
         model: any causal language model that attends through transformers' attention interface.

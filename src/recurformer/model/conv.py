@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .conv_cpp import convolve_rows, refuses
+from .conv_cpp import convolve_rows, usable
 from .step import conv_step
 
 
@@ -20,7 +20,7 @@ def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tens
         weight: (D, taps); the last tap is the row itself.
         bias: (D,).
     """
-    if refuses(rows, weight.shape[1]) is None:
+    if usable(rows, weight, bias, history):
         return convolve_rows(rows, weight, bias, history)
     return convolve_by_taps(rows, history, weight, bias)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import native
+from .forced import allowed
 from .native import structure
 from .scan_cpp import PARALLEL_FROM, even_rows, pointers
 from .scan_torch import operator_name
@@ -31,7 +32,8 @@ def _run(
     threads = 1 if x.numel() * taps < PARALLEL_FROM else torch.get_num_threads()
     sizes = {"x_stride": stride, "batch": batch, "length": length, "channels": channels, "taps": taps}
     tensors = pointers(x=x, weight=weight, bias=bias, history=history)
-    native.call(function, ConvolutionArguments(**tensors, **sizes, threads=threads), output)
+    if native.call(function, ConvolutionArguments(**tensors, **sizes, threads=threads), output):
+        raise ValueError(f"the C++ convolution takes {TAPS} taps, not {taps}")
 
 
 def _convolve(*inputs):
@@ -78,8 +80,9 @@ def _backward(ctx, grad_y):
 convolve_rows.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
-def refuses(x: Tensor, taps: int) -> str | None:
-    """Return why the kernel cannot take rows x with so many taps, or None."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or taps not in TAPS:
-        return f"the C++ kernel takes float32 CPU tensors and {TAPS} taps, not {x.dtype} on {x.device}, {taps} taps"
-    return native.missing()
+def usable(x: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
+    """Return whether the kernel can take these tensors: float32 on the CPU, with a number of taps that it knows."""
+    given = (x, weight, *(other for other in others if other is not None))
+    if not allowed("cpp") or weight.shape[1] not in TAPS:
+        return False
+    return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in given) and native.missing() is None

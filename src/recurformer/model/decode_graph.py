@@ -41,6 +41,9 @@ class DecodeGraph:
         rows: sequences decoded together.
         max_length: tokens, prompt and padding included, that the cache holds.
         capture: makes a replay of a step; by default a CUDA graph's on a GPU, elsewhere steps are not captured.
+
+    Raises:
+        ValueError: a step with sliding-window attention is to be captured.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class DecodeGraph:
         self.model, self.max_length = model, max_length
         self.capture = capture or (capture_cuda_graph if model.device.type == "cuda" else None)
         self.cache = StaticCache(config=model.config, max_cache_len=max_length)
+        if self.capture and any(getattr(layer, "is_sliding", False) for layer in self.cache.layers):
+            raise ValueError("a sliding attention window moves by the host's count of tokens, which no graph advances")
         self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=model.device)
         self.positions = torch.zeros_like(self.tokens)
         self.mask = torch.ones(rows, max_length, dtype=torch.long, device=model.device)

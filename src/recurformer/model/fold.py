@@ -27,11 +27,12 @@ def _check(layer: RecurFormerAttention) -> None:
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[None]:
-    """Inside, forward passes without gradients multiply by products of weights: the same result, fewer operations.
+    """Inside, forward passes without gradients multiply by products of weights: fewer operations, the same result.
 
-    The products are made at the first such pass and again whenever a weight has changed; they cost memory of about the
-    output projections' size until the end. The model's parameters and what `save_pretrained` writes stay as they are.
-    Training passes and compiled code use the factors. Changes through `parameter.data` are not seen.
+    The same but for rounding. The products are made at the first such pass and again whenever a weight has changed;
+    they cost memory of about the output projections' size until the end. The model's parameters and what
+    `save_pretrained` writes stay as they are. Training passes and compiled code use the factors. Changes through
+    `parameter.data` are not seen. Of several on one model the last entered must be the first left.
 
     Args:
         model: a converted model; others have nothing to fold.

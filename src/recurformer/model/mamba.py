@@ -116,7 +116,8 @@ class MambaBlock(nn.Module):
             return self._step(rows.squeeze(1), gate.squeeze(1), layer, products).unsqueeze(1)
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
-            history, state = layer.conv_states[0][..., 1 - self.d_conv :], layer.recurrent_states[0]
+            past, state = layer.conv_states[0], layer.recurrent_states[0]
+            history = past[..., past.shape[-1] + 1 - self.d_conv :]
             if torch.is_grad_enabled():  # the cache updates in place what autograd has to keep
                 history, state = history.clone(), state.clone()
         values = self.conv1d(rows, history)

@@ -10,8 +10,10 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +26,12 @@ FOLDER = Path(__file__).parent / "kernels"
 SOURCES = ("scan.cpp", "convolution.cpp", "step.cpp")
 HEADER = "mamba.h"
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
-# torch's wheels carry libgomp under the name that -fopenmp links to, so that both share one pool of threads.
+# torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
 INSTRUCTION_SETS = {"AVX512": ("-march=x86-64-v4", "-mprefer-vector-width=512"), "AVX2": ("-march=x86-64-v3",)}
-COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("g++", "c++", "clang++")
 LONGEST_COMPILATION = 300  # seconds
+TILE_STEPS = 32  # time steps of a tile, and between two states that the scan keeps for its backward pass
 
 
 @dataclass(frozen=True)
@@ -56,49 +59,58 @@ def structure(name: str, pointers: str, sizes: str = "", counts: str = "") -> ty
 def cache_folder() -> Path:
     """Return where compiled libraries are kept: $RECURFORMER_CACHE, else recurformer/ in the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "recurformer"
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "recurformer"
+    return folder.expanduser().resolve()
 
 
-def _compiler() -> str | None:
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    return next((path for name in names if (path := shutil.which(name))), None)
+def _compiler() -> list[str]:
+    """The command that calls the compiler."""
+    asked = shlex.split(os.environ.get("CXX", ""))
+    for command in [asked] if asked else [[name] for name in COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    named = f"CXX={os.environ['CXX']!r} is not there" if asked else f"none of {', '.join(COMPILERS)} is there"
+    raise OSError(f"no C++ compiler: {named}; install one or name it by CXX")
 
 
-def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
+def _compile(compiler: list[str], flags: tuple[str, ...], target: Path) -> None:
     """Write the library to `target`, whole or not at all; without OpenMP where the compiler has none."""
     sources = [str(FOLDER / name) for name in SOURCES]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         unfinished = str(Path(folder) / target.name)
         for threads in (OPENMP, ()):
-            command = [compiler, *OPTIMISE, *flags, *threads, *sources, "-o", unfinished]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_COMPILATION, check=False)
+            command = [*compiler, *OPTIMISE, *flags, *threads, *sources, "-o", unfinished]
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=LONGEST_COMPILATION, check=False
+            )
             if done.returncode == 0:
                 os.replace(unfinished, target)
                 return
     message = next((line for line in done.stderr.splitlines() if "error" in line), f"exit status {done.returncode}")
-    raise OSError(f"{compiler} failed: {message.strip()}")
+    raise OSError(f"{compiler[0]} failed: {message.strip()}")
 
 
 def build(instruction_set: str) -> Path:
     """Return the library for an instruction set, compiled unless it is kept already.
 
+    One that is kept needs neither a compiler nor a folder that can be written to.
+
     Raises:
         OSError: there is no compiler, it fails, or the cache folder cannot be written to.
     """
-    compiler = _compiler()
-    if compiler is None:
-        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}); install one or name it by CXX")
-    flags = INSTRUCTION_SETS.get(instruction_set, ())
+    flags = (*INSTRUCTION_SETS.get(instruction_set, ()), f"-DTILE_STEPS={TILE_STEPS}")
     texts = [(FOLDER / name).read_bytes() for name in (HEADER, *SOURCES)]
     key = hashlib.sha256(
-        b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, compiler, platform.machine())).encode()])
+        b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, sys.platform, platform.machine())).encode()])
     ).hexdigest()[:16]
     folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"mamba-{instruction_set.lower().replace(' ', '-')}-{key}.so"
-    with FileLock(f"{target}.lock"):
-        if not target.exists():
-            _compile(compiler, flags, target)
+    if not target.exists():
+        compiler = _compiler()
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target}.lock"):
+            if not target.exists():
+                _compile(compiler, flags, target)
     return target
 
 
@@ -109,7 +121,7 @@ def load_library() -> Library:
     try:
         path = build(instruction_set)
         return Library(ctypes.CDLL(str(path)), instruction_set, str(path))
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:  # Path.expanduser raises RuntimeError
         return Library(None, instruction_set, str(error))
 
 

@@ -5,7 +5,6 @@
 (Gu and Dao 2023, arXiv 2312.00752, the recurrence of Algorithm 2; RecurFormer's Algorithm 1 uses it as its mixer.)
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,13 +12,12 @@ import torch
 from torch import Tensor
 
 from . import scan_cpp, scan_cuda, scan_triton
+from .forced import ENVIRONMENT_VARIABLE, forced
 from .scan_cpp import scan_cpp as _scan_cpp
 from .scan_cuda import scan_mamba_ssm
 from .scan_reference import scan_reference
 from .scan_torch import scan_torch
 from .scan_triton import scan_triton as _scan_triton
-
-ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,8 @@ def _takes_all(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
 
 SCAN_BACKENDS = {
     "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's compiled CUDA kernel"),
-    "triton": ScanBackend(_scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
     "cpp": ScanBackend(_scan_cpp, scan_cpp.refuses, "our C++ kernel for the CPU"),
+    "triton": ScanBackend(_scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
     "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),
     "reference": ScanBackend(scan_reference, _takes_all, "the definition, step by step"),
 }
@@ -60,7 +58,7 @@ def choose_backend(u: Tensor, A: Tensor, delta_softplus: bool, backend: str | No
     Raises:
         ValueError: the backend asked for, here or by the environment, does not exist or cannot run them.
     """
-    name = backend or os.environ.get(ENVIRONMENT_VARIABLE)
+    name = backend or forced()
     if name:
         source = f"backend={name!r}" if backend else f"environment variable {ENVIRONMENT_VARIABLE}={name!r}"
         if name not in SCAN_BACKENDS:
@@ -126,7 +124,8 @@ def selective_scan(
         (float64 for float64 inputs).
 
     Raises:
-        ValueError: a shape does not fit, or the backend does not exist or cannot run here.
+        ValueError: a shape does not fit, the backend does not exist or cannot run here, or A is not negative (which
+            only `cpp` looks at).
     """
     _check_shapes(u, A, delta=delta, B=B, C=C, D=D, z=z, delta_bias=delta_bias, initial_state=initial_state)
     name = choose_backend(u, A, delta_softplus, backend)

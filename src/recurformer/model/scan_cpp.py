@@ -15,8 +15,8 @@ from .native import structure
 from .scan_torch import operator_name
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the kernel is compiled for
+UNKNOWN_WIDTH = 1  # exit status of the kernels; 2: A is not negative
 PARALLEL_FROM = 2**18  # state updates; fewer are not worth waking a second thread
-TILE_STEPS = 32  # STEPS of mamba.h: the forward pass keeps the state before every so many steps
 ROWS = ("u", "delta", "B", "C", "z")
 SUMMED = ("A", "B", "C", "D", "delta_bias")  # gradients that the kernel adds to
 TENSORS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, Tensor? initial_state"  # noqa: E501
@@ -57,7 +57,10 @@ def _run(function: str, tensors: dict[str, Any], outputs: Structure) -> None:
     (batch, length, channels), states = tensors["u"].shape, len(tensors["A"])
     threads = 1 if batch * length * channels * states < PARALLEL_FROM else torch.get_num_threads()
     sizes = {"batch": batch, "length": length, "channels": channels, "states": states, "threads": threads}
-    if native.call(function, ScanArguments(**pointers(**read), **strides, **sizes), outputs):
+    status = native.call(function, ScanArguments(**pointers(**read), **strides, **sizes), outputs)
+    if status == UNKNOWN_WIDTH:
+        raise ValueError(f"selective_scan: the C++ kernel takes N in {STATES}, not {states}")
+    if status:
         raise ValueError("selective_scan: A must be negative everywhere, it is the exponent of a decay")
 
 
@@ -75,7 +78,7 @@ def _scan(*inputs):
 def _empty_outputs(*inputs):
     u, _, A, *_, keep_starts = inputs
     (batch, length, channels), states = u.shape, len(A)
-    tiles = -(-length // TILE_STEPS) if keep_starts else 0
+    tiles = -(-length // native.TILE_STEPS) if keep_starts else 0
     shapes = (batch, length, channels), (batch, states, channels), (batch, tiles, states, channels)
     return tuple(u.new_empty(shape) for shape in shapes)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import native
+from .forced import allowed
 from .native import structure
 from .scan_cpp import pointers
 
@@ -22,7 +23,7 @@ WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stri
 
 def usable(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None]) -> bool:
     """Return whether the kernels can take `rows` (B, X), parts of wider ones too, and `dense` tensors."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or native.missing() is not None:
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not allowed("cpp") or native.missing() is not None:
         return False
     given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
     ordinary = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in (*given_rows, *given_dense))

@@ -9,6 +9,7 @@ from __future__ import annotations  # the kernels' annotations name Triton's typ
 import torch
 from torch import Tensor
 
+from .forced import allowed
 from .scan_triton import unusable
 from .scan_triton_lanes import jit, step_size, tl
 
@@ -78,7 +79,7 @@ def _row(x: Tensor) -> tuple[Tensor, int]:
 
 def wanted(x: Tensor) -> bool:
     """Return whether a step of x is one for these kernels: CUDA, no gradients, up to float32, not traced."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not allowed("triton", "mamba_ssm"):
         return False
     return x.is_cuda and x.dtype != torch.float64 and unusable() is None
 

@@ -1,7 +1,7 @@
 """Two independent branches of a layer, which a CUDA graph may run at the same time.
 
-Small batches leave most of a GPU idle, so a branch costs its launches' latency and two branches can share it. Outside a
-graph the launches themselves are what takes the time, and large inputs fill the GPU: there, one follows the other.
+A step of a small batch is expected to be bound by latency, so that two branches can share the GPU. Outside a graph, and
+for large inputs, one follows the other. None of this has been measured yet.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 
 First = TypeVar("First")
 Second = TypeVar("Second")
-ROWS = 64  # inputs of more rows fill a GPU
+ROWS = 64  # with more rows one branch is expected to fill a GPU
 
 
 @cache

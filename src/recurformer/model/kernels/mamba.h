@@ -15,7 +15,7 @@
 #define SIMD _Pragma("omp simd")
 
 constexpr int LANES = 32;  // channels of a tile
-constexpr int STEPS = 32;  // time steps of a tile, and between two stored states
+constexpr int STEPS = TILE_STEPS;  // time steps of a tile, and between two stored states; set by the caller
 constexpr float LOG2_E = 1.44269504088896f;
 constexpr float LN_2 = 0.693147180559945f;
 

@@ -239,11 +239,14 @@ static void add(float* total, const float* part, int64_t size) {
 
 template <int N>
 static void backward(const ScanArguments& a, const ScanGradients& grad) {
-  const int64_t blocks = channel_blocks(a), tiles = time_tiles(a), rows = a.batch * a.length;
+  const int64_t blocks = channel_blocks(a), tiles = time_tiles(a);
   Sums sums(a, N);
-  std::vector<std::vector<float>> dB(a.threads), dC(a.threads);  // one per thread, summed in order at the end
+  std::vector<std::vector<float>> dB(a.threads), dC(a.threads);  // of one thread's samples, summed in order at the end
+  std::vector<int64_t> sample(a.threads);                        // its first
   in_parallel(a.threads, a.batch * blocks, [&](int thread, int64_t first, int64_t last) {
     if (first == last) return;
+    sample[thread] = first / blocks;
+    const int64_t rows = ((last - 1) / blocks - sample[thread] + 1) * a.length;
     dB[thread].resize(rows * N);
     dC[thread].resize(rows * N);
     Workspace<N> workspace;
@@ -260,7 +263,7 @@ static void backward(const ScanArguments& a, const ScanGradients& grad) {
         workspace.clear_sums();
         for (int64_t k = block; k < stop; ++k)
           backward_tile<N>(a, b, k, tile, grad, workspace, dh[k], sums);
-        const int64_t row = b * a.length + tile * STEPS;
+        const int64_t row = (b - sample[thread]) * a.length + tile * STEPS;
         const int T = (int)std::min<int64_t>(STEPS, a.length - tile * STEPS);
         sum_lanes<N>(&dB[thread][row * N], workspace.dB, T);
         sum_lanes<N>(&dC[thread][row * N], workspace.dC, T);
@@ -274,8 +277,9 @@ static void backward(const ScanArguments& a, const ScanGradients& grad) {
   });
   for (int thread = 0; thread < a.threads; ++thread)
     if (!dB[thread].empty()) {
-      add(grad.B, dB[thread].data(), rows * N);
-      add(grad.C, dC[thread].data(), rows * N);
+      const int64_t place = sample[thread] * a.length * N, size = (int64_t)dB[thread].size();
+      add(grad.B + place, dB[thread].data(), size);
+      add(grad.C + place, dC[thread].data(), size);
     }
   for (int64_t b = 0; b < a.batch; ++b) {
     add(grad.A, &sums.A[b * N * a.channels], N * a.channels);
@@ -298,7 +302,6 @@ static void backward(const ScanArguments& a, const ScanGradients& grad) {
   }
 
 extern "C" {
-int scan_tile_steps() { return STEPS; }
 // Gradients that are sums (A, B, C, D, delta_bias) are added to: they must be zero on entry.
 int scan_forward(const ScanArguments* a, const ScanOutputs* out) { FOR_STATES(forward, a, *out) }
 int scan_backward(const ScanArguments* a, const ScanGradients* grad) { FOR_STATES(backward, a, *grad) }
