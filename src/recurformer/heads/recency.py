@@ -56,7 +56,7 @@ def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tu
             block.weights[..., 0] = 0.0
         total.add_(block.weights.sum(-1).sum(-1, dtype=torch.float64))
         reaching = F.pad(block.weights, (max(window - block.start, 0), 0))
-        recent.add_(band(reaching, window).sum(2, dtype=torch.float64).flip(-1))
+        recent.add_(band(reaching, window).sum((2, 3), dtype=torch.float64).flip(-1))
 
     return attend_by_rows(inputs, add), Recency(recent, total)
 
@@ -64,68 +64,76 @@ def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tu
 def _attend_by_band(
     inputs: LayerInputs, window: int, exclude_first: bool, output: Tensor, logsumexp: Tensor
 ) -> tuple[Tensor, Recency]:
-    """See `attend_and_sum`; `output` and `logsumexp` are those of attention among all tokens but the first."""
+    """See `attend_and_sum`; `output` and `logsumexp` are those of attention among all tokens but the first.
+
+    N are the key-value heads of all samples, P the queries but the first, rounded up to whole blocks.
+    """
     batch, heads, length, _ = inputs.query.shape
-    wide = torch.promote_types(inputs.query.dtype, torch.float32)
-    key = inputs.key.to(wide).mul(inputs.scaling).flatten(0, 1)  # (N, L, D): N key-value heads of all samples
-    query = inputs.query[:, :, 1:].to(wide).reshape(len(key), -1, length - 1, key.shape[-1])  # (N, group, L - 1, D)
-    logsumexp = logsumexp.reshape(query.shape[:-1])
+    kv_heads, wide = inputs.key.shape[1], torch.promote_types(inputs.query.dtype, torch.float32)
+    behind = -(length - 1) % BLOCK
+    key = inputs.key.to(wide).mul(inputs.scaling).flatten(0, 1)  # (N, L, D)
+    query = inputs.query[:, :, 1:].to(wide).unflatten(1, (kv_heads, -1)).transpose(2, 3)
+    query = F.pad(query, (0, 0, 0, 0, 0, behind)).flatten(0, 1)  # (N, P, group, D)
+    logsumexp = logsumexp.unflatten(1, (kv_heads, -1)).transpose(2, 3)
+    logsumexp = F.pad(logsumexp, (0, 0, 0, behind)).flatten(0, 1)  # (N, P, group)
+    padding = ~F.pad(inputs.tokens[:, 1:], (0, behind)).repeat_interleave(kv_heads, 0).unsqueeze(-1)  # (N, P, 1)
+
     on_first = (query.flatten(1, 2) @ key[:, 0].unsqueeze(-1)).view_as(logsumexp)
     beyond = torch.sigmoid(logsumexp - on_first)  # each query's weight on all tokens but the first
-
-    first_value = inputs.value[:, :, :1].repeat_interleave(query.shape[1], 1)
-    mixed = torch.lerp(first_value.to(wide), output.to(wide), beyond.view(batch, heads, -1, 1)).to(output.dtype)
-    padding = ~inputs.tokens[:, None, 1:].expand(batch, heads, -1).reshape(beyond.shape)
     everything = torch.logaddexp(logsumexp, on_first).masked_fill_(padding, float("inf"))
-    recent = _band_mass(query, key[:, 1:], everything, window).view(batch, heads, -1)
-    total = beyond.masked_fill(padding, 0.0).sum(-1, dtype=torch.float64).view(batch, heads)
+    recent = _band_mass(query, key[:, 1:], everything, window)
+    total = beyond.masked_fill(padding, 0.0).sum(1, dtype=torch.float64)
     if not exclude_first:
-        # the first query has no other key
-        first = F.pad((1 - beyond).masked_fill_(padding, 0.0).view(batch, heads, -1), (1, 0), value=1.0).double()
+        first = (1 - beyond).masked_fill_(padding, 0.0).transpose(1, 2).double()
+        first = F.pad(first, (1, 0), value=1.0)  # the first query has no other key
         recent, total = recent + first[..., : window + 1], total + first.sum(-1)
-    return torch.cat([first_value.transpose(1, 2), mixed.transpose(1, 2)], 1), Recency(recent, total)
+
+    first_value = inputs.value[:, :, :1].repeat_interleave(heads // kv_heads, 1).transpose(1, 2)  # (B, 1, H, D)
+    share = beyond[:, : length - 1].unflatten(0, (batch, kv_heads)).transpose(1, 2).flatten(2).unsqueeze(-1)
+    mixed = torch.lerp(first_value.to(wide), output.transpose(1, 2).to(wide), share).to(output.dtype)
+    recency = Recency(recent.view(batch, heads, -1), total.view(batch, heads))
+    return torch.cat([first_value, mixed], 1), recency
 
 
 def _band_mass(query: Tensor, key: Tensor, logsumexp: Tensor, window: int) -> Tensor:
     """Attention weights by distance, summed over the queries.
 
     Args:
-        query: (N, group, L, D).
-        key: (N, L, D), scaled.
-        logsumexp: of each query's scores, (N, group, L); infinite for padding.
+        query: (N, P, group, D), P being whole blocks.
+        key: (N, L, D), scaled; L is at most P.
+        logsumexp: of each query's scores, (N, P, group); infinite for padding.
         window: largest distance.
 
     Returns:
         float64 (N, group, window + 1).
     """
-    count, group, length, _ = query.shape
-    blocks = -(-length // BLOCK)
-    behind = blocks * BLOCK - length
-    query = F.pad(query, (0, 0, 0, behind)).unflatten(2, (blocks, BLOCK)).transpose(1, 2)
-    logsumexp = F.pad(logsumexp, (0, behind), value=float("inf")).unflatten(2, (blocks, BLOCK)).transpose(1, 2)
-    windows = F.pad(key, (0, 0, window, behind)).unfold(1, window + BLOCK, BLOCK)  # (N, blocks, D, window + BLOCK)
+    count, rows, group, _ = query.shape
+    query = query.view(count, rows // BLOCK, BLOCK * group, -1)
+    logsumexp = logsumexp.view(count, rows // BLOCK, BLOCK, group, 1)
+    windows = F.pad(key, (0, 0, window, rows - key.shape[1])).unfold(1, window + BLOCK, BLOCK)
     # the keys that would stand before the first token
-    early = torch.arange(-(-window // BLOCK) * BLOCK, device=key.device).view(-1, 1, BLOCK, 1)
+    early = torch.arange(-(-window // BLOCK) * BLOCK, device=key.device).view(-1, BLOCK, 1, 1)
     absent = early + torch.arange(window + 1, device=key.device) < window
 
-    mass = query.new_zeros(count, group, window + 1, dtype=torch.float64)
-    step = max(SCORES // (group * blocks * BLOCK * (window + BLOCK)), 1)
+    mass = key.new_zeros(count, group, window + 1, dtype=torch.float64)
+    step = max(SCORES // (group * rows * (window + BLOCK)), 1)
     for start in range(0, count, step):
         part = slice(start, start + step)
-        scores = (query[part].flatten(2, 3) @ windows[part]).unflatten(2, (group, BLOCK))
-        near = band(scores, window)
+        near = band(query[part] @ windows[part], window, group)
         near[:, : len(absent)].masked_fill_(absent, float("-inf"))
-        mass[part] = (near - logsumexp[part].unsqueeze(-1)).exp_().sum(3).sum(1, dtype=torch.float64)
+        mass[part] = (near - logsumexp[part]).exp_().sum(2).sum(1, dtype=torch.float64)
     return mass.flip(-1)
 
 
-def band(scores: Tensor, window: int) -> Tensor:
-    """A view of the scores at the distances window .. 0 between query and key, (..., queries, window + 1).
+def band(scores: Tensor, window: int, group: int = 1) -> Tensor:
+    """A view of the scores at the distances window .. 0 between query and key, (..., queries, group, window + 1).
 
     Args:
-        scores: (..., queries, keys), contiguous; the last key is the last query's own.
+        scores: (..., queries * group, keys), contiguous; the last key is the last query's own.
         window: largest distance; there are at least queries + window keys.
+        group: rows of each query.
     """
-    queries, keys = scores.shape[-2:]
-    size, stride = (*scores.shape[:-1], window + 1), (*scores.stride()[:-2], keys + 1, 1)
+    queries, keys = scores.shape[-2] // group, scores.shape[-1]
+    size = (*scores.shape[:-2], queries, group, window + 1)
+    stride = (*scores.stride()[:-2], group * keys + 1, keys, 1)
     return scores.as_strided(size, stride, scores.storage_offset() + keys - queries - window)
