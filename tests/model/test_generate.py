@@ -194,7 +194,7 @@ def forget_initial_state(monkeypatch):
     monkeypatch.setattr(
         mamba, "selective_scan", lambda *a, initial_state=None, **kw: selective_scan(*a, initial_state=None, **kw)
     )
-    monkeypatch.setattr(mamba, "state_step", lambda *a: state_step(*a[:-1], a[-1].zero_()))
+    monkeypatch.setattr(mamba, "state_step", lambda step: state_step(step._replace(state=step.state.zero_())))
 
 
 @every_model

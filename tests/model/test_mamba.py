@@ -155,7 +155,7 @@ def test_a_single_token_updates_the_cached_states_where_they_are(monkeypatch):
         return y, state.transpose(1, 2).contiguous().transpose(1, 2)
 
     monkeypatch.setattr(mamba, "selective_scan", states_first)
-    monkeypatch.setattr(mamba, "state_step", lambda *a: stepped.append(a[-1]) or state_step(*a))
+    monkeypatch.setattr(mamba, "state_step", lambda step: stepped.append(step.state) or state_step(step))
     with torch.no_grad():
         block(x[:, :-1], cache)
         layer = cache.layers[0]

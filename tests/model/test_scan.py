@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from recurformer.model import native, scan, scan_block, scan_cuda
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
 from recurformer.model.scan_block import BLOCK, block_steps
+from recurformer.model.scan_inputs import ScanInputs
 from recurformer.model.scan_torch import blocked_scan
 
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
@@ -238,10 +239,10 @@ def test_meta_device_gives_shapes_at_once():
 
 def test_operator_is_well_formed():
     inputs = make_inputs(2, 3, 40, 2, dtype=torch.float32)
-    arguments = [inputs[n] for n in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
-    torch.library.opcheck(blocked_scan, (*arguments, True, inputs["initial_state"]))
+    arguments = list(ScanInputs(**inputs, delta_softplus=True))
+    torch.library.opcheck(blocked_scan, tuple(arguments))
     arguments[1] = arguments[1].detach().abs()  # without softplus
-    torch.library.opcheck(blocked_scan, (*arguments[:5], None, None, None, False, None))
+    torch.library.opcheck(blocked_scan, (*arguments[:5], None, None, None, None, False))
 
 
 def test_compiles_in_one_graph():

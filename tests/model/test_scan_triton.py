@@ -13,6 +13,7 @@ from scan_cases import compare, definition, deviation, make_inputs
 
 from recurformer.model import scan_triton, step_triton
 from recurformer.model.scan import choose_backend, selective_scan
+from recurformer.model.scan_inputs import ScanInputs, StepInputs
 from recurformer.model.scan_triton_backward import gradients, segment_adjoints
 from recurformer.model.scan_triton_carry import carry
 from recurformer.model.scan_triton_forward import outputs, segment_ends
@@ -39,7 +40,7 @@ KERNELS = [
     (convolve, {"TAPS": 4, "BLOCK": step_triton.CONV_CHANNELS, "num_warps": step_triton.WARPS}),
     (
         advance_state,
-        {"WIDTH": 16, "BLOCK": step_triton.STATE_CHANNELS, "SOFTPLUS": True, "num_warps": step_triton.WARPS},
+        {"WIDTH": 16, "BLOCK": step_triton.STATE_CHANNELS, "num_warps": step_triton.WARPS},
     ),
 ]
 
@@ -109,8 +110,7 @@ def test_without_triton_or_gpu_the_reason_is_given(monkeypatch):
 
 def test_shapes_need_no_triton():
     inputs = {name: x.detach().to("meta") for name, x in make_inputs(2, 3, 70, 4, dtype=torch.bfloat16).items()}
-    arguments = [inputs[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
-    y, last, starts = scan_triton.segmented_scan(*arguments, True, inputs["initial_state"])
+    y, last, starts = scan_triton.segmented_scan(*ScanInputs(**inputs, delta_softplus=True))
     assert (y.shape, y.dtype, last.shape, last.dtype) == ((2, 3, 70), torch.bfloat16, (2, 3, 4), torch.float32)
     assert starts.shape == (2, 3, 4, 3)
 
@@ -161,8 +161,7 @@ def test_steps_in_a_cuda_graph():
 
     def step():
         values = step_triton.conv_step(u, window, weight, inputs["D"])
-        A, D, bias = inputs["A"], inputs["D"], inputs["delta_bias"]
-        return step_triton.state_step(values, delta, A, B, C, D, z, bias, True, state)
+        return step_triton.state_step(StepInputs(values, delta, inputs["A"], B, C, inputs["D"], z, state))
 
     step()  # compiles
     graph = torch.cuda.CUDAGraph()

@@ -9,28 +9,27 @@ from recurformer.model import conv, mamba
 from recurformer.model.fold import folded
 from recurformer.model.mamba import MambaBlock
 from recurformer.model.scan import selective_scan
+from recurformer.model.scan_inputs import StepInputs
 from recurformer.model.step import conv_step, state_step
 
 
-@pytest.mark.parametrize("softplus", [True, False])
-@pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.02)]
 )
-def test_steps_equal_the_scan(softplus, with_bias, dtype, tolerance):
+def test_steps_equal_the_scan(dtype, tolerance):
     torch.manual_seed(0)
     batch, channels, states, length = 2, 5, 3, 7
     wide = torch.promote_types(dtype, torch.float32)
     u, delta, z = (torch.randn(batch, channels, length, dtype=dtype) for _ in range(3))
-    delta = delta if softplus else delta.abs()
     B, C = (torch.randn(batch, states, length, dtype=dtype) for _ in range(2))
     A, D = -torch.rand(channels, states, dtype=wide), torch.randn(channels, dtype=wide)
-    bias = torch.rand(channels, dtype=wide) if with_bias else None
     initial = torch.randn(batch, channels, states, dtype=wide)
-    y, last = selective_scan(u, delta, A, B, C, D, z, bias, softplus, initial, return_last_state=True)
+    y, last = selective_scan(
+        u, delta, A, B, C, D, z, delta_softplus=True, initial_state=initial, return_last_state=True
+    )
     state, address, steps = initial, initial.data_ptr(), []
     for u1, d1, B1, C1, z1 in zip(*(x.unbind(-1) for x in (u, delta, B, C, z)), strict=True):
-        steps.append(state_step(u1, d1, A, B1, C1, D, z1, bias, softplus, state))
+        steps.append(state_step(StepInputs(u1, d1, A, B1, C1, D, z1, state)))
     assert steps[0].dtype == dtype and state.dtype == wide and state.data_ptr() == address
     assert difference(torch.stack(steps, -1), y) < tolerance
     assert difference(state, last) < tolerance
@@ -60,29 +59,29 @@ def as_kernels(monkeypatch):
     @torch.library.custom_op("test_step::state", mutates_args=("state",))
     def state_kernel(
         u: torch.Tensor, delta: torch.Tensor, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, D: torch.Tensor,
-        z: torch.Tensor, delta_bias: torch.Tensor | None, delta_softplus: bool, state: torch.Tensor,
+        z: torch.Tensor, state: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        return state_step(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state)
+        return state_step(StepInputs(u, delta, A, B, C, D, z, state))
 
     monkeypatch.setattr(conv, "conv_step", conv_kernel)
-    monkeypatch.setattr(mamba, "state_step", state_kernel)
+    monkeypatch.setattr(mamba, "state_step", lambda inputs: state_kernel(*inputs))
 
 
 @pytest.mark.parametrize("backbone", ["llama_mha", "qwen2_gqa"])
 def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, as_kernels, monkeypatch):
     model = make_converted(backbone, "mixed").requires_grad_(False)
-    counted, mix = [], MambaBlock.mix
+    counted, forward = [], MambaBlock.forward
 
-    def counting(*arguments):
+    def counting(*arguments, **keywords):
         with Launches() as launches:
-            result = mix(*arguments)
+            result = forward(*arguments, **keywords)
         counted.append(launches.names)
         return result
 
     with torch.no_grad(), folded(model):
         cache = model(tokens(1, 5), use_cache=True).past_key_values
         model(tokens(1, 1), past_key_values=cache)  # the products are there now
-        monkeypatch.setattr(MambaBlock, "mix", counting)
+        monkeypatch.setattr(MambaBlock, "forward", counting)
         model(tokens(1, 1), past_key_values=cache)
     expected = ["aten.mm.default", "test_step.conv.default", "aten.mm.default", "aten.addmm.default"]
     assert counted == [[*expected, "test_step.state.default"]] * 2  # out_proj comes on top where it is not folded

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from recurformer.model import scan_triton, scan_triton_launch
 from recurformer.model.scan import selective_scan
+from recurformer.model.scan_inputs import ScanInputs, StepInputs
 from recurformer.model.step_triton import conv_step, state_step
 
 
@@ -113,31 +114,22 @@ def test_bfloat16_inputs_keep_a_float32_state():
 
 def test_operator_is_well_formed():
     inputs = make_inputs(1, 3, 6, 4, dtype=torch.float32)
-    arguments = [inputs[n] for n in ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")]
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    torch.library.opcheck(scan_triton.segmented_scan, (*arguments, True, inputs["initial_state"]), test_utils=tests)
+    torch.library.opcheck(scan_triton.segmented_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)
 
 
-def test_steps_equal_the_reference():
-    inputs = {name: x.detach() for name, x in make_inputs(2, 37, 3, 4, dtype=torch.float32).items()}
+@pytest.mark.parametrize(("width", "dtype", "tolerance"), [(4, torch.float32, 1e-6), (16, torch.bfloat16, 1e-2)])
+def test_steps_equal_the_reference(width, dtype, tolerance):
+    inputs = make_inputs(2, 37, 3, width, dtype=dtype, without=("delta_bias",))
+    inputs = {name: x.detach() for name, x in inputs.items()}
+    inputs |= {name: inputs[name].float() for name in ("A", "D", "initial_state")}
     expected, expected_last = definition(**inputs, delta_softplus=True)
     state, columns = inputs["initial_state"].clone(), []
     for t in range(3):
         u, delta, B, C, z = (inputs[name][:, :, t] for name in ("u", "delta", "B", "C", "z"))
-        y = state_step(u, delta, inputs["A"], B, C, inputs["D"], z, inputs["delta_bias"], True, state)
-        columns.append(y)
-    assert deviation(torch.stack(columns, -1), expected) < 1e-6 and deviation(state, expected_last) < 1e-6
-
-
-def test_a_bare_step():
-    bare = ("D", "z", "delta_bias")
-    inputs = {name: x.detach() for name, x in make_inputs(1, 5, 1, 16, dtype=torch.bfloat16, without=bare).items()}
-    inputs |= {name: inputs[name].float() for name in ("A", "initial_state")} | {"delta": inputs["delta"].abs()}
-    u, delta, B, C = (inputs[name][:, :, 0] for name in ("u", "delta", "B", "C"))
-    state = inputs["initial_state"].clone()
-    y = state_step(u, delta, inputs["A"], B, C, None, None, None, False, state)
-    expected, expected_last = definition(**inputs)
-    assert deviation(y.unsqueeze(-1), expected) < 1e-2 and deviation(state, expected_last) < 1e-6
+        columns.append(state_step(StepInputs(u, delta, inputs["A"], B, C, inputs["D"], z, state)))
+    assert deviation(torch.stack(columns, -1), expected) < tolerance
+    assert deviation(state, expected_last) < 1e-6
 
 
 @pytest.mark.parametrize("with_bias", [True, False])

@@ -156,13 +156,12 @@ class RecurFormerAttention(nn.Module):
     def _replace(
         self, values: Tensor, cache: Cache | None, recurrent_mask: Tensor | None, products: Products | None
     ) -> Tensor:
-        """Run the Mamba block; with a folded output projection its own is left to that."""
+        """Run the Mamba block over the values of the replaced heads."""
         if self.replaced_slice is None:
             replaced = values.index_select(2, self.replaced_values).flatten(2)
         else:
             replaced = values[:, :, self.replaced_slice].flatten(2)
-        mix = self.mamba if products is None or products.output is None else self.mamba.mix
-        return mix(replaced, cache, recurrent_mask, products)
+        return self.mamba(replaced, cache, recurrent_mask, products)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs

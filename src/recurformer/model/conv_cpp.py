@@ -12,7 +12,7 @@ from . import native
 from .forced import allowed
 from .native import structure
 from .scan_cpp import PARALLEL_FROM, even_rows, pointers
-from .scan_torch import operator_name
+from .scan_inputs import operator_name
 
 TAPS = (2, 3, 4)  # the widths that the kernel is compiled for
 TENSORS = "Tensor x, Tensor weight, Tensor? bias, Tensor? history"

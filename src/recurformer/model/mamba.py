@@ -18,6 +18,7 @@ from .conv import CausalConv
 from .products import Products
 from .repeated import RepeatedLinear
 from .scan import selective_scan
+from .scan_inputs import StepInputs
 from .step import state_step
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
@@ -89,17 +90,7 @@ class MambaBlock(nn.Module):
         padding_mask: Tensor | None = None,
         products: Products | None = None,
     ) -> Tensor:
-        """Mix (B, L, width) along L; arguments as of `mix`."""
-        return self.out_proj(self.mix(x, cache, padding_mask, products))
-
-    def mix(
-        self,
-        x: Tensor,
-        cache: Cache | None = None,
-        padding_mask: Tensor | None = None,
-        products: Products | None = None,
-    ) -> Tensor:
-        """Mix along L; returns the channels (B, L, D) in front of `out_proj`.
+        """Mix along L; returns (B, L, width), or where `products` fold `out_proj`, the channels (B, L, D) before it.
 
         Args:
             x: inputs (B, L, width), or distinct heads only (see `RepeatedLinear`).
@@ -113,7 +104,7 @@ class MambaBlock(nn.Module):
         rows, gate = projected.chunk(2, dim=-1)  # (B, L, D)
         layer: Any = None if cache is None else cache.layers[self.layer_index]
         if layer is not None and x.shape[1] == 1 and padding_mask is None and self._can_step(layer):
-            return self._step(rows.squeeze(1), gate.squeeze(1), layer, products).unsqueeze(1)
+            return self._leave(self._step(rows.squeeze(1), gate.squeeze(1), layer, products).unsqueeze(1), products)
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
@@ -143,7 +134,10 @@ class MambaBlock(nn.Module):
         if cache is not None:
             # contiguous, because the cache lays out its own copy like what it first gets, and steps write to that
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
-        return y.transpose(1, 2)
+        return self._leave(y.transpose(1, 2), products)
+
+    def _leave(self, channels: Tensor, products: Products | None) -> Tensor:
+        return channels if products is not None and products.output is not None else self.out_proj(channels)
 
     def _selection(self, values: Tensor, products: Products | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return step size (..., D), input and output matrix (..., N) of the convolved values (..., D)."""
@@ -166,4 +160,4 @@ class MambaBlock(nn.Module):
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, products)
         A, D = self.transition() if products is None else (products.A, products.D)
-        return state_step(values, step, A, write, read, D, gate, None, True, layer.recurrent_states[0])
+        return state_step(StepInputs(values, step, A, write, read, D, gate, layer.recurrent_states[0]))

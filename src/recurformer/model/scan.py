@@ -15,6 +15,7 @@ from . import scan_cpp, scan_cuda, scan_triton
 from .forced import ENVIRONMENT_VARIABLE, forced
 from .scan_cpp import scan_cpp as _scan_cpp
 from .scan_cuda import scan_mamba_ssm
+from .scan_inputs import ScanInputs
 from .scan_reference import scan_reference
 from .scan_torch import scan_torch
 from .scan_triton import scan_triton as _scan_triton
@@ -25,12 +26,12 @@ class ScanBackend:
     """One way to run the scan.
 
     Attributes:
-        run: takes the arguments of `selective_scan` up to `initial_state`; returns y and the last state.
+        run: returns y and the last state.
         refuses: given (u, A, delta_softplus), says in one clause why they cannot be run, or None.
         text: what it is, for people.
     """
 
-    run: Callable[..., tuple[Tensor, Tensor]]
+    run: Callable[[ScanInputs], tuple[Tensor, Tensor]]
     refuses: Callable[[Tensor, Tensor, bool], str | None]
     text: str
 
@@ -131,5 +132,6 @@ def selective_scan(
     name = choose_backend(u, A, delta_softplus, backend)
     if not torch.compiler.is_compiling():
         used_backends.add(name)
-    y, last_state = SCAN_BACKENDS[name].run(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    inputs = ScanInputs(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus)
+    y, last_state = SCAN_BACKENDS[name].run(inputs)
     return (y, last_state) if return_last_state else y

@@ -12,15 +12,13 @@ from torch import Tensor
 
 from . import native
 from .native import structure
-from .scan_torch import operator_name
+from .scan_inputs import NAMES, ScanInputs, scan_operator
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the kernel is compiled for
 UNKNOWN_WIDTH = 1  # exit status of the kernels; 2: A is not negative
 PARALLEL_FROM = 2**18  # state updates; fewer are not worth waking a second thread
 ROWS = ("u", "delta", "B", "C", "z")
 SUMMED = ("A", "B", "C", "D", "delta_bias")  # gradients that the kernel adds to
-TENSORS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, Tensor? initial_state"  # noqa: E501
-NAMES = [declared.split()[1] for declared in TENSORS.split(",")]
 
 ScanArguments = structure(
     "ScanArguments",
@@ -85,7 +83,7 @@ def _empty_outputs(*inputs):
 
 def _scan_backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of the inputs; empty for an absent one."""
-    tensors = dict(zip(NAMES, inputs, strict=True))
+    tensors = dict(zip(NAMES, inputs[:-1], strict=True))
     grads = dict(zip(NAMES, _empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
     for name in SUMMED:
         grads[name].zero_()
@@ -96,33 +94,12 @@ def _scan_backward(grad_y, grad_last, starts, *inputs):
 
 
 def _empty_gradients(grad_y, grad_last, starts, *inputs):
-    return [starts.new_empty(0 if x is None else x.shape) for x in inputs]
+    return [starts.new_empty(0 if x is None else x.shape) for x in inputs[:-1]]
 
 
-scan_rows = torch.library.custom_op(
-    operator_name(__name__, "scan_rows"), _scan, mutates_args=(), device_types="cpu",
-    schema=f"({TENSORS}, bool keep_starts) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
-scan_rows_backward = torch.library.custom_op(
-    operator_name(__name__, "scan_rows_backward"), _scan_backward, mutates_args=(), device_types="cpu",
-    schema=f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {TENSORS}) -> Tensor[]",
-)  # fmt: skip
-scan_rows.register_fake(_empty_outputs)
-scan_rows_backward.register_fake(_empty_gradients)
-
-
-def _save_inputs(ctx, inputs, output):
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:-1], output[2])
-
-
-def _backward(ctx, grad_y, grad_last, _grad_starts):
-    *inputs, starts = ctx.saved_tensors
-    grads = scan_rows_backward(grad_y, grad_last, starts, *inputs)
-    return *(None if x is None else grad for x, grad in zip(inputs, grads, strict=True)), None
-
-
-scan_rows.register_autograd(_backward, setup_context=_save_inputs)
+scan_rows, scan_rows_backward = scan_operator(
+    __name__, "scan_rows", (_scan, _scan_backward), (_empty_outputs, _empty_gradients), flag="keep_starts", device="cpu"
+)
 
 
 def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
@@ -134,25 +111,13 @@ def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
     return native.missing()
 
 
-def scan_cpp(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def scan_cpp(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the C++ kernel; see `recurformer.model.scan.selective_scan`."""
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
     turned = {"A": (0, 1), "initial_state": (1, 2), **dict.fromkeys(ROWS, (1, 2))}
     tensors = [
         None if x is None else (x.transpose(*turned[name]) if name in turned else x).float()
-        for name, x in zip(NAMES, inputs, strict=True)
+        for name, x in zip(NAMES, inputs[:-1], strict=True)
     ]
     keep_starts = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     y, last_state, _ = scan_rows(*tensors, keep_starts)
-    return y.to(u.dtype).transpose(1, 2), last_state.transpose(1, 2)
+    return y.to(inputs.u.dtype).transpose(1, 2), last_state.transpose(1, 2)

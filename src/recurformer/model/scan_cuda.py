@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scan_torch import blocked_scan, blocked_scan_backward, operator_name
+from .scan_inputs import ScanInputs, operator_name
+from .scan_torch import blocked_scan, blocked_scan_backward
 
 KERNEL_CHUNK = 2048  # the kernel reports its running state every so many steps
 CORRECTION_SEGMENT = 256  # bounds the (B, D, N, segment) tensor of the correction
@@ -29,27 +30,19 @@ def _probe() -> Any:
 
 
 EXTENSION = _probe()
+TENSORS = (
+    "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias,"
+    " bool delta_softplus"
+)
 
 
-@torch.library.custom_op(operator_name(__name__, "kernel_scan"), mutates_args=())
-def kernel_scan(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _kernel_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     """Return y (B, D, L), the last state (B, D, N), the kernel's chunk states and its output before the gate."""
     out, chunks, *gated = EXTENSION.fwd(u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus)
     last_state = chunks[:, :, -1, 1::2].clone()
     return (gated[0], last_state, chunks, out) if gated else (out, last_state, chunks, u.new_empty(0))
 
 
-@kernel_scan.register_fake
 def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     batch, channels, length = u.shape
     count, width = (length + KERNEL_CHUNK - 1) // KERNEL_CHUNK, A.shape[1]
@@ -59,21 +52,7 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     return y, last_state, chunks, u.new_empty(0) if z is None else y.clone()
 
 
-@torch.library.custom_op(operator_name(__name__, "kernel_scan_backward"), mutates_args=())
-def kernel_scan_backward(
-    grad_y: Tensor,
-    chunks: Tensor,
-    out: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-) -> list[Tensor]:
+def _kernel_scan_backward(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     """Return the gradients of u, delta, A, B, C, D, z, delta_bias; an absent input's gradient is empty."""
     du, ddelta, dA, dB, dC, dD, dbias, *dz = EXTENSION.bwd(
         u,
@@ -96,9 +75,20 @@ def kernel_scan_backward(
     return [u.new_empty(0) if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads, strict=True)]
 
 
-@kernel_scan_backward.register_fake
 def _empty_gradients(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, delta, A, B, C, D, z, delta_bias)]
+
+
+kernel_scan = torch.library.custom_op(
+    operator_name(__name__, "kernel_scan"), _kernel_scan, mutates_args=(),
+    schema=f"({TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+kernel_scan_backward = torch.library.custom_op(
+    operator_name(__name__, "kernel_scan_backward"), _kernel_scan_backward, mutates_args=(),
+    schema=f"(Tensor grad_y, Tensor chunks, Tensor out, {TENSORS}) -> Tensor[]",
+)  # fmt: skip
+kernel_scan.register_fake(_empty_outputs)
+kernel_scan_backward.register_fake(_empty_gradients)
 
 
 def _save_inputs(ctx, inputs, output):
@@ -113,8 +103,8 @@ def _backward(ctx, grad_y, grad_last, *_):
     if grad_y is not None:
         grads = kernel_scan_backward(grad_y, chunks, out, *tensors, ctx.delta_softplus)
     if grad_last is not None:  # the kernel has no gradient of the last state: the torch scan adds it
-        *_, starts = blocked_scan(*tensors, ctx.delta_softplus, None)
-        *extra, _ = blocked_scan_backward(None, grad_last, starts, *tensors, ctx.delta_softplus, None)
+        *_, starts = blocked_scan(*tensors, None, ctx.delta_softplus)
+        *extra, _ = blocked_scan_backward(None, grad_last, starts, *tensors, None, ctx.delta_softplus)
         grads = [more if grad is None else grad + more for grad, more in zip(grads, extra, strict=True)]
     return *(None if x is None else grad for x, grad in zip(tensors, grads, strict=True)), None
 
@@ -142,19 +132,9 @@ def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
     return None if u.is_cuda else f"mamba-ssm's extension takes CUDA tensors, the input is on {u.device}"
 
 
-def scan_mamba_ssm(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
+    u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus = inputs
     dtype = u.dtype
     delta, B, C = (x.to(dtype) for x in (delta, B, C))
     u, delta, B, C = (x if x.stride(-1) == 1 else x.contiguous() for x in (u, delta, B, C))

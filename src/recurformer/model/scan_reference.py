@@ -8,21 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .scan_block import state_dtype
+from .scan_inputs import ScanInputs
 
 
-def scan_reference(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def scan_reference(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the definition; see `recurformer.model.scan.selective_scan`."""
+    u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus = inputs
     dtype = state_dtype(u)
     step_size = delta.to(dtype) if delta_bias is None else delta.to(dtype) + delta_bias.to(dtype).unsqueeze(-1)
     if delta_softplus:

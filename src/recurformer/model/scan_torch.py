@@ -5,35 +5,17 @@ block's start; the backward pass recomputes the states of one block at a time, i
 operators, so that `torch.compile` does not unroll the steps and the meta device gets shapes without a loop.
 """
 
-import re
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .scan_block import Block, block_steps, spans, state_dtype, time_first
+from .scan_inputs import ScanInputs, scan_operator
 
 
-def operator_name(module: str, name: str) -> str:
-    """Return `<module>::<name>`, so that a second copy of this code (trust_remote_code) registers its own operator."""
-    return f"{re.sub(r'[^0-9A-Za-z]', '_', module)}::{name}"
-
-
-@torch.library.custom_op(operator_name(__name__, "blocked_scan"), mutates_args=())
-def blocked_scan(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus):
     """Return y (B, D, L), the last state (B, D, N) and the states at the blocks' starts (blocks, B, N, D)."""
-    y, last_state, starts = _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    y, last_state, starts = _empty_outputs(u, delta, A)
     state = torch.zeros_like(starts[0]) if initial_state is None else initial_state.to(starts.dtype).transpose(1, 2)
     transition = A.to(starts.dtype).t().contiguous()  # (N, D)
     with torch.autocast(u.device.type, enabled=False):  # else the matrix products inside would leave float32
@@ -50,8 +32,7 @@ def blocked_scan(
     return y, last_state, starts
 
 
-@blocked_scan.register_fake
-def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state):
+def _empty_outputs(u, delta, A, *_):
     batch, channels, length = u.shape
     dtype, width = state_dtype(u), A.shape[1]
     y = u.new_empty(batch, length, channels).transpose(1, 2)  # the output projection reads it as (B, L, D)
@@ -64,27 +45,12 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_
     )
 
 
-@torch.library.custom_op(operator_name(__name__, "blocked_scan_backward"), mutates_args=())
-def blocked_scan_backward(
-    grad_y: Tensor | None,
-    grad_last: Tensor | None,
-    starts: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> list[Tensor]:
-    """Return the gradients of u, delta, A, B, C, D, z, delta_bias, initial_state; empty for an absent input."""
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(
-        grad_y, grad_last, starts, *inputs[:-1], delta_softplus, initial_state
-    )
+def _backward(
+    grad_y, grad_last, starts, u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus
+):  # fmt: skip
+    """Return the gradients of all tensors; empty for an absent one."""
+    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus)
+    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(grad_y, grad_last, starts, *inputs)
     transition = A.to(starts.dtype).t().contiguous()
     sum_A, sum_D, sum_bias = torch.zeros_like(transition), transition.new_zeros(len(A)), transition.new_zeros(len(A))
     grad_state = torch.zeros_like(starts[0]) if grad_last is None else grad_last.to(starts.dtype).transpose(1, 2)
@@ -127,31 +93,16 @@ def blocked_scan_backward(
     return [du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial]
 
 
-@blocked_scan_backward.register_fake
-def _empty_gradients(grad_y, grad_last, starts, u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state):
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
-    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs]
+def _empty_gradients(grad_y, grad_last, starts, u, *inputs):
+    return [u.new_empty(0) if x is None else x.new_empty(x.shape) for x in (u, *inputs[:-1])]
 
 
-def _save_inputs(ctx, inputs, output):
-    *tensors, ctx.delta_softplus, initial_state = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, initial_state, output[2])
+blocked_scan, blocked_scan_backward = scan_operator(
+    __name__, "blocked_scan", (_forward, _backward), (_empty_outputs, _empty_gradients)
+)
 
 
-def _backward(ctx, grad_y, grad_last, _grad_starts):
-    *tensors, initial_state, starts = ctx.saved_tensors
-    grads = blocked_scan_backward(grad_y, grad_last, starts, *tensors, ctx.delta_softplus, initial_state)
-    *grads, grad_initial = (
-        None if x is None else grad for x, grad in zip((*tensors, initial_state), grads, strict=True)
-    )
-    return *grads, None, grad_initial
-
-
-blocked_scan.register_autograd(_backward, setup_context=_save_inputs)
-
-
-def scan_torch(*arguments: Tensor | bool | None) -> tuple[Tensor, Tensor]:
+def scan_torch(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the blocks; see `recurformer.model.scan.selective_scan`."""
-    y, last_state, _ = blocked_scan(*arguments)
+    y, last_state, _ = blocked_scan(*inputs)
     return y, last_state

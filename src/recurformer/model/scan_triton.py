@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import scan_triton_launch as launch
-from .scan_torch import operator_name
+from .scan_inputs import ScanInputs, scan_operator
 from .scan_triton_backward import gradients, segment_adjoints
 from .scan_triton_forward import outputs, segment_ends
 from .scan_triton_lanes import LANES, triton
@@ -29,21 +29,9 @@ def unusable() -> str | None:
     return None if INTERPRETED or torch.cuda.is_available() else "there is no CUDA device"
 
 
-@torch.library.custom_op(operator_name(__name__, "segmented_scan"), mutates_args=())
-def segmented_scan(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus):
     """Return y (B, D, L), the last state (B, D, N) and the states at the chunks' starts (B, chunks, N, D)."""
-    y, last_state, starts = _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    y, last_state, starts = _empty_outputs(u, delta, A)
     (batch, channels, length), width = u.shape, A.shape[1]
     blocks, chunks, segment_chunks, segments = launch.divide(batch, channels, length, width, launch.FORWARD_PROGRAMS)
     settings = launch.settings(width, delta_softplus)
@@ -64,8 +52,7 @@ def segmented_scan(
     return y, last_state, starts
 
 
-@segmented_scan.register_fake
-def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state):
+def _empty_outputs(u, delta, A, *_):
     (batch, channels, length), width = u.shape, A.shape[1]
     y = u.new_empty(batch, length, channels).transpose(1, 2)  # the output projection reads it as (B, L, D)
     last_state = u.new_empty(batch, channels, width, dtype=torch.float32)
@@ -73,30 +60,13 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_
     return y, last_state, u.new_empty(batch, chunks, width, channels, dtype=torch.float32)
 
 
-@torch.library.custom_op(operator_name(__name__, "segmented_scan_backward"), mutates_args=())
-def segmented_scan_backward(
-    grad_y: Tensor | None,
-    grad_last: Tensor | None,
-    starts: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> list[Tensor]:
-    """Return the gradients of u, delta, A, B, C, D, z, delta_bias, initial_state; empty for an absent input."""
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state)
+def _backward(grad_y, grad_last, starts, u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus):
+    """Return the gradients of all tensors; empty for an absent one."""
+    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus)
     (batch, channels, length), width = u.shape, A.shape[1]
     blocks, chunks, segment_chunks, segments = launch.divide(batch, channels, length, width, launch.BACKWARD_PROGRAMS)
     settings = launch.settings(width, delta_softplus)
-    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(
-        grad_y, grad_last, starts, *inputs[:-1], delta_softplus, initial_state
-    )
+    du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(grad_y, grad_last, starts, *inputs)
     adjoints, sums_A = (starts.new_empty(batch, segments, width, channels) for _ in range(2))
     elapsed, sums_D, sums_bias = (starts.new_empty(batch, segments, channels) for _ in range(3))
     sums_BC = starts.new_empty(2, blocks, batch, length, width)
@@ -125,35 +95,22 @@ def segmented_scan_backward(
     return [du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial]
 
 
-@segmented_scan_backward.register_fake
-def _empty_gradients(grad_y, grad_last, starts, u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state):
-    sequences = (u, delta, B, C, z)  # written as rows (B, L, X)
+def _empty_gradients(grad_y, grad_last, starts, *inputs):
+    tensors = ScanInputs(*inputs)
+    sequences = (tensors.u, tensors.delta, tensors.B, tensors.C, tensors.z)  # written as rows (B, L, X)
     return [
-        u.new_empty(0)
+        starts.new_empty(0)
         if x is None
         else x.new_empty(len(x), x.shape[2], x.shape[1]).transpose(1, 2)
         if any(x is sequence for sequence in sequences)
         else x.new_empty(x.shape)
-        for x in (u, delta, A, B, C, D, z, delta_bias, initial_state)
+        for x in tensors[:-1]
     ]
 
 
-def _save_inputs(ctx, inputs, output):
-    *tensors, ctx.delta_softplus, initial_state = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, initial_state, output[2])
-
-
-def _backward(ctx, grad_y, grad_last, _grad_starts):
-    *tensors, initial_state, starts = ctx.saved_tensors
-    grads = segmented_scan_backward(grad_y, grad_last, starts, *tensors, ctx.delta_softplus, initial_state)
-    *grads, grad_initial = (
-        None if x is None else grad for x, grad in zip((*tensors, initial_state), grads, strict=True)
-    )
-    return *grads, None, grad_initial
-
-
-segmented_scan.register_autograd(_backward, setup_context=_save_inputs)
+segmented_scan, segmented_scan_backward = scan_operator(
+    __name__, "segmented_scan", (_forward, _backward), (_empty_outputs, _empty_gradients)
+)
 
 
 def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
@@ -167,18 +124,7 @@ def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
     return None
 
 
-def scan_triton(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    initial_state: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def scan_triton(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     """Run the Triton kernels; see `recurformer.model.scan.selective_scan`."""
-    y, last_state, _ = segmented_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    y, last_state, _ = segmented_scan(*inputs)
     return y, last_state

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import step_cpp, step_triton
+from .scan_inputs import StepInputs
 from .scan_triton import WIDTHS
 from .step_cpp import usable
 from .step_triton import wanted
@@ -31,44 +32,15 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
     return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
 
 
-def state_step(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor,
-    z: Tensor,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    state: Tensor,
-) -> Tensor:
-    """Advance the selective scan by one step, `state` in place; arguments are those of `selective_scan` at one time.
-
-    Args:
-        u: input (B, D).
-        delta: step size (B, D), before `delta_bias` and softplus.
-        A: state transition (D, N), negative, in the state's precision.
-        B: input matrix (B, N).
-        C: output matrix (B, N).
-        D: skip weights (D,) in the state's precision.
-        z: gate (B, D).
-        delta_bias: (D,) or None.
-        delta_softplus: whether softplus makes the step size positive.
-        state: (B, D, N), float32 (float64 for float64 models); updated.
-
-    Returns:
-        y (B, D) in u's dtype.
-    """
-    if delta_softplus and usable((u, delta, B, C, z), (A, D, delta_bias, state)):
-        return step_cpp.state_step(u, delta, A, B, C, D, z, delta_bias, state)
+def state_step(inputs: StepInputs) -> Tensor:
+    """Advance the selective scan by one step, its state in place; returns y (B, D) in u's dtype."""
+    u, delta, A, B, C, D, z, state = inputs
+    if usable((u, delta, B, C, z), (A, D, state)):
+        return step_cpp.state_step(inputs)
     if wanted(u) and A.shape[1] in WIDTHS and state.dtype == torch.float32:
-        return step_triton.state_step(u, delta, A, B, C, D, z, delta_bias, delta_softplus, state)
+        return step_triton.state_step(inputs)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
-    if delta_bias is not None:
-        delta = delta + delta_bias
-    if delta_softplus:
-        delta = F.softplus(delta)
+    delta = F.softplus(delta)
     state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))
     y = torch.addcmul(torch.bmm(state, C.unsqueeze(-1)).squeeze(-1), D, values)
     return (y * F.silu(gate)).to(u.dtype)

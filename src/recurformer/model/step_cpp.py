@@ -12,10 +12,11 @@ from . import native
 from .forced import allowed
 from .native import structure
 from .scan_cpp import pointers
+from .scan_inputs import StepInputs
 
 StepArguments = structure(
     "StepArguments",
-    "u delta A B C D z delta_bias state y",
+    "u delta A B C D z state y",
     "u_stride delta_stride z_stride B_stride C_stride batch channels states",
 )
 WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stride batch channels taps")
@@ -44,26 +45,10 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) ->
     return y
 
 
-def state_step(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    state: Tensor,
-) -> Tensor:
-    """Advance `state` (B, D, N) by one step with softplus(delta + delta_bias); returns y (B, D)."""
-    y = u.new_empty(u.shape)
-    rows = {"u": u, "delta": delta, "z": z, "B": B, "C": C}
-    arguments = StepArguments(
-        **pointers(**rows, A=A, D=D, delta_bias=delta_bias, state=state, y=y),
-        **{f"{name}_stride": x.stride(0) for name, x in rows.items() if x is not None},
-        batch=len(u),
-        channels=u.shape[1],
-        states=A.shape[1],
-    )
-    native.call("scan_step", arguments)
+def state_step(inputs: StepInputs) -> Tensor:
+    """Advance the state by one step, in place; returns y (B, D)."""
+    y = inputs.u.new_empty(inputs.u.shape)
+    strides = {f"{name}_stride": getattr(inputs, name).stride(0) for name in ("u", "delta", "z", "B", "C")}
+    sizes = {"batch": len(y), "channels": y.shape[1], "states": inputs.A.shape[1]}
+    native.call("scan_step", StepArguments(**pointers(**inputs._asdict(), y=y), **strides, **sizes))
     return y

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .forced import allowed
+from .scan_inputs import StepInputs
 from .scan_triton import unusable
 from .scan_triton_lanes import jit, step_size, tl
 
@@ -41,8 +42,8 @@ def convolve(
 
 @jit
 def advance_state(
-    u, delta, z, A, B, C, D, bias, state, state_batch, state_channel, state_number, y, channels,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, SOFTPLUS: tl.constexpr,
+    u, delta, z, A, B, C, D, state, state_batch, state_channel, state_number, y, channels,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Advance the states of a block of channels by one step and read them; u, delta, z, B, C are (tensor, stride)."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -50,11 +51,8 @@ def advance_state(
     batch = tl.program_id(1).to(tl.int64)
     present = channel < channels
     value = tl.load(u[0] + batch * u[1] + channel, mask=present, other=0.0).to(tl.float32)
-    shift = 0.0
-    if bias is not None:
-        shift = tl.load(bias + channel, mask=present, other=0.0).to(tl.float32)
     raw = tl.load(delta[0] + batch * delta[1] + channel, mask=present, other=0.0).to(tl.float32)
-    step = step_size(raw, shift, present, SOFTPLUS)
+    step = step_size(raw, 0.0, present, True)
     write = tl.load(B[0] + batch * B[1] + number).to(tl.float32)
     read = tl.load(C[0] + batch * C[1] + number).to(tl.float32)
     transition = tl.load(A + channel[:, None] * WIDTH + number[None, :], mask=present[:, None], other=0.0)
@@ -63,13 +61,9 @@ def advance_state(
     decay = tl.exp2(step[:, None] * (transition * 1.4426950408889634))
     states = decay * states + (step * value)[:, None] * write[None, :]
     tl.store(place, states, mask=present[:, None])
-    out = tl.sum(states * read[None, :], 1)
-    if D is not None:
-        out += tl.load(D + channel, mask=present, other=0.0).to(tl.float32) * value
-    if z is not None:
-        gate = tl.load(z[0] + batch * z[1] + channel, mask=present, other=0.0).to(tl.float32)
-        out *= gate * tl.sigmoid(gate)
-    tl.store(y + batch * channels + channel, out, mask=present)
+    out = tl.sum(states * read[None, :], 1) + tl.load(D + channel, mask=present, other=0.0).to(tl.float32) * value
+    gate = tl.load(z[0] + batch * z[1] + channel, mask=present, other=0.0).to(tl.float32)
+    tl.store(y + batch * channels + channel, out * gate * tl.sigmoid(gate), mask=present)
 
 
 def _row(x: Tensor) -> tuple[Tensor, int]:
@@ -106,39 +100,15 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) ->
 
 
 @torch.no_grad()
-def state_step(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    delta_softplus: bool,
-    state: Tensor,
-) -> Tensor:
-    """Return the scan's output of one step, (B, D), and advance `state` by it.
-
-    Args:
-        u: inputs (B, D).
-        delta: step sizes (B, D), before `delta_bias` and softplus.
-        A: state transition (D, N) in float32, negative; N a power of two.
-        B: input matrix (B, N).
-        C: output matrix (B, N).
-        D: skip weights (D,) or None.
-        z: gate (B, D) or None; the output is multiplied by silu(z).
-        delta_bias: added to delta, (D,) or None.
-        delta_softplus: whether softplus makes the step sizes positive.
-        state: float32 (B, D, N), updated in place.
-    """
+def state_step(inputs: StepInputs) -> Tensor:
+    """Return the scan's output of one step, (B, D), and advance the float32 state by it; N is a power of two."""
+    u, delta, A, B, C, D, z, state = inputs
     batch, channels = u.shape
     y = u.new_empty(batch, channels)
     grid = (-(-channels // STATE_CHANNELS), batch)
     with torch.cuda.device_of(u):
         advance_state[grid](
-            _row(u), _row(delta), None if z is None else _row(z), A.contiguous(), _row(B), _row(C), D, delta_bias,
-            state, *state.stride(), y, channels,
-            WIDTH=A.shape[1], BLOCK=STATE_CHANNELS, SOFTPLUS=delta_softplus, num_warps=WARPS,
+            _row(u), _row(delta), _row(z), A.contiguous(), _row(B), _row(C), D, state, *state.stride(), y, channels,
+            WIDTH=A.shape[1], BLOCK=STATE_CHANNELS, num_warps=WARPS,
         )  # fmt: skip
     return y

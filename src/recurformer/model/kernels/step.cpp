@@ -4,9 +4,8 @@
 #include "mamba.h"
 
 struct StepArguments {
-  const float *u, *delta, *A, *B, *C;  // (batch, channels) or (batch, N); A (channels, N)
-  const float *D, *z, *delta_bias;     // each may be null
-  float *state, *y;                    // (batch, channels, N), (batch, channels)
+  const float *u, *delta, *A, *B, *C, *D, *z;  // (batch, channels) or (batch, N); A (channels, N), D (channels)
+  float *state, *y;                            // (batch, channels, N), (batch, channels)
   int64_t u_stride, delta_stride, z_stride, B_stride, C_stride, batch, channels, states;
 };
 
@@ -18,30 +17,25 @@ struct WindowArguments {
 
 extern "C" {
 int scan_step(const StepArguments* a) {
-  std::vector<float> lanes(4 * a->channels);
-  float *step = lanes.data(), *drive = step + a->channels, *skip = drive + a->channels, *gate = skip + a->channels;
+  std::vector<float> lanes(3 * a->channels);
+  float *step = lanes.data(), *drive = step + a->channels, *gate = drive + a->channels;
   for (int64_t b = 0; b < a->batch; ++b) {
-    const float *u = a->u + b * a->u_stride, *raw = a->delta + b * a->delta_stride;
-    SIMD for (int64_t d = 0; d < a->channels; ++d) {
-      step[d] = softplus(raw[d] + (a->delta_bias ? a->delta_bias[d] : 0.f));
-      drive[d] = step[d] * u[d];
-      skip[d] = a->D ? a->D[d] * u[d] : 0.f;
-    }
-    if (const float* z = a->z ? a->z + b * a->z_stride : nullptr) {
-      SIMD for (int64_t d = 0; d < a->channels; ++d) gate[d] = z[d] * sigmoid(z[d]);
-    } else {
-      std::fill(gate, gate + a->channels, 1.f);
-    }
+    const float *u = a->u + b * a->u_stride, *raw = a->delta + b * a->delta_stride, *z = a->z + b * a->z_stride;
     const float *B = a->B + b * a->B_stride, *C = a->C + b * a->C_stride;
+    SIMD for (int64_t d = 0; d < a->channels; ++d) {
+      step[d] = softplus(raw[d]);
+      drive[d] = step[d] * u[d];
+      gate[d] = z[d] * sigmoid(z[d]);
+    }
     for (int64_t d = 0; d < a->channels; ++d) {
       const float *A = a->A + d * a->states, delta = step[d] * LOG2_E, write = drive[d];
-      float *h = a->state + (b * a->channels + d) * a->states, y = 0.f;
+      float *h = a->state + (b * a->channels + d) * a->states, y = a->D[d] * u[d];
 #pragma omp simd reduction(+ : y)
       for (int64_t n = 0; n < a->states; ++n) {
         h[n] = exp2_negative(delta * A[n]) * h[n] + write * B[n];
         y += h[n] * C[n];
       }
-      a->y[b * a->channels + d] = (y + skip[d]) * gate[d];
+      a->y[b * a->channels + d] = y * gate[d];
     }
   }
   return 0;

@@ -1,0 +1,96 @@
+"""What a selective scan takes, and how an implementation's two passes become one torch operator with a gradient.
+
+It knows no implementation.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Passes = tuple[Callable[..., Any], Callable[..., Any]]
+"""The forward pass and the backward pass, or what gives the empty results of each."""
+
+
+class ScanInputs(NamedTuple):
+    """The arguments of `recurformer.model.scan.selective_scan`, in the order of the operators."""
+
+    u: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    z: Tensor | None
+    delta_bias: Tensor | None
+    initial_state: Tensor | None
+    delta_softplus: bool
+
+
+class StepInputs(NamedTuple):
+    """One step of a scan: u, delta, z are (B, D), `B` and `C` (B, N); softplus makes delta positive.
+
+    `A` (D, N), negative, and `D` (D,) are in the precision of `state` (B, D, N), which the step updates.
+    """
+
+    u: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
+    z: Tensor
+    state: Tensor
+
+
+NAMES = ScanInputs._fields[:-1]
+OPTIONAL = ("D", "z", "delta_bias", "initial_state")
+TENSORS = ", ".join(f"Tensor{'?' if name in OPTIONAL else ''} {name}" for name in NAMES)
+
+
+def operator_name(module: str, name: str) -> str:
+    """Return `<module>::<name>`, so that a second copy of this code (trust_remote_code) registers its own operator."""
+    return f"{re.sub(r'[^0-9A-Za-z]', '_', module)}::{name}"
+
+
+def scan_operator(
+    module: str, name: str, passes: Passes, empty: Passes, flag: str = "delta_softplus", device: str | None = None
+) -> Passes:
+    """Register an implementation's passes as torch operators `name` and `<name>_backward`, and return these.
+
+    Args:
+        module: where the operators belong.
+        name: of the first.
+        passes: forward takes the tensors of `ScanInputs` and a flag, and returns y, the last state and the states that
+            the backward pass starts from; backward takes the gradients of y and of the last state (each may be None),
+            those states, and what forward took, and returns the tensors' gradients, empty for an absent tensor.
+        empty: the same with results of the right shapes but no values.
+        flag: name of the flag.
+        device: the only type of device that they take.
+    """
+    forward, backward = (
+        torch.library.custom_op(operator_name(module, f"{name}{ending}"), function, mutates_args=(),
+                                device_types=device, schema=schema)
+        for ending, function, schema in (
+            ("", passes[0], f"({TENSORS}, bool {flag}) -> (Tensor, Tensor, Tensor)"),
+            ("_backward", passes[1],
+             f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {TENSORS}, bool {flag}) -> Tensor[]"),
+        )
+    )  # fmt: skip
+    forward.register_fake(empty[0])
+    backward.register_fake(empty[1])
+
+    def save(ctx, inputs, output):
+        *tensors, ctx.flag = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, output[2])
+
+    def differentiate(ctx, grad_y, grad_last, _grad_starts):
+        *tensors, starts = ctx.saved_tensors  # read once: activation checkpointing recomputes at each reading
+        grads = backward(grad_y, grad_last, starts, *tensors, ctx.flag)
+        return *(None if x is None else grad for x, grad in zip(tensors, grads, strict=True)), None
+
+    forward.register_autograd(differentiate, setup_context=save)
+    return forward, backward
