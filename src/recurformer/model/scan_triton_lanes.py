@@ -54,7 +54,7 @@ def load_states(pointer, stride, mask, STATES: tl.constexpr):
     """Load a lane's states, `stride` elements apart."""
     states = ()
     for n in tl.static_range(STATES):
-        states += (tl.load(pointer + n * stride, mask=mask, other=0.0),)
+        states += (tl.load(pointer + n * stride, mask=mask, other=None if mask is None else 0.0),)
     return states
 
 
