@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from recurformer.cli.study import describe
-from recurformer.heads.select import SELECTORS
+from recurformer.heads.scores import SCORES
+from recurformer.heads.select import MEASURED, SELECTORS
 from recurformer.study import Selection, load_study
+from recurformer.study.method import MeasuredScore
 
 CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
@@ -63,7 +65,8 @@ def test_a_missing_key_is_named(smoke):
 
 
 def test_the_rankings_of_a_study_are_those_of_the_package():
-    assert set(get_args(Selection.model_fields["by"].annotation)) == set(SELECTORS)
+    assert set(get_args(Selection.model_fields["by"].annotation)) == {*SELECTORS, *MEASURED}
+    assert set(get_args(MeasuredScore)) == set(MEASURED) == set(SCORES)
 
 
 def test_every_key_is_described():

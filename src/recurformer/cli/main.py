@@ -14,6 +14,8 @@ STAGES = {
     "backbone": "fetch or build a pretrained Transformer",
     "profile": "recency ratios of every head on text",
     "profile-hashhop": "recency ratios of every head on HashHop",
+    "head-scores": "scores of every head by other selectors, measured on the model",
+    "ra-i-settings": "how far the choice of heads depends on k and alpha",
     "select": "choose the heads to replace",
     "convert": "replace heads by Mamba blocks",
     "train": "continual training on text",

@@ -13,15 +13,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer")
     parser.add_argument("--beta", type=float, required=True, help="share of heads to replace, from 0 to 1")
     parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
+    parser.add_argument(
+        "--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"
+    )
     add_block(parser, Selection)
 
 
 def run(args: Namespace) -> None:
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.select import select_heads
+    from recurformer.heads.score_file import read_scores
+    from recurformer.heads.select import MEASURED, select_heads
 
     settings = read_block(args, Selection)
     profile = HeadProfile.load(args.profile)
-    heads = select_heads(profile, args.beta, unit=settings.unit, scope=settings.scope, by=settings.by, seed=args.seed)
+    if settings.by in MEASURED and args.scores is None:
+        raise ValueError(f"--by {settings.by} needs --scores: a file that `recurformer head-scores` wrote")
+    measured = read_scores(args.scores, settings.by) if settings.by in MEASURED else None
+    choice = {"unit": settings.unit, "scope": settings.scope, "by": settings.by, "seed": args.seed}
+    heads = select_heads(profile, args.beta, measured=measured, **choice)
     with atomic_path(args.heads) as path:
         path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

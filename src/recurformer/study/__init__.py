@@ -20,7 +20,7 @@ from recurformer.study.measurements import (
     Sizes,
     Tasks,
 )
-from recurformer.study.method import Mamba, Profiling, RecencyRatio, Selection, Training
+from recurformer.study.method import HeadScores, Mamba, Profiling, RecencyRatio, RecencySettings, Selection, Training
 
 __all__ = [
     "Backbone",
@@ -30,6 +30,7 @@ __all__ = [
     "HashHop",
     "HashHopEvaluation",
     "HashHopTask",
+    "HeadScores",
     "Language",
     "Mamba",
     "Maps",
@@ -38,6 +39,7 @@ __all__ = [
     "Perplexity",
     "Profiling",
     "RecencyRatio",
+    "RecencySettings",
     "Selection",
     "Sizes",
     "Study",
