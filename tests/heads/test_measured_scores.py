@@ -76,10 +76,20 @@ def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples, 
 
 
 def test_sensitivity_is_the_loss_under_an_explicit_mask(model, samples):
-    scores = sensitivity_scores(model, *samples, WINDOW, SINKS)
+    input_ids, labels = samples
+    scores = sensitivity_scores(model, input_ids, labels, WINDOW, SINKS)
+    labels[:, : WINDOW + SINKS + 1] = IGNORED  # the window hides nothing from what predicts these
     expected = torch.tensor([direct_sensitivity(model, *place, samples) for place in PLACES]).view(scores.shape)
     assert expected.std() > 0.01
     torch.testing.assert_close(scores, expected.double(), atol=1e-7, rtol=0)
+
+
+def test_the_window_changes_all_and_only_the_tokens_that_count():
+    model, input_ids = make_backbone("llama_mha").double(), tokens(1, LENGTH)
+    for last, changes in ((WINDOW + SINKS, False), (WINDOW + SINKS + 1, True)):
+        labels = torch.full_like(input_ids, IGNORED)
+        labels[:, last] = input_ids[:, last]
+        assert (abs(direct_sensitivity(model, 1, 2, (input_ids, labels))) > 1e-12) == changes
 
 
 def test_a_window_holds_the_latest_and_the_first_tokens():

@@ -101,22 +101,19 @@ class HashHopProbes:
     seed: int
 
     def lookups(self) -> Labelled:
-        """Chains: every hash of an answer is looked up."""
-        return self._samples("train")
+        """Chains that no training has seen: every hash of an answer is looked up."""
+        count = self.settings.samples
+        dataset = hashhop_dataset(self.task, self.tokenizer, size=count, seed=self.seed, stream="validation")
+        if not isinstance(dataset, HashHopTokenDataset):
+            raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
+        batch = dataset.collate([dataset[index] for index in range(count)])
+        return Labelled(batch["input_ids"], batch["labels"])
 
     def language(self) -> Labelled:
-        """Other chains."""
-        return self._samples("validation")
+        """The same chains: such a model reads nothing else."""
+        return self.lookups()
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""
         period = self.lookups().input_ids.shape[1] // self.settings.repetitions
         return repeated_tokens(self.tokenizer, self.settings.samples, period, self.settings.repetitions, self.seed)
-
-    def _samples(self, stream: str) -> Labelled:
-        count = self.settings.samples
-        dataset = hashhop_dataset(self.task, self.tokenizer, size=count, seed=self.seed, stream=stream)
-        if not isinstance(dataset, HashHopTokenDataset):
-            raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
-        batch = dataset.collate([dataset[index] for index in range(count)])
-        return Labelled(batch["input_ids"], batch["labels"])

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from recurformer.heads.replaced import causal_attention, loss_rises
 from recurformer.heads.run import Progress
+from recurformer.tasks.labels import IGNORED
 
 
 def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
@@ -34,6 +35,8 @@ def sensitivity_scores(
 ) -> Tensor:
     """Minus the rise of the loss when a head sees a window: (layers, heads), nats a token, float64.
 
+    Only tokens before which the window hides something are counted; the others' loss cannot change.
+
     Args:
         model: see `loss_rises`.
         input_ids: (samples, L) without padding.
@@ -45,10 +48,12 @@ def sensitivity_scores(
     Raises:
         ValueError: the window hides nothing.
     """
-    length = input_ids.shape[1]
-    if window_tokens + sink_tokens >= length:
+    length, seen = input_ids.shape[1], window_tokens + sink_tokens
+    if seen + 1 >= length:
         raise ValueError(
             f"sensitivity: window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens"
         )
     windowed = partial(_attend_to_window, visible=window_mask(length, window_tokens, sink_tokens))
-    return -loss_rises(model, input_ids, labels, windowed, progress)
+    asked = labels.clone()
+    asked[:, : seen + 1] = IGNORED
+    return -loss_rises(model, input_ids, asked, windowed, progress)
