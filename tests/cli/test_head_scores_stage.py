@@ -84,7 +84,7 @@ def refused(capsys, place, *words) -> str:
 
 def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
     command = "select {place}/profile.parquet {place}/none.json --beta 0.5 --by"
-    assert "--by echo needs --scores" in refused(capsys, place, command, "echo")
+    assert "by='echo' needs scores that" in refused(capsys, place, command, "echo")
     score_rows("tiny", "retrieval", 0, torch.zeros(LAYERS, 3)).to_parquet(place / "few.parquet")
     few = "--scores {place}/few.parquet"
     assert "few.parquet: holds no scores 'echo', only retrieval" in refused(capsys, place, command, "echo", few)
@@ -99,7 +99,7 @@ def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
 def test_a_model_that_looks_nothing_up_is_refused_in_one_line(place, capsys):
     command = "head-scores {place}/hashes {place}/none.parquet --name tiny --by retrieval --minimum-accuracy 0.99"
     error = refused(capsys, place, command, "--task-vocabulary 64 --task-hops 4 --task-pairs 8")
-    assert "of the values, minimum_accuracy=0.99 are needed" in error
+    assert "of the values, below minimum_accuracy=0.99" in error
 
 
 def test_settings_of_ra_i_are_compared(place):

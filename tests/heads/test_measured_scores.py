@@ -124,7 +124,7 @@ def test_a_model_that_looks_nothing_up_is_refused(samples):
     asked = labels[:, 1:] != IGNORED
     right = float((found == labels[:, 1:])[asked].double().mean())
     assert lookup_accuracy(model, input_ids, labels) == right < 0.9
-    with pytest.raises(ValueError, match=r"looks up \d+% of the values, minimum_accuracy=0.9 are needed"):
+    with pytest.raises(ValueError, match=r"looks up \d+% of the values, below minimum_accuracy=0.9"):
         retrieval_scores(model, input_ids, labels, minimum_accuracy=0.9)
     with pytest.raises(ValueError, match="labels ask nothing"):
         retrieval_scores(model, input_ids, torch.full_like(labels, IGNORED), minimum_accuracy=0)

@@ -1,7 +1,5 @@
 """Scores of every head by other selectors than RA-I: lookups without it, echo and induction, and its sensitivity."""
 
-import sys
-import time
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
@@ -41,9 +39,7 @@ def run(args: Namespace) -> None:
     frames = [profile_rows(HeadProfile.load(args.profile), args.name, args.seed)] if args.profile else []
     model = open_model(args.checkpoint)
     for by in settings.by:
-        started = time.perf_counter()
         scores = SCORES[by](model, probes, settings, progress(by))
         frames.append(score_rows(args.name, by, args.seed, scores))
-        print(f"{by}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     with atomic_path(args.scores) as path:
         pd.concat(frames, ignore_index=True).to_parquet(path, index=False)

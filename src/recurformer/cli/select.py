@@ -26,9 +26,7 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Selection)
     profile = HeadProfile.load(args.profile)
-    if settings.by in MEASURED and args.scores is None:
-        raise ValueError(f"--by {settings.by} needs --scores: a file that `recurformer head-scores` wrote")
-    measured = read_scores(args.scores, settings.by) if settings.by in MEASURED else None
+    measured = read_scores(args.scores, settings.by) if args.scores and settings.by in MEASURED else None
     choice = {"unit": settings.unit, "scope": settings.scope, "by": settings.by, "seed": args.seed}
     heads = select_heads(profile, args.beta, measured=measured, **choice)
     with atomic_path(args.heads) as path:

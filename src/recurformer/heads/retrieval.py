@@ -2,6 +2,8 @@
 (arXiv 2602.11374) chooses the heads that it keeps.
 """
 
+import sys
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -46,7 +48,8 @@ def retrieval_scores(
     accuracy = lookup_accuracy(model, input_ids, labels)
     if accuracy < minimum_accuracy:
         raise ValueError(
-            f"retrieval: with all its heads the model looks up {accuracy:.0%} of the values, "
-            f"minimum_accuracy={minimum_accuracy} are needed: ask fewer pairs, or lower it"
+            f"retrieval: with all its heads the model looks up {accuracy:.0%} of the values, below "
+            f"minimum_accuracy={minimum_accuracy}: list fewer pairs, or lower it"
         )
+    print(f"retrieval: with all its heads the model looks up {accuracy:.0%} of the values", file=sys.stderr, flush=True)
     return -loss_rises(model, input_ids, labels, _nothing, progress)

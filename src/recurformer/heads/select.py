@@ -162,7 +162,9 @@ def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -
     if by not in MEASURED:
         raise ValueError(f"by={by!r} is no ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
     if measured is None:
-        raise ValueError(f"by={by!r} needs scores measured on the model, which `recurformer head-scores` writes")
+        raise ValueError(
+            f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"
+        )
     if measured.shape != profile.shape:
         raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
     return measured
