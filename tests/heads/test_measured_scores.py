@@ -192,7 +192,9 @@ TASK = HashHopTask(vocabulary=64, chains=2, hops=4, pairs=8)
 def make_probes(kind: str, seed: int):
     settings = HeadScores(samples=3, tokens=40, windows=2, repeated_tokens=30, repetitions=3)
     if kind == "text":
-        return TextProbes(byte_tokenizer(), ["the quick brown fox " * 9, "jumps over the dogs " * 9], settings, seed)
+        return TextProbes(
+            byte_tokenizer(), [f"fox {number} jumps over dog " * 9 for number in range(9)], settings, seed
+        )
     return HashHopProbes(hash_tokenizer(64), TASK, settings, seed)
 
 

@@ -15,7 +15,7 @@ from recurformer.heads.stream import AttentionBlock, watch_attention
 class _Shares:
     """Mean attention weight at some distances between query and key, of the queries behind the first period.
 
-    The distances are `shift` below the multiples of `period`: 0 for the same token, 1 for the token behind it.
+    They lead to the keys `shift` tokens behind the earlier occurrences of the query's own token.
     """
 
     def __init__(self, samples: int, layers: int, heads: int, period: int, shift: int):
@@ -23,10 +23,10 @@ class _Shares:
         self.period, self.shift = period, shift
 
     def __call__(self, block: AttentionBlock) -> None:
-        queries = torch.arange(block.start, block.stop, device=block.weights.device)
-        distance = queries[:, None] - torch.arange(block.stop, device=queries.device)
-        looked_for = ((distance + self.shift) % self.period == 0) & (distance + self.shift > 0)
-        looked_for &= queries[:, None] >= self.period
+        queries = torch.arange(block.start, block.stop, device=block.weights.device)[:, None]
+        earlier = torch.arange(block.stop, device=queries.device) - self.shift  # before the first key there is none
+        distance = queries - earlier
+        looked_for = (distance % self.period == 0) & (distance > 0) & (earlier >= 0) & (queries >= self.period)
         place = block.inputs.place
         sums = (block.weights * looked_for).sum((-1, -2), dtype=torch.float64)
         before = self.shares[place] if block.start else 0.0

@@ -45,4 +45,4 @@ def read_scores(path: str | Path, by: str) -> Tensor:
         raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
     if by not in held:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(held)}")
-    return torch.from_numpy(table.to_numpy(dtype=np.float64))
+    return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))

@@ -49,7 +49,7 @@ class HeadScores(Block):
     sensitivity: text read by the head through a window."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
-    pairs: Count = 12
+    pairs: Count = 8
     """Lines `key: value` of a lookup prompt."""
     questions: Count = 4
     """Keys asked at the end of a lookup prompt."""

@@ -20,10 +20,11 @@ from recurformer.tasks.labels import IGNORED
 
 # words behind a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
 ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))
+COMMON = 2000  # a vocabulary of merges has its frequent words first; with all words SmolLM2 finds fewer values
 
 
 def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray:
-    """Ids of words, or else of letters and digits, that are one token each; int64, at least `needed`.
+    """Ids of common words, or else of letters and digits, that are one token each; int64, at least `needed`.
 
     Raises:
         ValueError: the vocabulary has too few of both.
@@ -32,7 +33,7 @@ def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray
     for item in ITEMS:
         found = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
         if len(found) >= needed:
-            return np.array(found)
+            return np.array(found[: max(COMMON, needed)])
     raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has no so many words")
 
 
