@@ -110,6 +110,13 @@ def test_the_model_is_left_as_it_was(samples):
     assert not any(layer._forward_pre_hooks for layer in model.model.layers)
 
 
+def test_layers_that_do_not_hand_their_attention_over_are_refused(samples):
+    model = make_backbone("llama_mha")
+    model.model.layers = make_backbone("llama_mha").model.layers  # they read another configuration
+    with pytest.raises(ValueError, match="LlamaForCausalLM does not attend through transformers' attention interface"):
+        retrieval_scores(model, *samples, minimum_accuracy=0)
+
+
 def test_replaced_heads_of_a_converted_model_have_no_score(samples):
     scores = retrieval_scores(shared_converted("llama_gqa_tied", "mixed"), *samples, minimum_accuracy=0)
     missing = {(layer, head) for layer, heads in enumerate(HEADS["mixed"]) for head in heads}

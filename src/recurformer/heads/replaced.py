@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurformer.batching import samples_per_batch
-from recurformer.heads.interface import Attend, attending
+from recurformer.heads.interface import attending
 from recurformer.heads.run import Progress, check_batch, retained_heads
 from recurformer.tasks.labels import IGNORED
 
@@ -39,16 +39,19 @@ class _OneReplaced:
         layer: the layer where heads are replaced.
         heads: for each copy the position of its replaced head.
         samples: of one copy.
+        attended: whether any layer has called.
     """
 
     replacement: Attention
     layer: int
     heads: range
     samples: int
+    attended: bool = False
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
     ) -> Tensor:
+        self.attended = True
         mask = mask if mask is None else mask[:1]  # without padding all samples have the same
         if layer != self.layer:
             return causal_attention(query, key, value, mask, scaling)
@@ -112,8 +115,10 @@ def loss_rises(
     at_once = samples_per_batch(model.device.type, input_ids.numel())
     with attending(model):
         with _recording(base.layers) as read:
-            unchanged: Attend = _OneReplaced(replacement, -1, range(0), len(input_ids))
+            unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
             loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
+        if not unchanged.attended:
+            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
         for layer in range(len(base.layers)):
             heads = retained_heads(model.config, layer)
             for start in range(0, len(heads), at_once):
