@@ -79,6 +79,14 @@ def _recording(layers: Any) -> Iterator[list[tuple[Tensor, dict[str, Any]]]]:
             handle.remove()
 
 
+def _run_from(base: Any, layer: int, read: list[tuple[Tensor, dict[str, Any]]], attend: _OneReplaced) -> Tensor:
+    """What the model ends with, (copies * B, L, hidden), when its layers from `layer` on read copies of the samples."""
+    hidden = read[layer][0].repeat(len(attend.heads), 1, 1)
+    for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
+        hidden = above(hidden, **{**arguments, "attend": attend})
+    return base.norm(hidden)
+
+
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     """Mean negative log-likelihood of the labels, in nats, from the hidden states behind the last layer's norm."""
     asked = labels[:, 1:] != IGNORED
@@ -124,10 +132,8 @@ def loss_rises(
             for start in range(0, len(heads), at_once):
                 chosen = range(start, min(start + at_once, len(heads)))
                 attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
-                hidden = read[layer][0].repeat(len(chosen), 1, 1)
-                for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
-                    hidden = above(hidden, **{**arguments, "attend": attend})
-                for position, copy in zip(chosen, base.norm(hidden).split(len(input_ids)), strict=True):
+                copies = _run_from(base, layer, read, attend).split(len(input_ids))
+                for position, copy in zip(chosen, copies, strict=True):
                     rises[layer, heads[position]] = _loss(model, copy, labels) - loss
             if progress is not None:
                 progress(layer + 1, len(base.layers))
