@@ -81,8 +81,8 @@ def test_scores():
     doc = {"target": ["ab", "cd"]}
     assert score_hashhop(doc, [" ab → cd."]) == {"h_gq": 1.0, "exact": 1.0}
     assert score_hashhop(doc, [" ab → ce."]) == {"h_gq": 0.5, "exact": 0.0}
-    assert score_passkey_answer({"key": "123"}, [" 123."]) == {"accuracy": 1.0}
-    assert score_passkey_answer({"key": "123"}, [" 1234"]) == {"accuracy": 0.0}
+    assert score_passkey_answer({"keys": ["123"]}, [" 123."]) == {"accuracy": 1.0}
+    assert score_passkey_answer({"keys": ["123"]}, [" 1234"]) == {"accuracy": 0.0}
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -40,6 +40,8 @@ class Tasks(Block):
     """Samples of each task; all of them when absent."""
     tokens: Count = 1024
     """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
+    ruler_lengths: list[Literal[4096, 8192, 16384, 32768, 65536, 131072]] = [4096]
+    """Lengths of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests answered together: changes speed and memory, not the result. A processor is fastest with one."""
 

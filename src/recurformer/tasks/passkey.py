@@ -1,7 +1,8 @@
-"""Passkey retrieval: find one number in a long text of no importance.
+"""Passkey retrieval: find one number in a long text of no importance, or one of several, or all of several.
 
 Prompt of Mohtashami and Jaggi, "Landmark Attention" (arXiv 2305.16300). The hay is their repeated sentences or real
-text; length and depth are set in tokens of the tokenizer that reads the prompt.
+text; length and depth are set in tokens of the tokenizer that reads the prompt. Several keys are told apart by their
+owners, as in the multi-key and multi-query tasks of RULER (arXiv 2404.06654).
 """
 
 import re
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -17,8 +19,11 @@ TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there."
 )
-NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key."
-QUESTION = "What is the pass key? The pass key is"
+NEEDLE = "The pass key{of} is {key}. Remember it. {key} is the pass key{of}."
+QUESTION = "What is the pass key{of}?"
+QUESTIONS = "What are the pass keys{of} and{of_last}?"
+ANSWER = " The pass key{of} is"
+OWNERS = ("Alice", "Bob", "Carol", "David", "Emma", "Frank", "Grace", "Henry")
 FILLER = ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 NUMBER = re.compile(r"\d+")
@@ -30,17 +35,25 @@ class PasskeySample:
 
     Attributes:
         prompt: ends where the model goes on.
-        answer: what follows: a space and the digits.
-        key: the digits.
+        answer: what follows: a space and the digits; after each key what leads to the next one.
+        keys: the digits that are asked for, in that order.
         tokens: length of the prompt in tokens, without special tokens.
-        depth: share of the filler that stands before the needle, 0 to 1.
+        depth: share of the filler that stands before the needles that are asked for, 0 to 1; the mean of several.
     """
 
     prompt: str
     answer: str
-    key: str
+    keys: tuple[str, ...]
     tokens: int
     depth: float
+
+
+class _Needle(NamedTuple):
+    """A key, its owner (" of Alice", or nothing) and the share of the filler before it."""
+
+    key: str
+    of: str = ""
+    depth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,10 +63,13 @@ class PasskeyTask:
     Attributes:
         tokenizer: counts the tokens.
         tokens: the most tokens of a prompt; it gets as near as whole sentences allow.
-        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample.
-        digits: digits of the key.
-        filler: texts to hide the needle in; each sample starts at a random sentence of them. Default: the original five
-            sentences.
+        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several that are asked for
+            are spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
+        digits: digits of a key.
+        filler: texts to hide the needles in; each sample starts at a random sentence of them. Default: the original
+            five sentences.
+        needles: hidden keys; several have owners.
+        asked: how many of them are asked for, one after another.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -61,15 +77,19 @@ class PasskeyTask:
     depth: float | None = None
     digits: int = 5
     filler: Sequence[str] = FILLER
+    needles: int = 1
+    asked: int = 1
 
     def __post_init__(self) -> None:
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"depth is {self.depth}; it must be between 0 and 1")
         if self.digits < 1:
             raise ValueError(f"digits is {self.digits}; a key needs at least one")
+        if not 1 <= self.asked <= self.needles <= len(OWNERS):
+            raise ValueError(f"asked is {self.asked} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
         if not self.sentences:
             raise ValueError("filler holds no sentence")
-        bare = self._count(self._write([], 0, "8" * self.digits))
+        bare = self._count(self._write([], [_Needle("8" * self.digits, of) for of in self._owners(OWNERS)]))
         if bare + max(self.sizes) > self.tokens:
             raise ValueError(
                 f"tokens is {self.tokens}; the bare prompt and one sentence need up to {bare + max(self.sizes)}"
@@ -88,14 +108,10 @@ class PasskeyTask:
     def _count(self, text: str) -> int:
         return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _write(self, hay: Sequence[str], before: int, key: str) -> str:
-        return " ".join([TASK, *hay[:before], NEEDLE.format(key=key), *hay[before:], QUESTION])
-
     def sample(self, rng: np.random.Generator) -> PasskeySample:
         """One problem; all randomness comes from `rng`."""
-        key = str(rng.integers(10 ** (self.digits - 1), 10**self.digits))
-        depth = float(rng.uniform()) if self.depth is None else self.depth
-        room = self.tokens - self._count(self._write([], 0, key))
+        needles = self._draw(rng)
+        room = self.tokens - self._count(self._write([], needles))
         chosen: list[int] = []
         for following in count(int(rng.integers(len(self.sentences)))):
             index = following % len(self.sentences)
@@ -104,19 +120,54 @@ class PasskeyTask:
                 break
             chosen.append(index)
         # A sentence may take another number of tokens next to others than alone: drop some if the sum was too low.
-        while (sample := self._place(chosen, depth, key)).tokens > self.tokens:
+        while (sample := self._place(chosen, needles)).tokens > self.tokens:
             chosen.pop()
         return sample
 
-    def _place(self, chosen: list[int], depth: float, key: str) -> PasskeySample:
-        """The prompt with the needle between the two sentences that come nearest to `depth`."""
+    def _draw(self, rng: np.random.Generator) -> list[_Needle]:
+        """The needles, first those that are asked for."""
+        keys: dict[str, None] = {}
+        while len(keys) < self.needles:
+            keys[str(rng.integers(10 ** (self.digits - 1), 10**self.digits))] = None
+        depth = float(rng.uniform()) if self.depth is None else self.depth
+        reach = min(depth, 1 - depth)
+        spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)
+        depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.asked)]
+        owners = self._owners(rng.permutation(OWNERS) if self.needles > 1 else OWNERS)
+        return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
+
+    def _owners(self, names: Sequence[str]) -> list[str]:
+        return [f" of {name}" for name in names[: self.needles]] if self.needles > 1 else [""]
+
+    def _place(self, chosen: list[int], needles: list[_Needle]) -> PasskeySample:
+        """The prompt with each needle between the two sentences that come nearest to its depth."""
         ends = np.cumsum([0] + [self.sizes[index] for index in chosen])
-        before = int(np.argmin(np.abs(ends - depth * ends[-1])))
-        prompt = self._write([self.sentences[index] for index in chosen], before, key)
-        return PasskeySample(prompt, f" {key}", key, self._count(prompt), float(ends[before] / max(ends[-1], 1)))
+        places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
+        prompt = self._write([self.sentences[index] for index in chosen], needles, places)
+        asked = needles[: self.asked]
+        answer = f" {asked[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in asked[1:])
+        depth = ends[places[: self.asked]].mean() / max(ends[-1], 1)
+        return PasskeySample(prompt, answer, tuple(key for key, *_ in asked), self._count(prompt), float(depth))
+
+    def _write(self, hay: Sequence[str], needles: Sequence[_Needle], places: Sequence[int] | None = None) -> str:
+        """The prompt; needle i stands before sentence `places[i]`."""
+        pieces = list(hay)
+        # from the back, so that what stands before keeps its place
+        for place, needle in sorted(zip(places or [0] * len(needles), needles, strict=True), reverse=True):
+            pieces.insert(place, NEEDLE.format(key=needle.key, of=needle.of))
+        *others, last = [needle.of for needle in needles[: self.asked]]
+        question = QUESTIONS.format(of=",".join(others), of_last=last) if others else QUESTION.format(of=last)
+        return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
 
 
-def score_passkey(generated: str, key: str) -> bool:
-    """Whether the first number of the continuation is the key."""
-    found = NUMBER.search(generated)
-    return found is not None and found.group() == key
+NEEDLE_TASKS = {
+    "passkey": {"needles": 1, "asked": 1},
+    "multi_key": {"needles": 4, "asked": 1},
+    "multi_query": {"needles": 4, "asked": 4},
+}
+"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for."""
+
+
+def score_passkey(generated: str, keys: Sequence[str]) -> int:
+    """How many keys the continuation gives: its first number must be the first of `keys`, and so on."""
+    return sum(given == key for given, key in zip(NUMBER.findall(generated), keys, strict=False))
