@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from recurformer.study.ablations import Continuation, Needle
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
@@ -26,6 +27,7 @@ __all__ = [
     "Backbone",
     "Block",
     "Caches",
+    "Continuation",
     "Corpus",
     "HashHop",
     "HashHopEvaluation",
@@ -35,6 +37,7 @@ __all__ = [
     "Maps",
     "Mqar",
     "MqarTask",
+    "Needle",
     "Perplexity",
     "Profiling",
     "RecencyRatio",
