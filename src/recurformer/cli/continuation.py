@@ -1,5 +1,6 @@
 """Likelihood of what follows a prompt, from the full or smaller cache that the prompt left."""
 
+import math
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli import identity
@@ -17,8 +18,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
-    import numpy as np
-
     from recurformer.cli.checkpoints import open_texts, open_tokenizer
     from recurformer.corpora.windows import windows
     from recurformer.evaluate.continuation import continuation_rows
@@ -43,5 +42,5 @@ def run(args: Namespace) -> None:
     with atomic_path(args.continuation) as path:
         rows.to_csv(path, index=False)
     sums = rows.groupby(["method", "setting", "ratio"])[["negative_log_likelihood", "tokens"]].sum()
-    perplexity = np.exp(sums.negative_log_likelihood / sums.tokens)
+    perplexity = (sums.negative_log_likelihood / sums.tokens).map(math.exp)
     print(perplexity.rename("perplexity").reset_index().to_string(index=False))
