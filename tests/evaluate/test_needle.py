@@ -64,19 +64,20 @@ def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size):
     assert rows.correct.tolist() == [1 if depth == 0 else 0 for depth in rows.depth]
     reader(lambda prompt: True)
     rows = needle_rows(model, BYTES, model.config, TEXTS, tasks=["multi_query"], batch_size=batch_size, **SIZES)
-    assert set(rows.correct) == {3}
+    assert set(rows.correct) == {2}
 
 
 def test_batches_change_nothing(model, monkeypatch):
     """The very words, of real models."""
     model.resize_token_embeddings(259)
     found = []
-    for batch_size in (1, 3, 20):
+    for batch_size in (1, 2, 3):
         words = []
         monkeypatch.setattr(
             "recurformer.evaluate.needle.score_passkey", lambda text, keys, kept=words: kept.append((keys, text)) or 0
         )
-        needle_rows(model, BYTES, model.config, TEXTS, batch_size=batch_size, **SIZES | {"samples": 1})
+        sizes = {"lengths": [800], "depths": [0.5], "samples": 1}
+        needle_rows(model, BYTES, model.config, TEXTS, batch_size=batch_size, **sizes)
         found.append(words)
     assert len({text for _, text in found[0]}) > 1
     assert sorted(found[0]) == sorted(found[1]) == sorted(found[2])
@@ -124,7 +125,7 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
         made.append(sliding_cache(model, 50))
         return made[-1]
 
-    needle_rows(model, BYTES, model.config, TEXTS, **SIZES, batch_size=9, new_cache=new_cache)
+    needle_rows(model, BYTES, model.config, TEXTS, tasks=["passkey"], **SIZES, batch_size=4, new_cache=new_cache)
     assert len(made) == 4
     assert all(cache.get_seq_length() > 900 and cache.layers[0].keys.shape[2] == 50 for cache in made)
 

@@ -69,12 +69,13 @@ def test_score(generated, right):
     [
         (" 11. The pass key of Bob is 22. The pass key of Carol is 33", 3),
         (" 11. The pass key of Bob is 99. The pass key of Carol is 33", 2),
-        (" 22. The pass key of Bob is 11", 0),
-        (" 11, 22", 2),
+        (" 22. The pass key of Bob is 11", 2),
+        (" 11, 11, 11", 1),
+        (" 98, 99, 97, 11, 22, 33", 0),
         (" nothing", 0),
     ],
 )
-def test_several_keys_count_where_they_belong(generated, right):
+def test_each_of_several_keys_counts_once_in_any_order(generated, right):
     assert score_passkey(generated, ["11", "22", "33"]) == right
 
 
@@ -83,13 +84,13 @@ def owned_keys(prompt):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1400, 3000), st.floats(0, 1), st.sampled_from(["multi_key", "multi_query"]), st.integers(0, 2**32))
-def test_several_needles(tokens, depth, name, seed):
+@given(st.integers(1400, 3000), st.floats(0, 1), st.sampled_from(sorted(NEEDLE_TASKS)), st.integers(0, 2**32))
+def test_needles_with_owners(tokens, depth, name, seed):
     """Each is there once with an owner of its own, the question names whose are asked for, and the depth is theirs."""
     task = PasskeyTask(BYTES, tokens, depth, filler=TEXT, **NEEDLE_TASKS[name])
     sample = task.sample(np.random.default_rng(seed))
     keys = owned_keys(sample.prompt)
-    assert len(set(keys.values())) == len(keys) == 4
+    assert len(set(keys.values())) == len(keys) == NEEDLE_TASKS[name]["needles"]
     assert tokens - max(task.sizes) <= len(BYTES(sample.prompt)["input_ids"]) == sample.tokens <= tokens
     question = re.search(r"What (?:is|are) the pass keys? (.*)\? The pass key of (\w+) is$", sample.prompt)
     asked = re.findall(r"of (\w+)", question[1])

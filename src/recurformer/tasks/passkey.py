@@ -8,9 +8,9 @@ owners, as in the multi-key and multi-query tasks of RULER (arXiv 2404.06654).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -27,6 +27,7 @@ OWNERS = ("Alice", "Bob", "Carol", "David", "Emma", "Frank", "Grace", "Henry")
 FILLER = ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 NUMBER = re.compile(r"\d+")
+LONGEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,18 @@ class PasskeySample:
     depth: float
 
 
+@lru_cache(maxsize=1)
+def sized_sentences(tokenizer: PreTrainedTokenizerBase, filler: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The sentences of some texts, each with its number of tokens and those of the space before it.
+
+    The last answer is kept: real text takes seconds, and every length and depth of a grid asks again.
+    """
+    sentences = [part for text in filler for part in SENTENCE_END.split(text.strip()) if part]
+    spaced = [f" {sentence}" for sentence in sentences]
+    ids = tokenizer(spaced, add_special_tokens=False)["input_ids"] if spaced else []
+    return list(zip(sentences, map(len, ids), strict=True))
+
+
 class _Needle(NamedTuple):
     """A key, its owner (" of Alice", or nothing) and the share of the filler before it."""
 
@@ -62,7 +75,8 @@ class PasskeyTask:
 
     Attributes:
         tokenizer: counts the tokens.
-        tokens: the most tokens of a prompt; it gets as near as whole sentences allow.
+        tokens: the most tokens of a prompt; it gets as near as whole sentences allow, none of which takes more than a
+            tenth of it.
         depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several that are asked for
             are spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
         digits: digits of a key.
@@ -70,6 +84,7 @@ class PasskeyTask:
             five sentences.
         needles: hidden keys; several have owners.
         asked: how many of them are asked for, one after another.
+        owned: whether a single key has an owner too.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -79,6 +94,7 @@ class PasskeyTask:
     filler: Sequence[str] = FILLER
     needles: int = 1
     asked: int = 1
+    owned: bool = False
 
     def __post_init__(self) -> None:
         if self.depth is not None and not 0 <= self.depth <= 1:
@@ -87,23 +103,27 @@ class PasskeyTask:
             raise ValueError(f"digits is {self.digits}; a key needs at least one")
         if not 1 <= self.asked <= self.needles <= len(OWNERS):
             raise ValueError(f"asked is {self.asked} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
-        if not self.sentences:
-            raise ValueError("filler holds no sentence")
         bare = self._count(self._write([], [_Needle("8" * self.digits, of) for of in self._owners(OWNERS)]))
-        if bare + max(self.sizes) > self.tokens:
-            raise ValueError(
-                f"tokens is {self.tokens}; the bare prompt and one sentence need up to {bare + max(self.sizes)}"
-            )
+        needed = bare + max(self.sizes, default=0)
+        if needed > self.tokens:
+            raise ValueError(f"tokens is {self.tokens}; the bare prompt and one sentence need up to {needed}")
+        if not self.sizes:
+            raise ValueError(f"filler holds no sentence of at most {int(LONGEST * self.tokens)} tokens")
+
+    @cached_property
+    def _hay(self) -> list[tuple[str, int]]:
+        found = sized_sentences(self.tokenizer, tuple(self.filler))
+        return [(sentence, size) for sentence, size in found if size <= LONGEST * self.tokens]
 
     @cached_property
     def sentences(self) -> list[str]:
-        """The sentences of the filler, in order."""
-        return [part for text in self.filler for part in SENTENCE_END.split(text.strip()) if part]
+        """The sentences of the filler, in order, without those that would take more than a tenth of the prompt."""
+        return [sentence for sentence, _ in self._hay]
 
     @cached_property
     def sizes(self) -> list[int]:
         """Tokens of each sentence with the space before it."""
-        return [self._count(" " + sentence) for sentence in self.sentences]
+        return [size for _, size in self._hay]
 
     def _count(self, text: str) -> int:
         return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -133,11 +153,15 @@ class PasskeyTask:
         reach = min(depth, 1 - depth)
         spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)
         depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.asked)]
-        owners = self._owners(rng.permutation(OWNERS) if self.needles > 1 else OWNERS)
+        owners = self._owners(rng.permutation(OWNERS) if self._has_owners else OWNERS)
         return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
 
+    @property
+    def _has_owners(self) -> bool:
+        return self.owned or self.needles > 1
+
     def _owners(self, names: Sequence[str]) -> list[str]:
-        return [f" of {name}" for name in names[: self.needles]] if self.needles > 1 else [""]
+        return [f" of {name}" if self._has_owners else "" for name in names[: self.needles]]
 
     def _place(self, chosen: list[int], needles: list[_Needle]) -> PasskeySample:
         """The prompt with each needle between the two sentences that come nearest to its depth."""
@@ -160,14 +184,15 @@ class PasskeyTask:
         return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
 
 
-NEEDLE_TASKS = {
-    "passkey": {"needles": 1, "asked": 1},
-    "multi_key": {"needles": 4, "asked": 1},
-    "multi_query": {"needles": 4, "asked": 4},
+NEEDLE_TASKS: dict[str, dict[str, Any]] = {
+    "passkey": {"needles": 1, "asked": 1, "owned": True},
+    "multi_key": {"needles": 3, "asked": 1},
+    "multi_query": {"needles": 3, "asked": 3},
 }
-"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for."""
+"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for. Without an owner SmolLM2-135M
+does not find a key among real text."""
 
 
 def score_passkey(generated: str, keys: Sequence[str]) -> int:
-    """How many keys the continuation gives: its first number must be the first of `keys`, and so on."""
-    return sum(given == key for given, key in zip(NUMBER.findall(generated), keys, strict=False))
+    """How many of `keys` are among as many first numbers of the continuation, in any order (RULER's reading)."""
+    return len({*keys} & {*NUMBER.findall(generated)[: len(keys)]})
