@@ -19,7 +19,8 @@ TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there."
 )
-NEEDLE = "The pass key{of} is {key}. Remember it. {key} is the pass key{of}."
+NEEDLE = "The pass key{of} is {key}."
+REMINDER = " Remember it. {key} is the pass key{of}."
 QUESTION = "What is the pass key{of}?"
 QUESTIONS = "What are the pass keys{of} and{of_last}?"
 ANSWER = " The pass key{of} is"
@@ -82,7 +83,7 @@ class PasskeyTask:
         digits: digits of a key.
         filler: texts to hide the needles in; each sample starts at a random sentence of them. Default: the original
             five sentences.
-        needles: hidden keys; several have owners.
+        needles: hidden keys; several have owners, and each stands there once, not twice.
         asked: how many of them are asked for, one after another.
         owned: whether a single key has an owner too.
     """
@@ -176,9 +177,10 @@ class PasskeyTask:
     def _write(self, hay: Sequence[str], needles: Sequence[_Needle], places: Sequence[int] | None = None) -> str:
         """The prompt; needle i stands before sentence `places[i]`."""
         pieces = list(hay)
+        needle_text = NEEDLE + REMINDER * (self.needles == 1)
         # from the back, so that what stands before keeps its place
         for place, needle in sorted(zip(places or [0] * len(needles), needles, strict=True), reverse=True):
-            pieces.insert(place, NEEDLE.format(key=needle.key, of=needle.of))
+            pieces.insert(place, needle_text.format(key=needle.key, of=needle.of))
         *others, last = [needle.of for needle in needles[: self.asked]]
         question = QUESTIONS.format(of=",".join(others), of_last=last) if others else QUESTION.format(of=last)
         return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
@@ -186,11 +188,11 @@ class PasskeyTask:
 
 NEEDLE_TASKS: dict[str, dict[str, Any]] = {
     "passkey": {"needles": 1, "asked": 1, "owned": True},
-    "multi_key": {"needles": 3, "asked": 1},
-    "multi_query": {"needles": 3, "asked": 3},
+    "multi_key": {"needles": 2, "asked": 1},
+    "multi_query": {"needles": 2, "asked": 2},
 }
-"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for. Without an owner SmolLM2-135M
-does not find a key among real text."""
+"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for. Wording and numbers are such
+that SmolLM2-135M finds keys among real text: it misses a key without an owner, and mixes up the owners of more."""
 
 
 def score_passkey(generated: str, keys: Sequence[str]) -> int:
