@@ -154,7 +154,7 @@ class PasskeyTask:
         reach = min(depth, 1 - depth)
         spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)
         depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.asked)]
-        owners = self._owners(rng.permutation(OWNERS) if self._has_owners else OWNERS)
+        owners = self._owners(rng.permutation(OWNERS).tolist() if self._has_owners else OWNERS)
         return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
 
     @property
