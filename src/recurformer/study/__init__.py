@@ -20,7 +20,7 @@ from recurformer.study.measurements import (
     Sizes,
     Tasks,
 )
-from recurformer.study.method import Mamba, Profiling, RecencyRatio, Selection, Training
+from recurformer.study.method import Mamba, Profiling, RecencyRatio, Selection, Training, Window
 
 __all__ = [
     "Backbone",
@@ -43,6 +43,7 @@ __all__ = [
     "Study",
     "Tasks",
     "Training",
+    "Window",
     "load_study",
 ]
 

@@ -49,6 +49,15 @@ class Mamba(Block):
     """Rank of the step-size projection."""
 
 
+class Window(Block):
+    """How far the mixers look back that have a window."""
+
+    window_tokens: Count = 64
+    """Last tokens that the mixers `window` and `mean` read, the token itself among them."""
+    sink_tokens: Annotated[int, Field(ge=0)] = 4
+    """First tokens that the mixer `window` never forgets."""
+
+
 class Training(Block):
     """One training run."""
 
@@ -59,7 +68,7 @@ class Training(Block):
     learning_rate: Rate
     """Peak learning rate."""
     mamba_learning_rate: Rate | None = None
-    """Peak learning rate of the Mamba blocks; the same as the others' when absent."""
+    """Peak learning rate of the Mamba blocks or other mixers; the same as the others' when absent."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1

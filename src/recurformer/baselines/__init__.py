@@ -1,0 +1,1 @@
+"""What RecurFormer is compared with: other ways to a smaller cache."""
