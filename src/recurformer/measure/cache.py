@@ -161,7 +161,7 @@ def measure_cache(
         else:
             chosen = select_heads(profile, beta, unit, scope, by, seed)
         if str(chosen) not in counted:
-            converted = convert(base, chosen, **(mamba or {}))
+            converted = convert(base, chosen, "mamba", **(mamba or {}))
             counted[str(chosen)] = [_summary(count_cache(converted, length, batch_size)) for length in lengths]
         for length, counts in zip(lengths, counted[str(chosen)], strict=True):
             rows.append(

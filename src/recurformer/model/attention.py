@@ -53,7 +53,7 @@ class RecurFormerAttention(nn.Module):
         self.query_spans = self.layout.query_spans
         self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
         hidden, dim, mixer = config.hidden_size, self.head_dim, MIXERS[config.mixer]
-        self.reads_keys: Any = mixer.reads_keys
+        self.reads_keys = mixer.reads_keys
         projected = self.layout.projected_heads(self.reads_keys)
 
         def heads_like(stock: nn.Linear, heads: int) -> nn.Linear:

@@ -42,7 +42,7 @@ def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[st
     """
     state = dict(state)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    reads_keys: Any = MIXERS[config.mixer].reads_keys
+    reads_keys = MIXERS[config.mixer].reads_keys
     for index, replaced in enumerate(config.recurrent_heads):
         if not replaced:
             continue

@@ -14,7 +14,7 @@ from .repeated import RepeatedLinear
 PLAIN = (nn.Linear, RepeatedLinear, CausalConv)
 
 
-def _check(layer: RecurFormerAttention) -> None:
+def _check(layer: Any) -> None:
     for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
         if type(module) not in PLAIN:
             raise ValueError(

@@ -32,7 +32,7 @@ class LinearMixer(Mixer):
             None if state is None else self.repeat(state),
         )
         if cache is not None:
-            first = [sum(self.copies[:kv_head]) for kv_head in range(len(self.copies))]  # of the heads that share one
-            cache.update_recurrent_state(state[:, first], self.layer_index)
+            alike = state.split(self.copies, 1)  # heads that read one KV head have one state
+            cache.update_recurrent_state(torch.cat([states[:, :1] for states in alike], 1), self.layer_index)
         sums, normaliser = outputs.split([self.head_dim, 1], -1)
         return join(sums / normaliser.clamp(min=torch.finfo(dtype).tiny), values.dtype)

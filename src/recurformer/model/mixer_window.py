@@ -81,10 +81,10 @@ class WindowMixer(Mixer):
     def _open(self, entries: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Return the cached slots (B, KV heads, sinks + window, 2 head_dim) and the tokens seen (B, 1)."""
         batch, kv_heads, _, features = entries.shape
-        size, slots = self.sinks + self.window, self.previous(cache, "conv")
-        if slots is None:
+        size = self.sinks + self.window
+        slots, seen = self.previous(cache, "conv"), self.previous(cache, "recurrent")
+        if slots is None or seen is None:
             return entries.new_zeros(batch, kv_heads, size, features), entries.new_zeros(batch, 1, dtype=torch.long)
-        seen = self.previous(cache, "recurrent")
         return slots[..., -size:].unflatten(1, (kv_heads, features)).transpose(2, 3), seen
 
     def _store(self, slots: Tensor, seen: Tensor, cache: Cache) -> None:

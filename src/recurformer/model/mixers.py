@@ -1,7 +1,6 @@
 """The registry of mixers: what may stand in the place of replaced heads, by name."""
 
-from torch import nn
-
+from .mixer_base import Mixer
 from .mixer_gated import GatedMixer
 from .mixer_linear import LinearMixer
 from .mixer_mamba import MambaMixer
@@ -9,7 +8,7 @@ from .mixer_mean import MeanMixer
 from .mixer_window import WindowMixer
 from .mixer_zero import ZeroMixer
 
-MIXERS: dict[str, type[nn.Module]] = {
+MIXERS: dict[str, type[Mixer] | type[MambaMixer]] = {
     "mamba": MambaMixer,
     "window": WindowMixer,
     "linear": LinearMixer,

@@ -28,8 +28,8 @@ def decayed_recurrence(
         state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1])
     outputs = []
     with torch.autocast("cpu" if query.is_meta else query.device.type, enabled=False):  # states stay in their precision
-        for chunk in zip(*(x.split(CHUNK, 2) for x in (query, key, value, log_decay)), strict=True):
-            output, state = _chunk(*chunk, state)
+        for q, k, v, steps in zip(*(x.split(CHUNK, 2) for x in (query, key, value, log_decay)), strict=True):
+            output, state = _chunk(q, k, v, steps, state)
             outputs.append(output)
     return torch.cat(outputs, 2), state
 
