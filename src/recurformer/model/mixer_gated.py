@@ -50,7 +50,8 @@ class GatedMixer(Mixer):
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Run the recurrence; see `Mixer`."""
         dtype = torch.promote_types(values.dtype, torch.float32)
-        delta = F.softplus(self.dt_proj(heads.hidden_states).to(dtype)).transpose(1, 2)  # (B, H, L)
+        rates = self.dt_proj(heads.hidden_states).transpose(1, 2).to(dtype)
+        delta = F.softplus(rates.contiguous())  # (B, H, L); compiled code fails in the backward pass of other layouts
         if padding_mask is not None:
             delta = delta * padding_mask.unsqueeze(1).to(dtype)
         queries, keys = (F.normalize(x.to(dtype), dim=-1).transpose(1, 2) for x in (heads.queries, heads.keys))
