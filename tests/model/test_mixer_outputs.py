@@ -16,12 +16,13 @@ DIM, HEADS, LENGTH, WINDOW, SINKS = 8, 5, 200, 12, 3  # several chunks and block
 OF_KV_HEAD = [0, 0, 0, 1, 1]  # of six query heads over two KV heads the last attends
 
 
-def make_mixer(name, dtype=torch.float64, **sizes):
-    config = RecurFormerLlamaConfig(
-        hidden_size=6 * DIM, num_attention_heads=6, **{"window_tokens": WINDOW, "sink_tokens": SINKS} | sizes
-    )
+def make_mixer(name, dtype=torch.float64):
+    config = RecurFormerLlamaConfig(hidden_size=6 * DIM, num_attention_heads=6, window_tokens=WINDOW, sink_tokens=SINKS)
     torch.manual_seed(0)
-    return MIXERS[name](config, head_layout(range(HEADS), 6, 2), DIM, 0).to(dtype)
+    mixer = MIXERS[name](config, head_layout(range(HEADS), 6, 2), DIM, 0)
+    for parameter in mixer.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return mixer.to(dtype)
 
 
 def make_inputs(length=LENGTH, dtype=torch.float64, seed=1):

@@ -39,13 +39,17 @@ class GatedMixer(Mixer):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialise as Mamba-2 does: A uniform, D = 1, softplus(dt bias) log-uniform, PyTorch's default elsewhere."""
+        """Initialise as Mamba-2 does: A uniform, softplus(dt bias) log-uniform, PyTorch's default elsewhere.
+
+        But D = 0, not 1: the first outputs are then small, as an untrained Mamba block's are. Whole value states, many
+        times what attention gives, would upset the layers behind.
+        """
         init.kaiming_uniform_(self.dt_proj.weight, a=math.sqrt(5))
         init.copy_(self.dt_proj.bias, initial_step_bias(self.dt_proj.bias))
         low, high = A_RANGE
         uniform = torch.rand(self.A_log.shape, device=self.A_log.device, dtype=torch.float32)
         init.copy_(self.A_log, torch.log(uniform * (high - low) + low))
-        init.ones_(self.D)
+        init.zeros_(self.D)
 
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Run the recurrence; see `Mixer`."""

@@ -68,7 +68,7 @@ class Training(Block):
     learning_rate: Rate
     """Peak learning rate."""
     mamba_learning_rate: Rate | None = None
-    """Peak learning rate of the Mamba blocks or other mixers; the same as the others' when absent."""
+    """Peak learning rate of the Mamba blocks; the same as the others' when absent."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1
