@@ -103,7 +103,7 @@ def test_the_checks_see_a_forgotten_state(mixer):
 
 
 @every_case
-def test_padding_between_and_behind_tokens_is_not_seen(mixer, backbone, heads):
+def test_padding_behind_a_row_is_not_seen(mixer, backbone, heads):
     model, ids = shared(mixer, backbone, heads), tokens(1, LENGTH)
     behind = torch.cat([ids, torch.full((1, 4), PAD)], 1)
     mask = torch.arange(LENGTH + 4).unsqueeze(0) < LENGTH
@@ -178,6 +178,7 @@ def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
     assert cache.get_seq_length() == 200
 
 
+@pytest.mark.slow
 def test_checkpoints_open_in_a_fresh_process_with_and_without_the_package(tmp_path):
     ids, greedy = tokens(2, 9), {"max_new_tokens": 5, "do_sample": False}
     for mixers, prelude, arguments in (
@@ -298,7 +299,7 @@ def test_bfloat16_stays_near_float32(mixer):
         assert state is None or state.dtype == (torch.long if mixer == "window" else torch.float32)
 
 
-@every_other
+@pytest.mark.parametrize("mixer", ["mean", "gated", pytest.param("window", marks=pytest.mark.slow)])
 def test_forward_and_backward_compile_in_one_graph(mixer):
     torch.compiler.reset()
     base = make_backbone("qwen2_gqa", num_hidden_layers=1)
