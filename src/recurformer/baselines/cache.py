@@ -1,0 +1,199 @@
+"""A transformers cache that holds what an eviction method keeps, and attends to it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from recurformer.baselines.context import PADDING, Arrival, Context
+from recurformer.baselines.eviction import Eviction
+from recurformer.baselines.held import Held, keep, ranked, with_mean_of_dropped
+from recurformer.baselines.pruning import StatePruning
+
+
+class EvictingLayer:
+    """One layer's kept tokens, by groups of heads that keep equally many."""
+
+    is_compileable = is_croppable = supports_early_init = False  # what transformers asks of a cache's layers
+
+    def __init__(self, eviction: Eviction, layer: int, layers: int):
+        self.eviction, self.layer, self.layers = eviction, layer, layers
+        self.groups: list[Held] = []
+
+    def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (kind, tensor) for everything that the layer holds."""
+        for held in self.groups:
+            yield from held.tensors.items()
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float
+    ) -> tuple[Tensor, Context]:
+        """Attend to what is held and to the new tokens, then keep what the method keeps.
+
+        Args:
+            query: (B, H, q, D), rotated.
+            key: (B, KV heads, q, D), rotated.
+            value: likewise.
+            arrival: what the new tokens are.
+            scaling: factor of the scores before the softmax.
+
+        Returns:
+            (B, H, q, D), and what the last group of heads attended with.
+        """
+        evicts = not self.groups or self.eviction.in_decoding or query.shape[2] > 1
+        if not self.groups:
+            groups = self.eviction.head_groups(self.layer, key.shape[1])
+            self.groups = [Held.nothing(heads, key, self.eviction.accumulates) for heads in groups]
+        query = query.unflatten(1, (key.shape[1], -1))
+        output = torch.empty_like(query)
+        for index in range(len(self.groups)):
+            for chunk in self._chunks(query.shape[3]):
+                context = self._context(self.groups[index], query, key, value, arrival, scaling, chunk)
+                output[:, context.heads, :, chunk] = context.attend()
+                self.groups[index] = self._evict(context) if evicts else _everything(context)
+        return output.flatten(1, 2), context
+
+    def _chunks(self, new: int) -> list[slice]:
+        """The new tokens in pieces; only the first may be shorter, so that padding on the left moves no border."""
+        size = self.eviction.chunk or new
+        return [slice(max(stop - size, 0), stop) for stop in range((new - 1) % size + 1, new + 1, size)]
+
+    def _context(
+        self, held: Held, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float, chunk: slice
+    ) -> Context:
+        queries, new = query[:, held.heads], arrival.slots[:, None, chunk].expand(-1, len(held.heads), -1)
+        return Context(
+            layer=self.layer,
+            layers=self.layers,
+            heads=held.heads,
+            tokens=arrival.tokens,
+            read=arrival.read,
+            queries=queries[:, :, :, chunk],
+            final=queries,
+            keys=torch.cat([held.keys, key[:, held.heads, chunk]], 2),
+            values=torch.cat([held.values, value[:, held.heads, chunk]], 2),
+            slots=torch.cat([held.slots, new], 2),
+            scores=None if held.scores is None else torch.cat([held.scores, torch.zeros_like(new).float()], 2),
+            scaling=scaling,
+        )
+
+    def _evict(self, context: Context) -> Held:
+        if self.eviction.prunes_states:
+            return _everything(context)
+        kept = self.eviction.kept(context)
+        fits = (context.is_token.sum(-1) <= kept[:, None]).all()
+        if fits and not self.eviction.accumulates:
+            return _everything(context)
+        importance = self.eviction.importance(context, kept)
+        places, slots = ranked(context, importance, self.eviction.protected(context, kept), kept)
+        held = keep(context, places, slots, importance if self.eviction.accumulates else None)
+        return with_mean_of_dropped(held, context, places) if self.eviction.compensates else held
+
+    def select(self, samples: Tensor) -> None:
+        """Hold these samples only, in this order."""
+        self.groups = [held.of_samples(samples.to(held.slots.device)) for held in self.groups]
+
+    def reset(self) -> None:
+        """Hold nothing, as at first."""
+        self.groups = []
+
+
+def _everything(context: Context) -> Held:
+    return Held(context.heads, context.keys, context.values, context.slots, context.scores)
+
+
+class EvictingCache(Cache):
+    """A cache that holds only what an eviction method keeps; it works inside `evicting(model)`.
+
+    Its length, which positions follow, is that of all the tokens that it has seen.
+
+    Args:
+        eviction: the method.
+        layers: decoder layers of the model.
+    """
+
+    layers: list[Any]
+    arrival: Arrival  # the new tokens that come to the present layer
+
+    def __init__(self, eviction: Eviction, layers: int):
+        held: list[Any] = [EvictingLayer(eviction, layer, layers) for layer in range(layers)]
+        super().__init__(layers=held)
+        self.eviction = eviction
+        self.reset()
+
+    def reset(self) -> None:
+        """Hold nothing, as at first."""
+        super().reset()
+        self.seen = 0  # tokens and padding
+        self.tokens: Tensor | None = None  # of each sample, without padding, (B,)
+        self.pruning: StatePruning | None = None
+        self.watched: int | None = None  # the layer whose attention function will store what `update` is given
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """Hand the new tokens on to the attention function.
+
+        Raises:
+            ValueError: the model is not inside `evicting(model)`.
+        """
+        if self.watched != layer_idx:
+            raise ValueError("an EvictingCache works only inside `with evicting(model):`")
+        self.watched = None
+        return key_states, value_states
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
+    ) -> Tensor:
+        """Attend in one layer, then evict.
+
+        Args:
+            layer: index of the decoder layer; layers come in order.
+            query: (B, H, q, D), rotated.
+            key: (B, KV heads, q, D) of the new tokens, rotated.
+            value: likewise.
+            mask: the library's mask (B, 1, q, tokens so far) bool, of which only the padding counts; None: no padding.
+            scaling: factor of the scores before the softmax.
+
+        Returns:
+            (B, q, H, D).
+        """
+        if layer == 0:
+            self.arrival = self._arrival(query, mask)
+        output, context = self.layers[layer].attend(query, key, value, self.arrival, scaling)
+        if self.pruning is not None:
+            self.arrival = replace(self.arrival, slots=self.pruning.choose(self.eviction, context))
+        return output.transpose(1, 2)
+
+    def _arrival(self, query: Tensor, mask: Tensor | None) -> Arrival:
+        batch, _, new, _ = query.shape
+        if mask is None:
+            valid = torch.ones(batch, new, dtype=torch.bool, device=query.device)
+        else:
+            valid = mask[:, 0, -1, -new:].expand(batch, -1)  # the last token sees all that is not padding
+        read = valid.sum(-1)
+        before = torch.zeros_like(read) if self.tokens is None else self.tokens
+        slots = (before[:, None] + valid.cumsum(-1) - 1).masked_fill(~valid, PADDING).int()
+        self.tokens, self.seen = before + read, self.seen + new
+        return Arrival(slots, self.tokens, read)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens and padding that the cache has seen."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Length and offset of the library's mask, which spans all that has been seen."""
+        return self.seen + query_length, 0
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Hold these samples only, in this order."""
+        for layer in self.layers:
+            layer.select(indices)
+        self.tokens = None if self.tokens is None else self.tokens[indices.to(self.tokens.device)]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Hold for each beam what the beam had that it goes on from."""
+        self.batch_select_indices(beam_idx)
