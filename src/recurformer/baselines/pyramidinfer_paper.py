@@ -20,7 +20,7 @@ class PyramidInferPaper(Eviction):
 
     Attributes:
         keep: share that the next layer keeps; None: solved from the budget. With a share the budget plays no role.
-        minimum: tokens that every layer keeps.
+        minimum: tokens that every layer keeps; a quarter of the budget at most when `keep` is solved from it.
         recent_share: part of the kept tokens that are simply the last ones, which judge the others.
     """
 
@@ -40,7 +40,7 @@ class PyramidInferPaper(Eviction):
         if self.keep is not None:
             return _lengths(tokens, layers, self.keep, self.minimum)
         share = self.share(tokens)
-        minimum = min(self.minimum, int(share * tokens))
+        minimum = min(self.minimum, int(share * tokens / 4))
         return _lengths(tokens, layers, _solve(tokens, layers, share, minimum), minimum)
 
     def _recent(self, kept: Tensor) -> Tensor:

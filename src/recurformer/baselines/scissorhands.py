@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from recurformer.baselines.context import Context
+from recurformer.baselines.context import PADDING, Context
 from recurformer.baselines.eviction import Eviction
 
 
@@ -14,7 +14,7 @@ class Scissorhands(Eviction):
     """The last tokens, and of the others those that most queries gave more than the mean weight of what they saw.
 
     A prompt's last `history` queries count, and all generated ones; equals go to the newer token. One token leaves at
-    a time where the original drops half the cache at once. Query heads that share keys are averaged.
+    a time where the original drops half the cache at once. Query heads that share keys count together.
 
     Attributes:
         history: queries of a prompt that count.
@@ -28,10 +28,10 @@ class Scissorhands(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """How many queries gave more than their mean so far."""
-        scores = context.accumulated
-        for _, weights in context.weights(self.history):
-            seen = (weights > 0).sum(-1, keepdim=True)
-            scores = scores + (weights * seen > 1).float().mean(2).sum(2)
+        scores, new = context.accumulated, context.queries.shape[3]
+        seen = (context.slots != PADDING).cumsum(-1)[:, :, None, -new:, None]  # keys that each query sees
+        for start, weights in context.weights(self.history):
+            scores = scores + (weights * seen[:, :, :, start : start + weights.shape[3]] > 1).sum((2, 3))
         return scores
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
