@@ -1,5 +1,7 @@
 """What each method keeps, against its description computed the slow way."""
 
+import math
+
 import pytest
 import torch
 
@@ -138,6 +140,21 @@ def test_pyramidinfer_official_computes_no_keys_for_dropped_tokens(model, attent
     importance = judges.mean(0).index_fill(0, torch.arange(4), float("inf"))[: LENGTH - recent]
     wanted = sorted([*importance.topk(kept - recent).indices.tolist(), *range(LENGTH - recent, LENGTH)])
     assert all(slots == wanted for slots in held[-1].values())
+
+
+def test_pyramidinfer_official_thins_out_blocks_that_are_no_longer_recent(model):
+    evicted, recent = make_cache(model, "pyramidinfer_official", 0.75), 1 + int(0.2 * LENGTH)
+    read_in_pieces(model, evicted, [tokens(1, LENGTH)])
+    prompt = held_slots(evicted)
+    read_in_pieces(model, evicted, tokens(1, recent + 15, seed=1).split(1, 1))
+    assert [len(heads[0]) for heads in held_slots(evicted)] == [len(heads[0]) + recent + 15 for heads in prompt]
+    read_in_pieces(model, evicted, tokens(1, 3, seed=2).split(1, 1))
+    for layer, (before, after) in enumerate(zip(prompt, held_slots(evicted), strict=True)):
+        stay = int(16 * 0.9 * (0.9 * (1 + math.cos(math.pi * layer / LAYERS)) / 2 + 0.1))
+        assert after[0] == after[1]
+        assert after[0][: len(before[0])] == before[0]
+        assert len([slot for slot in after[0] if LENGTH <= slot < LENGTH + 16]) == stay
+        assert after[0][-recent - 2 :] == list(range(LENGTH + 16, LENGTH + recent + 18))
 
 
 def test_razor_attention_scores_copies_and_their_successors(model):

@@ -43,7 +43,8 @@ class EvictingLayer:
         Returns:
             (B, H, q, D), and what the last group of heads attended with.
         """
-        evicts = not self.groups or self.eviction.in_decoding or query.shape[2] > 1
+        several = not self.groups or query.shape[2] > 1
+        eviction = self.eviction if several else self.eviction.in_decoding
         if not self.groups:
             groups = self.eviction.head_groups(self.layer, key.shape[1])
             self.groups = [Held.nothing(heads, key, self.eviction.accumulates) for heads in groups]
@@ -53,7 +54,7 @@ class EvictingLayer:
             for chunk in self._chunks(query.shape[3]):
                 context = self._context(self.groups[index], query, key, value, arrival, scaling, chunk)
                 output[:, context.heads, :, chunk] = context.attend()
-                self.groups[index] = self._evict(context) if evicts else _everything(context)
+                self.groups[index] = self._evict(eviction, context)
         return output.flatten(1, 2), context
 
     def _chunks(self, new: int) -> list[slice]:
@@ -71,6 +72,7 @@ class EvictingLayer:
             heads=held.heads,
             tokens=arrival.tokens,
             read=arrival.read,
+            generated=arrival.generated,
             queries=queries[:, :, :, chunk],
             final=queries,
             keys=torch.cat([held.keys, key[:, held.heads, chunk]], 2),
@@ -80,17 +82,17 @@ class EvictingLayer:
             scaling=scaling,
         )
 
-    def _evict(self, context: Context) -> Held:
-        if self.eviction.prunes_states:
+    def _evict(self, eviction: Eviction | None, context: Context) -> Held:
+        if eviction is None or eviction.prunes_states:
             return _everything(context)
-        kept = self.eviction.kept(context)
+        kept = eviction.kept(context)
         fits = (context.is_token.sum(-1) <= kept[:, None]).all()
-        if fits and not self.eviction.accumulates:
+        if fits and not eviction.accumulates:
             return _everything(context)
-        importance = self.eviction.importance(context, kept)
-        places, slots = ranked(context, importance, self.eviction.protected(context, kept), kept)
-        held = keep(context, places, slots, importance if self.eviction.accumulates else None)
-        return with_mean_of_dropped(held, context, places) if self.eviction.compensates else held
+        importance = eviction.importance(context, kept)
+        places, slots = ranked(context, importance, eviction.protected(context, kept), kept)
+        held = keep(context, places, slots, importance if eviction.accumulates else None)
+        return with_mean_of_dropped(held, context, places) if eviction.compensates else held
 
     def select(self, samples: Tensor) -> None:
         """Hold these samples only, in this order."""
@@ -129,6 +131,7 @@ class EvictingCache(Cache):
         super().reset()
         self.seen = 0  # tokens and padding
         self.tokens: Tensor | None = None  # of each sample, without padding, (B,)
+        self.prompt: Tensor | None = None  # likewise when several were last read at once
         self.pruning: StatePruning | None = None
         self.watched: int | None = None  # the layer whose attention function will store what `update` is given
 
@@ -178,7 +181,8 @@ class EvictingCache(Cache):
         before = torch.zeros_like(read) if self.tokens is None else self.tokens
         slots = (before[:, None] + valid.cumsum(-1) - 1).masked_fill(~valid, PADDING).int()
         self.tokens, self.seen = before + read, self.seen + new
-        return Arrival(slots, self.tokens, read)
+        self.prompt = self.tokens if new > 1 or self.prompt is None else self.prompt
+        return Arrival(slots, self.tokens, read, self.tokens - self.prompt)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens and padding that the cache has seen."""
@@ -192,7 +196,8 @@ class EvictingCache(Cache):
         """Hold these samples only, in this order."""
         for layer in self.layers:
             layer.select(indices)
-        self.tokens = None if self.tokens is None else self.tokens[indices.to(self.tokens.device)]
+        if self.tokens is not None and self.prompt is not None:
+            self.tokens, self.prompt = (count[indices.to(count.device)] for count in (self.tokens, self.prompt))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Hold for each beam what the beam had that it goes on from."""

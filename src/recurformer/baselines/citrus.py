@@ -23,8 +23,12 @@ class Citrus(Eviction):
 
     window: int = 32
 
-    in_decoding: ClassVar[bool] = False
     chunk: ClassVar[int | None] = 256
+
+    @property
+    def in_decoding(self) -> None:
+        """Nothing is evicted."""
+        return None
 
     def _window(self, context: Context, kept: Tensor) -> Tensor:
         return (kept // 2).clamp(min=1, max=self.window).minimum(context.read)

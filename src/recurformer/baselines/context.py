@@ -23,11 +23,13 @@ class Arrival:
         slots: what each of the q tokens is, (B, q); see `Context.slots`.
         tokens: tokens that each sample has had so far, (B,), those of this forward pass included, padding not.
         read: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
+        generated: tokens of each sample since several were last read at once, (B,); 0 while they are.
     """
 
     slots: Tensor
     tokens: Tensor
     read: Tensor
+    generated: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Context:
         heads: indices of these key-value heads, h of them, each of which serves G query heads.
         tokens: tokens that each sample has had so far, (B,); see `Arrival`.
         read: tokens of each sample in this forward pass, (B,); likewise.
+        generated: tokens of each sample since several were last read at once, (B,); likewise.
         queries: of the q new tokens, rotated, (B, h, G, q, D).
         final: of all that came in this forward pass, (B, h, G, at least q, D); the new ones may be but the first.
         keys: (B, h, n, D), rotated; the last q are the new tokens'.
@@ -55,6 +58,7 @@ class Context:
     heads: list[int]
     tokens: Tensor
     read: Tensor
+    generated: Tensor
     queries: Tensor
     final: Tensor
     keys: Tensor

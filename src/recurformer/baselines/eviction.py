@@ -25,10 +25,9 @@ class Eviction(ABC):
 
     budget: float | int
 
-    in_decoding: ClassVar[bool] = True  # evicts after each generated token; else only when several tokens are read
     accumulates: ClassVar[bool] = False  # needs what `importance` said about the tokens that stayed, the next time
     compensates: ClassVar[bool] = False  # one of the kept tokens is the mean of the dropped ones
-    prunes_states: ClassVar[bool] = False  # dropped tokens go no deeper; what has been cached stays
+    prunes_states: ClassVar[bool] = False  # of tokens read at once, dropped ones go no deeper; what is cached stays
     chunk: ClassVar[int | None] = None  # tokens that are read before the first eviction; None: all of a forward pass
 
     def __post_init__(self) -> None:
@@ -43,6 +42,11 @@ class Eviction(ABC):
     def for_model(cls, model: PreTrainedModel, budget: float | int) -> "Eviction":
         """Return the method with what it has to know about `model`."""
         return cls(budget)
+
+    @property
+    def in_decoding(self) -> "Eviction | None":
+        """What evicts after each generated token; None: nothing does, only tokens that are read at once are evicted."""
+        return self
 
     def share(self, tokens: int) -> float:
         """Return the budget as a share of so many tokens."""

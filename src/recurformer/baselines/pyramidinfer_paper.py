@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +27,10 @@ class PyramidInferPaper(Eviction):
     minimum: int = 32
     recent_share: float = 0.2
 
-    in_decoding: ClassVar[bool] = False
+    @property
+    def in_decoding(self) -> None:
+        """Nothing is evicted."""
+        return None
 
     def kept(self, context: Context) -> Tensor:
         """What `lengths` says of this layer, (B,)."""

@@ -1,7 +1,6 @@
 """SnapKV: what the last queries of the prompt look at (arXiv 2404.14469)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,7 +23,10 @@ class SnapKV(Eviction):
     window: int = 64
     kernel: int = 5
 
-    in_decoding: ClassVar[bool] = False
+    @property
+    def in_decoding(self) -> None:
+        """Nothing is evicted."""
+        return None
 
     def _window(self, context: Context, kept: Tensor) -> Tensor:
         return (kept // 2).clamp(min=1, max=self.window).minimum(context.read)
