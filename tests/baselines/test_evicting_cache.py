@@ -125,6 +125,15 @@ def test_decoding_holds_the_budget_or_grows_as_its_docstring_says(method):
     assert grows == ("cache grows" in EVICTIONS[method].__doc__.replace("\n    ", " "))
 
 
+@every_method
+def test_the_smallest_budget_still_generates(method):
+    model, ids = model_of("qwen2_gqa"), tokens(2, PROMPT)
+    for budget in (0.01, 1):
+        if method != "razor_attention" or isinstance(budget, float):
+            logits = read_in_pieces(model, make_cache(model, method, budget), [ids, *tokens(2, 2, seed=1).split(1, 1)])
+            assert all(part.isfinite().all() for part in logits)
+
+
 @every_backbone
 @every_method
 def test_left_padding_and_batch_order_change_nothing(method, backbone):

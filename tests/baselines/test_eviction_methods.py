@@ -193,6 +193,16 @@ def test_razor_attention_keeps_retrieval_heads_whole(model):
                 assert kept == [*range(sinks), *range(LENGTH - len(kept) + sinks, LENGTH)]
 
 
+def test_razor_attention_measures_a_model_again_once_it_has_been_trained():
+    model = make_backbone("qwen2_gqa")
+    before = make_cache(model, "razor_attention", 0.5).eviction
+    assert make_cache(model, "razor_attention", 0.5).eviction == before
+    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+    model(tokens(2, 8), labels=tokens(2, 8)).loss.backward()
+    optimizer.step()
+    assert make_cache(model, "razor_attention", 0.5).eviction.whole != before.whole
+
+
 def test_citrus_never_holds_more_than_its_chunk_and_its_budget(model, monkeypatch):
     seen = []
     original = EVICTIONS["citrus"].importance

@@ -13,7 +13,7 @@ from recurformer.baselines.eviction import Eviction
 class H2O(Eviction):
     """The last half of the budget, and of the others those with the largest sum of attention so far.
 
-    Query heads that share keys are averaged.
+    Tokens that are read at once are judged at once, when all have been read. Query heads that share keys are averaged.
     """
 
     accumulates: ClassVar[bool] = True

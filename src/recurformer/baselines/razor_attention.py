@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ class RazorAttention(Eviction):
         layers, kv_heads = model.config.num_hidden_layers, model.config.num_key_value_heads
         local = min(LOCAL, budget / 2)
         count = layers * kv_heads if budget == 1 else int(layers * kv_heads * (budget - local) / (1 - local))
-        echo, induction = (scores.unflatten(1, (kv_heads, -1)).amax(2) for scores in head_scores(model))
+        echo, induction = (scores.unflatten(1, (kv_heads, -1)).amax(2) for scores in _scores_of(model))
         chosen = retrieval_heads(echo, induction, count)
         share = count / (layers * kv_heads)
         return cls(budget, chosen, (budget - share) / (1 - share) if share < 1 else 1.0)
@@ -72,6 +73,17 @@ class RazorAttention(Eviction):
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The sinks."""
         return context.first((kept // 2).clamp(max=self.sinks))
+
+
+_SCORES: WeakKeyDictionary[PreTrainedModel, tuple[int, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+
+def _scores_of(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """The head scores of a model, measured once while its weights stay as they are: each batch makes a new cache."""
+    version = sum(parameter._version for parameter in model.parameters())
+    if _SCORES.get(model, (None,))[0] != version:
+        _SCORES[model] = version, head_scores(model)
+    return _SCORES[model][1]
 
 
 def head_scores(model: PreTrainedModel, seed: int = 0) -> tuple[Tensor, Tensor]:
