@@ -1,6 +1,6 @@
 """Every eviction method on MHA and GQA: attention, memory, padding, batches, continuation and generate()."""
 
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -73,6 +73,16 @@ def test_reading_in_pieces_equals_the_slow_twin(method, backbone, budget):
     expected = twin_logits(model, torch.cat(pieces, 1), saw).split([piece.shape[1] for piece in pieces], 1)
     for part, right in zip(logits, expected, strict=True):
         assert difference(part[:, -1], right[:, -1]) < 1e-5  # pruned tokens have no last hidden state
+
+
+@pytest.mark.parametrize("backbone", ["llama_mha", "llama_gqa_tied"])
+def test_pruning_layer_after_layer_equals_the_slow_twin(backbone):
+    model, pieces = make_backbone(backbone, num_hidden_layers=6).requires_grad_(False), pieces_of()
+    evicted = make_cache(model, "pyramidinfer_official", 0.7)
+    with recording() as saw:
+        logits = read_in_pieces(model, evicted, pieces)
+    assert len({len(heads[0]) for heads in held_slots(evicted)}) > 2
+    assert difference(logits[-1], twin_logits(model, torch.cat(pieces, 1), saw)[:, -1:]) < 1e-5
 
 
 @every_backbone
@@ -177,19 +187,16 @@ def test_generate_equals_a_manual_loop(method, backbone):
 
 @every_method
 def test_beams_take_their_cache_with_them(method):
-    model, ids = model_of("qwen2_gqa"), tokens(2, PROMPT)
-    beams = partial(
-        model.generate,
-        ids,
-        attention_mask=torch.ones_like(ids),
-        num_beams=3,
-        max_new_tokens=NEW,
-        do_sample=False,
-        pad_token_id=PAD,
-    )
-    expected = beams()
-    with evicting(model):
-        assert torch.equal(beams(past_key_values=make_cache(model, method, 1.0)), expected)
+    model, ids, steps = model_of("qwen2_gqa"), tokens(3, PROMPT), tokens(3, 2, seed=1).split(1, 1)
+    beams = torch.tensor([2, 0, 0])
+    evicted, right = make_cache(model, method, 0.4), make_cache(model, method, 0.4)
+    read_in_pieces(model, evicted, [ids])
+    evicted.reorder_cache(beams)
+    read_in_pieces(model, right, [ids[beams]])
+    for logits, expected in zip(
+        read_in_pieces(model, evicted, steps), read_in_pieces(model, right, steps), strict=True
+    ):
+        assert difference(logits, expected) < 1e-5
 
 
 def test_other_caches_work_as_ever_and_the_model_is_left_as_it_was():
