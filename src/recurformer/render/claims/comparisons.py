@@ -1,0 +1,202 @@
+"""Comparing what was done to the same model: at the same setting, or at the same cache."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.render.ablations import (
+    PAPERS_SELECTOR,
+    Measure,
+    after_training,
+    at_cache,
+    method_label,
+    of,
+    scores,
+    why_not_run,
+)
+from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.measurements import groups, models_in_order
+from recurformer.tasks.interval import Estimate
+
+COMMON_BETA = 0.5
+"""The share of heads replaced that is compared where one is: the measured one nearest to it."""
+ROUNDING = 1e-9
+FOR_SURE, AT_BEST = ("low", "high"), ("high", "low")
+"""Ends of our interval and of theirs: our margin at the least, and at the most."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """RecurFormer's score beside another's, for one model at one β.
+
+    Attributes:
+        measure: of both scores.
+        model: what was changed.
+        other: name of the other method in print.
+        beta: share of heads replaced.
+        ratio: share of the cache that RecurFormer held.
+        ours: RecurFormer's score.
+        theirs: the other's.
+        samples: behind RecurFormer's.
+    """
+
+    measure: Measure
+    model: str
+    other: str
+    beta: float
+    ratio: float
+    ours: Estimate
+    theirs: Estimate
+    samples: int
+
+
+Pairing = Callable[[pd.DataFrame, Measure], list[Comparison]]
+"""The scores of one model -> its comparisons."""
+
+
+def _estimate(row: pd.Series) -> Estimate:
+    return Estimate(row["mean"], row["low"], row["high"])
+
+
+def _ours(points: pd.DataFrame) -> pd.DataFrame:
+    return after_training(of(points, "mixer", "mamba"))
+
+
+def _nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
+    return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
+
+
+def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
+    """RecurFormer beside each method of a family at the cache that RecurFormer holds, the original being all of it.
+
+    Args:
+        family: of the others.
+        methods: some of them; all where none is named.
+        common: at the common β alone.
+    """
+
+    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
+        ours = _nearest_beta(_ours(points)) if common else _ours(points)
+        found = []
+        for method, rows in groups(after_training(of(points, family, *methods)), "method"):
+            span = pd.concat([rows, points[points["family"] == "original"]])
+            for _, row in ours.iterrows():
+                theirs = at_cache(span, row["ratio"])
+                if theirs is not None:
+                    found.append(_compare(measure, row, method_label(family, method), theirs))
+        return found
+
+    return pair
+
+
+def at_same_setting(choose: Callable[[pd.DataFrame], pd.DataFrame]) -> Pairing:
+    """RecurFormer beside each of the chosen methods at equal β, both trained after the change or both not.
+
+    Args:
+        choose: the scores of a model -> those of the others.
+    """
+
+    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
+        ours = of(points, "mixer", "mamba")
+        found = []
+        for _, other in after_training(choose(points)).iterrows():
+            name = method_label(other["family"], other["method"])
+            chosen = "" if other["by"] in ("", PAPERS_SELECTOR) else f"{other['by']} choice of heads"
+            alike = (ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])
+            found += [_compare(measure, row, chosen or name, _estimate(other)) for _, row in ours[alike].iterrows()]
+        return found
+
+    return pair
+
+
+def beside_original(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
+    """RecurFormer at the common β beside the original, trained likewise where it was."""
+    original = after_training(points[points["family"] == "original"])
+    return [
+        _compare(measure, row, "the original", _estimate(original.iloc[0]))
+        for _, row in _nearest_beta(_ours(points)).iterrows()
+    ]
+
+
+def _compare(measure: Measure, ours: pd.Series, other: str, theirs: Estimate) -> Comparison:
+    return Comparison(
+        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), theirs, int(ours["samples"])
+    )
+
+
+def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) -> list[Comparison]:
+    """The comparisons of all models that have learned a measure's task, for all measures that there are.
+
+    Raises:
+        Missing: there are none; the message has every reason.
+    """
+    found: list[Comparison] = []
+    reasons: list[str] = []
+    for measure in measures:
+        try:
+            points = scores(evidence.rows(measure.kind), measure)
+        except Missing as missing:
+            reasons.append(str(missing))
+            continue
+        for model in models_in_order(points):
+            of_model = points[points["model"] == model]
+            reason = why_not_run(of_model, measure).removeprefix("not-run: ")
+            pairs = [] if reason else pair(of_model, measure)
+            found += pairs
+            if not pairs:
+                reasons.append(reason or f"{label(model)}, {measure.name}: nothing measured to compare with")
+    if not found:
+        raise Missing("; ".join(dict.fromkeys(reasons)))
+    return found
+
+
+def _mean(estimates: Sequence[Estimate]) -> Estimate:
+    return Estimate(*(float(value) for value in np.mean(estimates, axis=0)))
+
+
+def _margin(group: Sequence[Comparison], our_end: str = "mean", their_end: str = "mean") -> float:
+    """How far our mean over a group is above theirs, each taken at its mean or at one end of its interval."""
+    ours, theirs = _mean([one.ours for one in group]), _mean([one.theirs for one in group])
+    return float(getattr(ours, our_end) - getattr(theirs, their_end))
+
+
+def _sentence(group: Sequence[Comparison]) -> str:
+    first = group[0]
+    ours, theirs = (_mean([getattr(one, side) for one in group]) for side in ("ours", "theirs"))
+    betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in group}))
+    return (
+        f"{label(first.model)}, {first.measure.name} at β {betas}: RecurFormer {first.measure.shown(ours.mean):.3g}, "
+        f"{first.other} {first.measure.shown(theirs.mean):.3g}"
+    )
+
+
+def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
+    """RecurFormer scores at least what every other does, less what is allowed.
+
+    Args:
+        found: the comparisons, at least one.
+        by_beta: each β is a test of its own; else the mean over the β that were compared.
+        allowed: by how much it may fall short, in the measure's score.
+    """
+    parted: dict[tuple[object, ...], list[Comparison]] = {}
+    for one in found:
+        parted.setdefault((one.measure.kind, one.model, one.other, one.beta if by_beta else None), []).append(one)
+    tests = sorted(parted.values(), key=_margin, reverse=True)
+    margins = [_margin(test) + allowed for test in tests]
+    holds = margins[-1] + ROUNDING >= 0
+    decided = all(_margin(test, *FOR_SURE) + allowed >= 0 for test in tests) if holds else any(
+        _margin(test, *AT_BEST) + allowed < 0 for test in tests)  # fmt: skip
+    won = sum(margin + ROUNDING >= 0 for margin in margins)
+    worst = {(test[0].measure.kind, test[0].model): test for test in tests}
+    text = "; ".join(map(_sentence, worst.values()))
+    if len(tests) > len(worst):
+        text = f"{won} of {len(tests)} comparisons hold; the least favourable of each model: {text}"
+    models = {one.model for one in found}
+    return Finding(
+        holds, text, at_scale=set(BACKBONE_LABELS) <= models, samples=max(one.samples for one in found),
+        decided=decided, reason="" if decided else "within the 95 % intervals of both",
+    )  # fmt: skip
