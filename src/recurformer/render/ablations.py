@@ -26,10 +26,10 @@ METHODS: dict[str, dict[str, str]] = {
         "zero": "zero (heads removed)",
     },
     "layers": {
-        "mamba": "whole layers, Mamba",
-        "window": "whole layers, window",
-        "linear": "whole layers, linear",
-        "gated": "whole layers, gated",
+        "mamba": "whole layers by Mamba",
+        "window": "whole layers by window",
+        "linear": "whole layers by linear",
+        "gated": "whole layers by gated",
     },
     "pooled": {"mean": "pooled KV heads"},
     "eviction": {

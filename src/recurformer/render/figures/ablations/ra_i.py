@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from recurformer.paper import label
 from recurformer.render.measurements import models_in_order, require
 from recurformer.render.sensitivity import changed_share, default_setting, one_unit
-from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.render.style import SERIES, WIDTH, add_note, styled
 
 BETAS_SHOWN = 4
 DARK = 0.5
@@ -26,10 +26,9 @@ def _draw(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, fl
                 color="black" if value > DARK * top else "white")  # fmt: skip
     axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
     axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
-    places = [axis.get_indexer([value]).item() for axis, value in zip(matrix.axes[::-1], default, strict=True)]
-    axes.add_patch(
-        Rectangle((places[0] - 0.47, places[1] - 0.47), 0.94, 0.94, fill=False, edgecolor="#F0B93A", linewidth=2)
-    )
+    window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
+    corner = (float(window) - 0.47, float(threshold) - 0.47)
+    axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=SERIES[5].colour, linewidth=2))
     axes.set_xlabel("window k (tokens)")
     return image
 
