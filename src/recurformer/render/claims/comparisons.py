@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -138,7 +139,7 @@ def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) 
     reasons: list[str] = []
     for measure in measures:
         try:
-            points = scores(evidence.rows(measure.kind), measure)
+            points = evidence.derived(measure.kind, measure, partial(scores, measure=measure))
         except Missing as missing:
             reasons.append(str(missing))
             continue

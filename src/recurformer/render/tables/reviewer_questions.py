@@ -1,6 +1,6 @@
 """The reviewers' questions, one a row, with the answers that the measurements of the ablations give."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -8,6 +8,9 @@ from recurformer.paper.questions import QUESTIONS, Question
 from recurformer.render.measurements import require
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING
 from recurformer.render.tables.table import Table
+
+if TYPE_CHECKING:
+    from recurformer.render.claims.evidence import Evidence
 
 SUPPORTS, AGAINST, OPEN = "supports the paper", "against the paper", "open"
 FIGURES = {
@@ -36,16 +39,14 @@ class Answer(NamedTuple):
     samples: int | None = None
 
 
-def _answer(question: Question, frames: dict[str, pd.DataFrame]) -> Answer:
-    # Inside: the claims import modules of this package.
+def _answer(question: Question, evidence: "Evidence") -> Answer:
     from recurformer.render.claims.claim import Missing
-    from recurformer.render.claims.evidence import THIS_STUDY, Evidence
     from recurformer.render.claims.reviewers import ANSWERS
 
     if question.id in UNANSWERED:
         return Answer(UNANSWERED[question.id], NOT_RUN)
     try:
-        finding = ANSWERS[question.id](Evidence(THIS_STUDY, frames, {}))
+        finding = ANSWERS[question.id](evidence.fresh())
     except Missing as missing:
         return Answer(str(missing), NOT_RUN)
     verdict = (SUPPORTS if finding.holds else AGAINST) if finding.decided else OPEN
@@ -75,6 +76,8 @@ def reviewer_questions(
     Raises:
         ValueError: missing columns, or no rows in what was given.
     """
+    from recurformer.render.claims.evidence import THIS_STUDY, Evidence  # which imports modules of this package
+
     given = {
         "ablation_hashhop": ablation_hashhop,
         "needle": needle,
@@ -82,7 +85,8 @@ def reviewer_questions(
         "ra_i_settings": ra_i_settings,
     }
     frames = {kind: require(frame, kind).assign(file=kind) for kind, frame in given.items() if frame is not None}
-    answers = {question: _answer(question, frames) for question in QUESTIONS.values()}
+    evidence = Evidence(THIS_STUDY, frames, {})
+    answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
     rows = [
         (question.id, question.question, question.asked_by, *answer[:2], FIGURES.get(question.id, ""), answer.samples)
         for question, answer in answers.items()
