@@ -12,7 +12,7 @@ import pandas as pd
 
 from recurformer.paper import label
 from recurformer.render.estimate import estimate_quality
-from recurformer.render.measurements import require
+from recurformer.render.measurements import groups, require
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 METHODS: dict[str, dict[str, str]] = {
@@ -172,10 +172,10 @@ def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
         ValueError: missing columns or no rows.
     """
     chosen = measure.chosen(identified(frame, measure.kind))
-    things = chosen.groupby(THING, sort=False)
     distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
-    ratios = things["ratio"].mean()
-    rows = [(*key, ratios[key], *measure.estimate(rows), distinct[key]) for key, rows in things]
+    rows = [
+        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key]) for key, found in groups(chosen, THING)
+    ]
     return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples"])
 
 

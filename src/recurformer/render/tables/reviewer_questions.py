@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from recurformer.paper.questions import QUESTIONS, Question
-from recurformer.render.measurements import require
+from recurformer.render.measurements import require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING
 from recurformer.render.tables.table import Table
 
@@ -32,11 +32,12 @@ UNANSWERED = {
 
 
 class Answer(NamedTuple):
-    """What the data say: a sentence, the verdict, and the samples behind it."""
+    """What the data say: a sentence, the verdict, the samples behind it, and the runs that measured them."""
 
     text: str
     verdict: str
     samples: int | None = None
+    runs: str = ""
 
 
 def _answer(question: Question, evidence: "Evidence") -> Answer:
@@ -45,12 +46,14 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
 
     if question.id in UNANSWERED:
         return Answer(UNANSWERED[question.id], NOT_RUN)
+    looked_at = evidence.fresh()
     try:
-        finding = ANSWERS[question.id](evidence.fresh())
+        finding = ANSWERS[question.id](looked_at)
     except Missing as missing:
         return Answer(str(missing), NOT_RUN)
     verdict = (SUPPORTS if finding.holds else AGAINST) if finding.decided else OPEN
-    return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples)
+    runs = runs_of(pd.concat([evidence.frames[kind] for kind in sorted(looked_at.used)]))
+    return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
 
 
 def _evidence(question: Question, answer: Answer) -> str:
@@ -88,10 +91,11 @@ def reviewer_questions(
     evidence = Evidence(THIS_STUDY, frames, {})
     answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
     rows = [
-        (question.id, question.question, question.asked_by, *answer[:2], FIGURES.get(question.id, ""), answer.samples)
+        (question.id, question.question, question.asked_by, FIGURES.get(question.id, ""), *answer)
         for question, answer in answers.items()
     ]
-    frame = pd.DataFrame(rows, columns=["id", "question", "asked_by", "answer", "verdict", "figure", "samples"])
+    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
+    frame = pd.DataFrame(rows, columns=columns)
     lines = [
         (question.question, question.asked_by, answer.text, answer.verdict, _evidence(question, answer))
         for question, answer in answers.items()
