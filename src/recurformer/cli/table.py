@@ -1,4 +1,4 @@
-"""Render one table, of the paper or of its reviewers' questions, from measurement files, as CSV, Markdown, LaTeX and HTML."""
+"""Render a table, of the paper or of its reviewers' questions, from measurement files: CSV, Markdown, LaTeX, HTML."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
