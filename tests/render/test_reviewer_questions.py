@@ -87,6 +87,13 @@ def test_a_kind_that_was_not_measured_leaves_its_questions_not_run(frames):
     assert others["answer"].str.contains("no .* measurements").all()
 
 
+def test_one_sample_leaves_a_question_open(frames):
+    rows = frames["continuation"]
+    found = answers({"continuation": rows[rows["window"] == 0]}).loc["granularity"]
+    assert found["verdict"] == OPEN
+    assert "one sample has no interval" in found["answer"]
+
+
 def test_selectors_are_compared_at_the_same_training(frames):
     rows = frames["continuation"]
     untrained = rows.assign(trained=rows["trained"] & (rows["by"] != "random"))

@@ -28,6 +28,7 @@ COMMON_BETA = 0.5
 ROUNDING = 1e-9
 FOR_SURE, AT_BEST = ("low", "high"), ("high", "low")
 """Ends of our interval and of theirs: our margin at the least, and at the most."""
+UNDECIDED = {True: "within the 95 % intervals of both", False: "one sample has no interval"}
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,10 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     tests = sorted(parted.values(), key=_margin, reverse=True)
     margins = [_margin(test) + allowed for test in tests]
     holds = margins[-1] + ROUNDING >= 0
-    decided = all(_margin(test, *FOR_SURE) + allowed >= 0 for test in tests) if holds else any(
-        _margin(test, *AT_BEST) + allowed < 0 for test in tests)  # fmt: skip
+    several = min(one.samples for one in found) > 1
+    sure = all(_margin(test, *FOR_SURE) + allowed >= 0 for test in tests)
+    lost = any(_margin(test, *AT_BEST) + allowed < 0 for test in tests)
+    decided = several and (sure if holds else lost)
     won = sum(margin + ROUNDING >= 0 for margin in margins)
     worst = {(test[0].measure.kind, test[0].model): test for test in tests}
     text = "; ".join(map(_sentence, worst.values()))
@@ -199,5 +202,5 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     models = {one.model for one in found}
     return Finding(
         holds, text, at_scale=set(BACKBONE_LABELS) <= models, samples=max(one.samples for one in found),
-        decided=decided, reason="" if decided else "within the 95 % intervals of both",
+        decided=decided, reason="" if decided else UNDECIDED[several],
     )  # fmt: skip
