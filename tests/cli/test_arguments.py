@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurformer.cli.arguments import add_block, flags, read_block
-from recurformer.study import Backbone, HashHopEvaluation, MqarTask, Profiling, Sizes, Training
+from recurformer.study import Backbone, HashHopEvaluation, MqarTask, Profiling, Sizes, Tasks, Training
 
 
 def through_the_shell(block, prefix=""):
@@ -30,6 +30,7 @@ def through_the_shell(block, prefix=""):
         ),
         Sizes(lengths=[7], units=["head"]),
         HashHopEvaluation(variants=["paper"], samples=3),
+        Tasks(names=["ruler"], ruler_lengths=[4096, 8192]),
     ],
     ids=lambda block: type(block).__name__,
 )

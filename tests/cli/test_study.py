@@ -6,9 +6,14 @@ from typing import get_args
 import pytest
 import yaml
 
+from recurformer.baselines import EVICTIONS
 from recurformer.cli.study import describe
-from recurformer.heads.select import SELECTORS
+from recurformer.heads.scores import SCORES
+from recurformer.heads.select import MEASURED, SELECTORS
+from recurformer.model.mixers import MIXERS
 from recurformer.study import Selection, load_study
+from recurformer.study.ablations import Eviction, Mixer, Selector
+from recurformer.study.method import MeasuredScore
 
 CONFIG = Path(__file__).parents[2] / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
@@ -48,6 +53,9 @@ def changed(settings, path, value):
         ("hashhop.pretraining", None, r"hashhop\.pretraining: this key is missing; 'hashhop-tiny' is random"),
         ("selection", {"by": "charm"}, r"selection\.by = 'charm'"),
         ("study", "../elsewhere", "study = '../elsewhere'"),
+        ("ablations.evictions", ["oracle"], r"ablations\.evictions\.0 = 'oracle'"),
+        ("ablations.language.backbones", ["hashhop-tiny"], r"ablations\.language\.backbones: 'hashhop-tiny' is not in"),
+        ("ablations.language.selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ],
 )
 def test_a_bad_value_is_refused_in_one_line_that_names_it(smoke, path, value, named):
@@ -63,9 +71,15 @@ def test_a_missing_key_is_named(smoke):
 
 
 def test_the_rankings_of_a_study_are_those_of_the_package():
-    assert set(get_args(Selection.model_fields["by"].annotation)) == set(SELECTORS)
+    assert set(get_args(Selection.model_fields["by"].annotation)) == {*SELECTORS, *MEASURED}
+    assert set(get_args(MeasuredScore)) == set(MEASURED) == set(SCORES)
 
 
 def test_every_key_is_described():
     assert describe() == (CONFIG / "README.md").read_text(), "run: recurformer study --describe > config/README.md"
     assert "|  |" not in describe()
+
+
+def test_a_study_can_name_every_method_there_is():
+    assert (set(get_args(Eviction)), set(get_args(Mixer))) == (set(EVICTIONS), set(MIXERS))
+    assert set(get_args(Selector)) == {*SELECTORS, *MEASURED}

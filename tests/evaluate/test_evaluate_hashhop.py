@@ -2,9 +2,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from caches import sliding_cache
 from transformers import GenerationConfig
 
 from recurformer.evaluate.hashhop import hashhop_rows
+from recurformer.measure.cache import count_cache
 from recurformer.tasks.hashhop import HashHopTask
 from recurformer.tasks.labels import IGNORED
 from recurformer.train.hashhop_data import hashhop_dataset
@@ -110,6 +112,32 @@ def test_the_models_generation_settings_do_not_leak_in(model):
     model.generation_config = sampled
     assert hashhop_rows(model, None, settings(), samples=6).equals(plain)
     assert model.generation_config is sampled
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, begins):
+    first = []
+    model.register_forward_hook(
+        lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
+    )
+    hashhop_rows(model, make_tokenizer(begins=begins), settings("text"), variants=["paper"], samples=1)
+    assert (first[0][0] == 1) == begins and first[0][1] != 1
+
+
+def test_the_cache_is_measured_after_the_prompt(model):
+    """One for the original, what the converted model's cache is counted as, and exactly what a small cache keeps."""
+    rows = hashhop_rows(model, None, settings(), samples=5, batch_size=3, original=model.config)
+    prompt = 3 * settings().pairs + 3
+    full = 2 * 2 * 2 * 8 * 4 * prompt  # layers, keys and values, KV heads, their size, bytes
+    assert rows.ratio.tolist() == pytest.approx([count_cache(model, prompt).bytes.sum() / full] * 10)
+    assert rows.drop(columns="ratio").equals(hashhop_rows(model, None, settings(), samples=5))
+    if model.config.model_type == "llama":
+        assert (rows.ratio == 1).all()
+        small = hashhop_rows(
+            model, None, settings(), samples=5, original=model.config, new_cache=lambda: sliding_cache(model, 9)
+        )
+        assert small.ratio.tolist() == pytest.approx([9 / prompt] * 10)
 
 
 def test_rows_of_both_variants(model):

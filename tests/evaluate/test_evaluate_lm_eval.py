@@ -5,12 +5,21 @@ from pathlib import Path
 import lm_eval.tasks
 import pandas as pd
 import pytest
+import yaml
 
-from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows, score_hashhop, score_passkey_answer
+from recurformer.evaluate.lm_eval import (
+    LOCAL_TASKS,
+    LocalSettings,
+    _hub_manager,
+    lm_eval_rows,
+    score_hashhop,
+    score_passkey_answer,
+)
 from recurformer.evaluate.perplexity import perplexity_rows
 from recurformer.tasks.hashhop import HashHopTask
 from recurformer.tasks.tokenizer import byte_tokenizer
 
+CONFIGS = Path(__file__).parents[2] / "config"
 TEXTS = ["The quick brown fox jumps.", "Naïve café, twice as long as the one before it: a second article.", "Three"]
 
 
@@ -38,6 +47,27 @@ def test_rolling_perplexity_counts_every_token_once_after_one_beginning(
     assert (rows.samples == 3).all()
     without = perplexity_rows(model, tokenizer, articles, tokens=401, bos=False)
     assert without.negative_log_likelihood.sum() != pytest.approx(total, rel=1e-3)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_batches_change_no_likelihood(model, make_tokenizer, articles, tmp_path, begins):
+    settings = LocalSettings(make_tokenizer(begins=begins), articles=articles, window=20)
+    single, batched = (
+        lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path / str(size), batch_size=size) for size in (1, 3)
+    )
+    pd.testing.assert_frame_equal(single, batched, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+@pytest.mark.parametrize("begins", [False, True])
+def test_prompts_begin_as_the_tokenizer_begins_a_text(model, make_tokenizer, tmp_path, begins):
+    first = []
+    model.register_forward_hook(
+        lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
+    )
+    settings = LocalSettings(make_tokenizer(begins=begins), samples=1, hashhop=HashHopTask("paper", 2, 3, 60))
+    lm_eval_rows(model, ["hashhop"], settings, folder=tmp_path)
+    assert (first[0][0] == 1) == begins and first[0][1] != 1
 
 
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
@@ -81,8 +111,8 @@ def test_scores():
     doc = {"target": ["ab", "cd"]}
     assert score_hashhop(doc, [" ab → cd."]) == {"h_gq": 1.0, "exact": 1.0}
     assert score_hashhop(doc, [" ab → ce."]) == {"h_gq": 0.5, "exact": 0.0}
-    assert score_passkey_answer({"key": "123"}, [" 123."]) == {"accuracy": 1.0}
-    assert score_passkey_answer({"key": "123"}, [" 1234"]) == {"accuracy": 0.0}
+    assert score_passkey_answer({"keys": ["123"]}, [" 123."]) == {"accuracy": 1.0}
+    assert score_passkey_answer({"keys": ["123"]}, [" 1234"]) == {"accuracy": 0.0}
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
@@ -91,7 +121,7 @@ def test_what_cannot_run_is_named(model, tmp_path, monkeypatch):
     # one of lm-eval's own tasks instead of its ten thousand, which take long to index
     some = Path(lm_eval.tasks.__file__).parent / "hellaswag"
     manager = lm_eval.tasks.TaskManager(include_path=some, include_defaults=False)
-    monkeypatch.setattr("recurformer.evaluate.lm_eval._task_manager", lambda with_hub_tasks: manager)
+    monkeypatch.setattr("recurformer.evaluate.lm_eval._hub_manager", lambda *about: manager)
     with pytest.raises(ValueError, match=r"^wikipedia: the task needs articles, and there are none$"):
         lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path)
     with pytest.raises(
@@ -107,3 +137,43 @@ def test_what_cannot_run_is_named(model, tmp_path, monkeypatch):
         ValueError, match=r"^task 'hellaswag': its data cannot be loaded from the hub \(Couldn't reach the hub\)$"
     ):
         lm_eval_rows(model, ["hellaswag"], settings, folder=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def hub_tasks():
+    """Names of the folders that hold the declared tasks, from their index; that of all takes many seconds."""
+    folders = ["arc", "hellaswag", "infinitebench", "lambada", "longbench", "longbench2", "mmlu", "piqa", "ruler"]
+    folders += ["wikitext", "winogrande"]
+    root = Path(lm_eval.tasks.__file__).parent
+    found = lm_eval.tasks.TaskManager(include_path=[root / name for name in folders], include_defaults=False)
+    return set(found.all_tasks)
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_declared_task_is_known(hub_tasks, config):
+    names = yaml.safe_load(config.read_text())["language"]["tasks"]["names"]
+    assert set(names) <= hub_tasks | set(LOCAL_TASKS)
+
+
+def test_ruler_is_told_the_tokenizer_and_the_lengths(tmp_path, monkeypatch):
+    """Through lm-eval's own index and loading, with a task that makes its own data as RULER's do."""
+    (tmp_path / "makes.py").write_text(
+        "import datasets\n"
+        "def data(tokenizer, max_seq_lengths, **rest):\n"
+        "    rows = [{'input': tokenizer, 'answer': str(length)} for length in max_seq_lengths]\n"
+        "    return {'test': datasets.Dataset.from_list(rows)}\n"
+    )
+    (tmp_path / "made.yaml").write_text(
+        "task: made\noutput_type: generate_until\ntest_split: test\ncustom_dataset: !function makes.data\n"
+        'dataset_path: ""\ndoc_to_text: "{{input}}"\ndoc_to_target: "{{answer}}"\nmetadata: {version: 1.0}\n'
+    )
+    whole = lm_eval.tasks.TaskManager
+    monkeypatch.setattr(
+        lm_eval.tasks, "TaskManager", lambda metadata: whole(None, tmp_path, include_defaults=False, metadata=metadata)
+    )
+    manager = _hub_manager.__wrapped__("folder/of/the/model", (4096, 8192))
+    task = manager.load(["made"])["tasks"]["made"]
+    assert [(doc["input"], doc["answer"]) for doc in task.test_docs()] == [
+        ("folder/of/the/model", "4096"),
+        ("folder/of/the/model", "8192"),
+    ]

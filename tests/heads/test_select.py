@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurformer import HeadProfile, select_heads
-from recurformer.heads.select import SELECTORS, rank_heads, replaced_count
+from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, replaced_count
 
 BETAS = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]
 
@@ -23,12 +23,18 @@ def profiles(draw) -> HeadProfile:
 
 options = st.fixed_dictionaries(
     {
-        "unit": st.sampled_from(["kv_group", "head"]),
+        "unit": st.sampled_from(["kv_group", "head", "layer"]),
         "scope": st.sampled_from(["global", "layer"]),
-        "by": st.sampled_from(sorted(SELECTORS)),
+        "by": st.sampled_from(sorted({*SELECTORS, *MEASURED})),
         "seed": st.integers(0, 3),
     }
-)
+).filter(lambda option: not option["unit"] == option["scope"] == "layer")
+
+
+def choose(profile: HeadProfile, beta: float, by: str, **option) -> list[list[int]]:
+    """`select_heads`, with scores that have many ties where they are to be measured."""
+    measured = (profile.rr[0] * 4).round() if by in MEASURED else None
+    return select_heads(profile, beta, by=by, measured=measured, **option)
 
 
 def pairs(heads: list[list[int]]) -> set[tuple[int, int]]:
@@ -38,16 +44,16 @@ def pairs(heads: list[list[int]]) -> set[tuple[int, int]]:
 @given(profiles(), options, st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_beta_chooses_a_superset(profile, option, one, other):
     low, high = sorted((one, other))
-    assert pairs(select_heads(profile, low, **option)) <= pairs(select_heads(profile, high, **option))
+    assert pairs(choose(profile, low, **option)) <= pairs(choose(profile, high, **option))
 
 
 @given(profiles(), options, st.floats(0, 1))
 def test_counts_and_form(profile, option, beta):
     layers, heads = profile.shape
-    chosen = select_heads(profile, beta, **option)
+    chosen = choose(profile, beta, **option)
     assert len(chosen) == layers
     assert all(row == sorted(set(row)) and set(row) <= set(range(heads)) for row in chosen)
-    units = profile.kv_heads if option["unit"] == "kv_group" else heads
+    units = {"kv_group": profile.kv_heads, "head": heads, "layer": 1}[option["unit"]]
     size = heads // units
     if option["scope"] == "layer":
         assert [len(row) for row in chosen] == [size * round(units * beta)] * layers
@@ -58,7 +64,7 @@ def test_counts_and_form(profile, option, beta):
 @given(profiles(), options, st.floats(0, 1))
 def test_groups_are_complete(profile, option, beta):
     size = profile.shape[1] // profile.kv_heads
-    for row in select_heads(profile, beta, **{**option, "unit": "kv_group"}):
+    for row in choose(profile, beta, **{**option, "unit": "kv_group"}):
         groups = {head // size for head in row}
         assert row == [head for group in sorted(groups) for head in range(group * size, (group + 1) * size)]
 
@@ -66,7 +72,7 @@ def test_groups_are_complete(profile, option, beta):
 @given(profiles(), options, st.floats(0, 1))
 def test_same_arguments_same_heads(profile, option, beta):
     again = HeadProfile(profile.rr.clone(), 5, 0.5, True, profile.kv_heads, 32)
-    assert select_heads(profile, beta, **option) == select_heads(again, beta, **option)
+    assert choose(profile, beta, **option) == choose(again, beta, **option)
 
 
 @given(profiles(), st.floats(0, 1))
@@ -82,6 +88,9 @@ def test_chosen_heads_are_the_most_recency_aware(profile, beta):
     best = max((key[place] for place in set(key) - chosen), default=None)
     if worst is not None and best is not None:
         assert worst[0] > best[0] or (worst[0] == best[0] and worst[1] >= best[1] - 1e-12)
+
+
+MEASURED_SCORES = torch.tensor([[-3.0, -4.0, -2.0, 0.0], [-1.0, 0.0, -2.0, -2.0]])
 
 
 def by_hand() -> HeadProfile:
@@ -101,6 +110,11 @@ def by_hand() -> HeadProfile:
         ({"unit": "kv_group", "scope": "layer"}, 0.5, [[2, 3], [2, 3]]),
         ({"unit": "head", "by": "inverse_ra_i"}, 0.25, [[1], [0]]),
         ({"unit": "head", "by": "mean_rr"}, 0.375, [[0, 2], [2]]),
+        ({"unit": "layer"}, 0.5, [[0, 1, 2, 3], []]),  # mean RA-I 1.25 against 0.5
+        ({"unit": "layer", "by": "inverse_ra_i"}, 0.5, [[], [0, 1, 2, 3]]),
+        ({"unit": "head", "by": "retrieval", "measured": MEASURED_SCORES}, 0.25, [[3], [1]]),
+        ({"unit": "kv_group", "by": "echo", "measured": MEASURED_SCORES}, 0.25, [[], [0, 1]]),  # -0.5 against -1
+        ({"unit": "layer", "by": "induction", "measured": MEASURED_SCORES}, 0.5, [[], [0, 1, 2, 3]]),
     ],
 )
 def test_choice_by_hand(options, beta, expected):
@@ -142,14 +156,24 @@ def test_rounding(units, beta, count):
         ({"beta": -0.1}, r"beta=-0.1 must lie in \[0, 1\]"),
         ({"beta": 1.01}, r"beta=1.01 must lie in \[0, 1\]"),
         ({"beta": float("nan")}, "beta=nan must lie in"),
-        ({"unit": "group"}, "unit='group' is unknown; choose one of kv_group, head"),
+        ({"unit": "group"}, "unit='group' is unknown; choose one of kv_group, head, layer"),
+        ({"unit": "layer", "scope": "layer"}, "scope='layer' takes a share of each layer, unit='layer' whole layers"),
         ({"scope": "model"}, "scope='model' is unknown; choose one of global, layer"),
-        ({"by": "best"}, "by='best' is no ranking; choose one of ra_i, mean_rr, random, inverse_ra_i"),
+        ({"by": "best"}, "by='best' is no ranking; choose one of ra_i, mean_rr, random, inverse_ra_i, retrieval"),
+        ({"by": "echo"}, "by='echo' needs scores that `recurformer head-scores`"),
+        ({"by": "echo", "measured": torch.zeros(2, 5)}, r"by='echo': scores of \(2, 5\) layers and heads, profile of"),
     ],
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         select_heads(by_hand(), **{"beta": 0.5, **options})
+
+
+def test_a_head_without_a_measured_score_is_refused():
+    scores = torch.zeros(2, 4)
+    scores[1, 2] = float("nan")
+    with pytest.raises(ValueError, match="layer 1 head 2 has no score"):
+        select_heads(by_hand(), 0.5, by="retrieval", measured=scores)
 
 
 @pytest.mark.parametrize("by", sorted(SELECTORS))

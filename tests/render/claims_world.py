@@ -18,6 +18,7 @@ from recurformer.paper.sizes import (
 )  # fmt: skip
 from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.claims import THIS_STUDY, Evidence
+from recurformer.render.measurements import COLUMNS
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
@@ -177,9 +178,55 @@ def mqar() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def _things() -> list[tuple]:
+    """Identity without the model, and a share of right answers: RecurFormer keeps all, every other method half."""
+    changed = [
+        *(("mixer", method, 0.5, "ra_i", True, 0, 0.5) for method in ("window", "linear")),
+        *(("mixer", "mamba", 0.5, "random", True, seed, 0.5) for seed in range(3)),
+        ("layers", "mamba", 0.5, "ra_i", True, 0, 0.5),
+        *(("eviction", method, budget, "", False, 0, budget) for method in ("h2o", "snapkv") for budget in (0.2, 0.8)),
+    ]
+    kept = [("original", "full", 1.0, "", False, 0, 1.0), ("mixer", "mamba", 0.5, "ra_i", True, 0, 0.5)]
+    return [(*thing, 1.0) for thing in kept] + [(*thing, 0.5) for thing in changed]
+
+
+def ablation_hashhop() -> pd.DataFrame:
+    rows = [
+        (model, *about, "official", sample, int(share * 16), 16)
+        for model, (*about, share), sample in product(BACKBONE_LABELS, _things(), range(8))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["ablation_hashhop"])
+
+
+def needle() -> pd.DataFrame:
+    rows = [
+        (model, *about, "passkey", 512, 0.5, sample, int(sample < 8 * share), 1)
+        for model, (*about, share), sample in product(BACKBONE_LABELS, _things(), range(8))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["needle"])
+
+
+def continuation() -> pd.DataFrame:
+    rows = [
+        (model, *about, window, position, 32, 32 * (3.5 - share))
+        for model, (*about, share) in product(BACKBONE_LABELS, _things())
+        for window, position in product(range(3), (0, 32))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["continuation"])
+
+
+def ra_i_settings() -> pd.DataFrame:
+    rows = [
+        (model, window, threshold, 0.5, "kv_group", 100, 100 - moved, 1 - moved / 100)
+        for model in BACKBONE_LABELS
+        for window, threshold, moved in ((102, 0.5, 0), (64, 0.5, 5), (205, 0.5, 8), (102, 0.7, 3), (32, 0.5, 40))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["ra_i_settings"])
+
+
 KINDS = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, mqar,
+    attention_map, mqar, ablation_hashhop, needle, continuation, ra_i_settings,
 )  # fmt: skip
 
 

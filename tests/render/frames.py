@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from ablation_frames import ablation_frames
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 SHAPES = {"llama2-7b": (32, 32, 1), "qwen2-7b": (28, 28, 7), "qwen2-0.5b": (24, 14, 7), "smollm2-135m": (30, 9, 3)}
@@ -218,4 +219,5 @@ def all_frames() -> dict[str, pd.DataFrame]:
         "attention_map": attention_map_frame(rng),
         "profile": profile_frame(rng, {"smollm2-135m": (30, 9)}),
         "influence": influence_frame(rng),
+        **ablation_frames(),
     }

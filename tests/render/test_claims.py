@@ -11,6 +11,7 @@ from claims_world import world
 from recurformer.paper import CELLS, NUMBERS, STATEMENTS
 from recurformer.render.claims import Missing, all_claims, decide, make_ledger
 from recurformer.render.claims.text import markdown
+from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
@@ -31,6 +32,10 @@ def ideal() -> dict[str, pd.DataFrame]:
 def with_column(kind: str, column: str, change) -> dict[str, pd.DataFrame]:
     frame = ideal()[kind]
     return ideal() | {kind: frame.assign(**{column: change(frame)})}
+
+
+def recurformer_rows(frame: pd.DataFrame) -> pd.Series:
+    return (frame["family"] == "mixer") & (frame["method"] == "mamba") & (frame["by"] == "ra_i")
 
 
 def swapped_levels(frame: pd.DataFrame) -> pd.Series:
@@ -66,6 +71,13 @@ MUTATIONS = {
     "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),
     "mqar with some heads": with_column(
         "mqar", "correct", lambda f: f["correct"].where((f["beta"] == 0) | (f["beta"] == 1), 500)),
+    "hops lost": with_column("ablation_hashhop", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "loss grows": with_column(
+        "continuation", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"] + f["position"].where(recurformer_rows(f), 0)),
+    "settings of RA-I matter": with_column(
+        "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 50)),
 }  # fmt: skip
 """Worlds in which the paper is wrong in one respect."""
 
@@ -95,8 +107,11 @@ def mutations_of(claim: str) -> list[str]:
     return [name for name, kind in CHANGED.items() if f"{kind}.csv" in evidence.used]
 
 
-def test_every_printed_number_and_every_statement_is_a_claim():
-    assert len(CLAIMS) == len(CELLS) + len(NUMBERS) + len(STATEMENTS)
+def test_every_printed_number_every_statement_and_every_figure_of_the_ablations_is_a_claim():
+    assert len(CLAIMS) == len(CELLS) + len(NUMBERS) + len(STATEMENTS) + len(ABLATIONS)
+    assert {claim.id for claim in CLAIMS.values() if claim.kind == "reviewer"} == {
+        name.replace("ablation_", "reviewer/") for name in ABLATIONS
+    }
     assert len(CELLS) == 138
     for claim in CLAIMS.values():
         assert claim.place and claim.statement and claim.test and claim.tolerance and claim.needs
@@ -139,6 +154,9 @@ def test_every_mutation_breaks_a_claim(name):
         ("text/first-contributes-less", "contribution", "samples", 4, "4 windows of text are too few"),
         ("text/attention-sink", "sink", "samples", 31, "31 windows of text are too few"),
         ("text/training-necessary", "perplexity", "negative_log_likelihood", 9000.0, "not a language model"),
+        ("reviewer/pareto", "ablation_hashhop", "correct", 15, "reaches 0.938 (h_gq on HashHop); a comparison needs"),
+        ("reviewer/needle", "needle", "correct", 0, "reaches 0 (passkeys); a comparison needs 0.95"),
+        ("reviewer/length", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity); a comparison"),
     ],
 )
 def test_evidence_without_power_decides_nothing(claim, kind, column, value, why):
@@ -154,6 +172,14 @@ def test_a_training_whose_loss_still_falls_decides_nothing():
     decision = decide(CLAIMS["figure3/converge"], [world(falling)])
     assert decision.verdict == NOT_RUN
     assert "has not converged" in decision.reason
+
+
+def test_a_mixer_that_was_not_trained_is_no_rival():
+    kinds = ("ablation_hashhop", "needle", "continuation")
+    rivals = {kind: ideal()[kind].assign(trained=lambda f: f["trained"] & (f["method"] != "linear")) for kind in kinds}
+    decision = decide(CLAIMS["reviewer/mixers"], [world(ideal() | rivals)])
+    assert decision.verdict == NOT_RUN
+    assert "linear attention: not trained on the same heads" in decision.reason
 
 
 def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -39,6 +39,16 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
     assert f"figures/{below}figure4.svg" in answer.stdout + answer.stderr
 
 
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, tmp_path):
+    answer = snakemake("ablations", "--configfile", f"config/{study}.yaml", folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    planned = jobs(answer)
+    assert planned["figure"] == 7
+    assert planned["needle"] == planned["continuation"] > 0
+    assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
+
+
 def test_one_figure_needs_only_its_own_jobs(tmp_path):
     planned = jobs(snakemake("figures/figure4.svg", folder=tmp_path))
     assert set(planned) == {"figure", "mqar", "total"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def device() -> str:
@@ -47,6 +47,16 @@ def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{folder}: not a readable checkpoint ({reason})") from None
+
+
+def open_config(folder: str | Path) -> "PreTrainedConfig":
+    """The configuration of a model, converted or not."""
+    _require_checkpoint(folder)
+    from transformers import AutoConfig
+
+    import recurformer.model.modeling  # noqa: F401  registers the converted classes
+
+    return AutoConfig.from_pretrained(folder)
 
 
 def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":

@@ -1,18 +1,20 @@
-"""Replace the chosen heads by one Mamba block in each layer (Algorithm 1)."""
+"""Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
 
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
-from recurformer.study import Mamba
+from recurformer.study import Mamba, Window
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the backbone")
     parser.add_argument("converted", type=OutputPath, help="folder to write")
     parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the Mamba blocks' initial weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mixers' initial weights")
+    parser.add_argument("--mixer", default="mamba", help="mamba (default), window, linear, gated, mean or zero")
     add_block(parser, Mamba)
+    add_block(parser, Window)
 
 
 def run(args: Namespace) -> None:
@@ -22,7 +24,8 @@ def run(args: Namespace) -> None:
     from recurformer.model.convert import convert
 
     set_seed(args.seed)
-    model = convert(open_model(args.checkpoint), read_heads(args.heads), **read_block(args, Mamba).model_dump())
+    sizes = read_block(args, Mamba).model_dump() | read_block(args, Window).model_dump()
+    model = convert(open_model(args.checkpoint), read_heads(args.heads), args.mixer, **sizes)
     with atomic_path(args.converted, directory=True) as folder:
         model.save_pretrained(folder)
         open_tokenizer(args.checkpoint).save_pretrained(folder)

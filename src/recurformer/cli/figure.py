@@ -1,4 +1,4 @@
-"""Render one figure of the paper from measurement files, as SVG or PNG."""
+"""Render one figure, of the paper or of the ablations, from measurement files, as SVG or PNG."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -10,7 +10,7 @@ from recurformer.records import runs_behind
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("figure", help="figure1 … figure6")
+    parser.add_argument("figure", help="figure1 … figure6, ablation_pareto, …")
     parser.add_argument(
         "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file says what it holds"
     )

@@ -34,6 +34,7 @@ def run(args: Namespace) -> None:
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window=settings.tokens,
+        ruler_lengths=settings.ruler_lengths,
     )
     with tempfile.TemporaryDirectory() as folder:
         model = open_model(args.checkpoint)

@@ -1,7 +1,7 @@
 """Reading tidy measurement files: the stem of a file's name is the kind of what it holds."""
 
 from collections.abc import Callable, Iterable, Mapping
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,16 +18,20 @@ def call_renderer(
 ) -> Rendered:
     """Call a renderer with the measurements that it takes, and with what else is `given`.
 
+    A parameter with a default is a kind that may be missing.
+
     Raises:
         ValueError: there is no such renderer, or the files hold other measurements than it takes.
     """
     if name not in renderers:
         raise ValueError(f"there is no {name!r}; there are: {', '.join(renderers)}")
     frames = read_measurements(files)
-    needed = [parameter for parameter in signature(renderers[name]).parameters if parameter not in given]
-    if set(needed) != set(frames):
-        raise ValueError(f"{name} is made from files named {', '.join(needed)}; given: {', '.join(frames)}")
-    return renderers[name](**frames, **given)
+    parameters = signature(renderers[name]).parameters
+    kinds = [kind for kind in parameters if kind not in given]
+    needed = {kind for kind in kinds if parameters[kind].default is Parameter.empty}
+    if not needed <= set(frames) <= set(kinds):
+        raise ValueError(f"{name} is made from files named {', '.join(kinds)}; given: {', '.join(frames)}")
+    return renderers[name](**frames, **{key: value for key, value in given.items() if key in parameters})
 
 
 def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:

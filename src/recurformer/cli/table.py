@@ -1,4 +1,4 @@
-"""Render one table of the paper from measurement files, as CSV, Markdown, LaTeX and HTML."""
+"""Render a table, of the paper or of its reviewers' questions, from measurement files: CSV, Markdown, LaTeX, HTML."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("table", help="table1 … table5")
+    parser.add_argument("table", help="table1 … table5, reviewer_questions")
     parser.add_argument(
         "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file says what it holds"
     )

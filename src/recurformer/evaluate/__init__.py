@@ -1,1 +1,1 @@
-"""What a causal language model can do: perplexity, HashHop, MQAR and lm-eval's tasks, as tidy rows."""
+"""What a causal language model can do, from perplexity to needles and lm-eval's tasks, as tidy rows."""

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.evaluate.generate import NewCache, generate_greedily
+from recurformer.measure.held import held_ratio
 from recurformer.study import HashHopTask as HashHopSettings
 from recurformer.tasks.labels import IGNORED
-from recurformer.train.data import Item, pad_batch
+from recurformer.train.data import Item
 from recurformer.train.hashhop_data import hashhop_dataset
 
 
@@ -26,6 +28,8 @@ def hashhop_rows(
     samples: int = 256,
     seed: int = 0,
     batch_size: int = 32,
+    new_cache: NewCache | None = None,
+    original: PreTrainedConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Generate and score the answers to test samples of every variant.
@@ -38,11 +42,14 @@ def hashhop_rows(
         samples: of each variant.
         seed: of the samples; they differ from the training samples of the same seed.
         batch_size: answers generated together; changes the speed, not the result.
+        new_cache: makes the cache of each batch; None: the model makes its own.
+        original: of the model before anything was changed; with it the cache is measured.
         progress: called with (samples done, samples of all variants).
 
     Returns:
-        One row a sample: variant, sample, correct (leading hashes), hops.
+        One row a sample: variant, sample, correct (leading hashes), hops; and with `original` ratio (see `held_ratio`).
     """
+    held: list[float] = []
     rows: list[tuple[str, int, int, int]] = []
     for variant in variants:
         dataset = hashhop_dataset(task, tokenizer, seed=seed, variant=variant, stream="test")
@@ -52,13 +59,16 @@ def hashhop_rows(
         correct = [0] * samples
         for start in range(0, samples, batch_size):
             indices = order[start : start + batch_size]
-            answers = _answers(model, [prompts[index] for index in indices], dataset.pad_token_id)
+            ids, limits = zip(*(prompts[index] for index in indices), strict=True)
+            answers, batch_held = generate_greedily(model, ids, limits, dataset.pad_token_id, new_cache)
+            held.append(batch_held)
             for index, answer in zip(indices, answers, strict=True):
                 correct[index] = dataset.correct(index, answer)
             if progress is not None:
                 progress(len(rows) + start + len(indices), samples * len(variants))
         rows += [(variant, index, count, task.hops) for index, count in enumerate(correct)]
-    return pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops"])
+    frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops"])
+    return frame if original is None else frame.assign(ratio=held_ratio(held, original, model.dtype))
 
 
 class _Prompt(NamedTuple):
@@ -72,29 +82,3 @@ def _prompt(item: Item) -> _Prompt:
     asked = item["labels"] != IGNORED
     first = int(asked.nonzero()[0])
     return _Prompt(item["input_ids"][:first], len(asked) - first)
-
-
-@torch.no_grad()
-def _answers(model: PreTrainedModel, prompts: Sequence[_Prompt], pad_token_id: int) -> list[list[int]]:
-    """What the model writes after each prompt, at most as many tokens as the right answer has.
-
-    The prompts are read once, with the logits of their last tokens only, and all answers grow together in one cache
-    until the last of them has ended.
-    """
-    batch = pad_batch([{"input_ids": prompt.input_ids} for prompt in prompts], pad_token_id, side="left")
-    batch = {key: value.to(model.device) for key, value in batch.items()}
-    batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
-    # nothing of the model's own configuration but its end: no sampling, no repetition penalty
-    greedy = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=max(prompt.answer for prompt in prompts),
-        pad_token_id=pad_token_id,
-        eos_token_id=model.generation_config.eos_token_id,
-    )
-    own, model.generation_config = model.generation_config, greedy
-    try:
-        written: torch.Tensor = model.generate(**batch)  # type: ignore[operator]
-    finally:
-        model.generation_config = own
-    answers = written[:, batch["input_ids"].shape[1] :].tolist()
-    return [answer[: prompt.answer] for answer, prompt in zip(answers, prompts, strict=True)]

@@ -58,6 +58,7 @@ class LocalSettings:
         passkey_tokens: longest passkey prompt.
         articles: column text, for `wikipedia`.
         window: tokens that `wikipedia` shows the model at once.
+        ruler_lengths: tokens of the prompts of lm-eval's RULER tasks.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -67,6 +68,7 @@ class LocalSettings:
     passkey_tokens: int = 1024
     articles: pd.DataFrame | None = None
     window: int = 1024
+    ruler_lengths: Sequence[int] = (4096,)
 
 
 def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
@@ -108,7 +110,7 @@ def score_hashhop(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, f
 
 def score_passkey_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Whether one answer starts with the key (called by lm-eval)."""
-    return {"accuracy": float(score_passkey(results[0], doc["key"]))}
+    return {"accuracy": float(score_passkey(results[0], doc["keys"]))}
 
 
 def lm_eval_rows(
@@ -157,18 +159,20 @@ def _run_local(
     config.write_text(
         yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": where, **task.overrides})
     )
-    return _run(model, settings.tokenizer, str(config), _task_manager(False), batch_size=batch_size, **task.harness)
+    return _run(model, settings.tokenizer, str(config), _local_manager(), batch_size=batch_size, **task.harness)
 
 
 def _run_hub(
     model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
 ) -> list[tuple[str, str, float, float, int]]:
     with _quiet():
-        manager = _task_manager(True)
+        manager = _hub_manager(settings.tokenizer.name_or_path, tuple(settings.ruler_lengths))
     if name not in manager.all_tasks:
         raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
     try:
         return _run(model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples)
+    except ImportError as error:
+        raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[long-context]") from None
     except (
         OSError
     ) as error:  # the base of all that requests and the hub's client raise when they cannot reach or find something
@@ -177,11 +181,21 @@ def _run_hub(
 
 
 @functools.cache
-def _task_manager(with_hub_tasks: bool) -> Any:
-    """lm-eval's index; the hub tasks' takes many seconds, for it reads some ten thousand YAML files."""
+def _local_manager() -> Any:
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_defaults=with_hub_tasks)
+    return TaskManager(include_defaults=False)
+
+
+@functools.cache
+def _hub_manager(tokenizer: str, ruler_lengths: tuple[int, ...]) -> Any:
+    """lm-eval's index of its own tasks; takes many seconds, for it reads some ten thousand YAML files.
+
+    RULER's tasks make their prompts themselves, with the tokenizer in this folder, at these lengths.
+    """
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(metadata={"tokenizer": tokenizer, "max_seq_lengths": list(ruler_lengths)})
 
 
 def _run(

@@ -87,7 +87,7 @@ def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[s
     heads = select_heads(profile, beta, unit=choice.unit, scope=choice.scope, by=choice.by, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the Mamba blocks are initialised from torch's global state
-        return convert(model, heads, **mamba)
+        return convert(model, heads, "mamba", **mamba)
 
 
 @torch.no_grad()

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
 
-Unit = Literal["kv_group", "head"]
+Unit = Literal["kv_group", "head", "layer"]
 Scope = Literal["global", "layer"]
-UNITS = ("kv_group", "head")
+UNITS = ("kv_group", "head", "layer")
 SCOPES = ("global", "layer")
 
 
@@ -44,6 +44,8 @@ SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
     "random": random_scores,
     "inverse_ra_i": inverse_ra_i_scores,
 }
+MEASURED = ("retrieval", "echo", "induction", "sensitivity")
+"""Rankings whose scores need the model itself, not its profile: `recurformer.heads.scores` measures them."""
 
 
 def random_ranking(layers: int, heads: int, seed: int = 0) -> Tensor:
@@ -69,6 +71,27 @@ def _refuse_missing(scores: Tensor) -> None:
         raise ValueError(f"layer {layer} head {head} has no score: profile the model before any head is replaced")
 
 
+def unit_scores(scores: Tensor, kv_heads: int, unit: Unit) -> Tensor:
+    """The mean score of the heads of each unit, (layers, units of a layer), float64.
+
+    Raises:
+        ValueError: an unknown unit, kv_heads not a divisor of the heads, a score not finite.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r} is unknown; choose one of {', '.join(UNITS)}")
+    layers, heads = scores.shape
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads} must divide the {heads} heads of a layer")
+    _refuse_missing(scores)
+    units = {"kv_group": kv_heads, "head": heads, "layer": 1}[unit]
+    return scores.double().reshape(layers, units, heads // units).mean(-1)
+
+
+def replacement_order(pool: Tensor) -> Tensor:
+    """Indices of each row's scores, the first replaced first; equal scores keep their order: layer, then head."""
+    return pool.sort(dim=1, descending=True, stable=True).indices
+
+
 def rank_heads(
     scores: Tensor, kv_heads: int, beta: float, unit: Unit = "kv_group", scope: Scope = "global"
 ) -> list[list[int]]:
@@ -79,33 +102,28 @@ def rank_heads(
         kv_heads: key-value heads in a layer; query heads g * heads / kv_heads onwards share the key-value head g.
         beta: share of the units, in [0, 1]; see `replaced_count`.
         unit: "kv_group" takes all query heads of a key-value head together, ranked by their mean score, so that its
-            cache is freed; "head" takes single query heads.
+            cache is freed; "head" takes single query heads; "layer" whole layers, ranked by their mean score.
         scope: "global" ranks over all layers, "layer" takes the share in each layer.
 
     Returns:
         For each layer the chosen query heads in ascending order.
 
     Raises:
-        ValueError: an unknown unit or scope, beta outside [0, 1], kv_heads not a divisor of the heads, a score not
-            finite.
+        ValueError: an unknown unit or scope, whole layers in each layer, beta outside [0, 1], kv_heads not a divisor
+            of the heads, a score not finite.
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit={unit!r} is unknown; choose one of {', '.join(UNITS)}")
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r} is unknown; choose one of {', '.join(SCOPES)}")
-    layers, heads = scores.shape
-    if kv_heads < 1 or heads % kv_heads:
-        raise ValueError(f"kv_heads={kv_heads} must divide the {heads} heads of a layer")
-    _refuse_missing(scores)
-    units = kv_heads if unit == "kv_group" else heads
-    size = heads // units
-    pool = scores.double().reshape(layers, units, size).mean(-1)  # (layers, units)
+    if unit == scope == "layer":
+        raise ValueError("scope='layer' takes a share of each layer, unit='layer' whole layers: use scope='global'")
+    pool = unit_scores(scores, kv_heads, unit)
+    layers, units = pool.shape
     if scope == "global":
         pool = pool.reshape(1, -1)
     count = replaced_count(pool.shape[1], beta)
-    order = pool.sort(dim=1, descending=True, stable=True).indices  # stable: equal scores keep layer, then head order
-    chosen = torch.zeros(pool.shape, dtype=torch.bool).scatter_(1, order[:, :count], True).reshape(layers, units)
-    return [row.repeat_interleave(size).nonzero().flatten().tolist() for row in chosen]
+    first = replacement_order(pool)[:, :count]
+    chosen = torch.zeros(pool.shape, dtype=torch.bool).scatter_(1, first, True).reshape(layers, units)
+    return [row.repeat_interleave(scores.shape[1] // units).nonzero().flatten().tolist() for row in chosen]
 
 
 def select_heads(
@@ -115,6 +133,7 @@ def select_heads(
     scope: Scope = "global",
     by: str = "ra_i",
     seed: int = 0,
+    measured: Tensor | None = None,
 ) -> list[list[int]]:
     """Choose the query heads to replace, per layer, for `recurformer.convert`.
 
@@ -123,15 +142,29 @@ def select_heads(
     Args:
         profile: recency ratios of the model before conversion.
         beta: share of the units to replace, in [0, 1].
-        unit: "kv_group" (default: frees the key-value cache under grouped-query attention) or "head".
+        unit: "kv_group" (default: frees the key-value cache under grouped-query attention), "head" or "layer".
         scope: "global" (default: the only reading under which the paper's cache sizes fit) or "layer".
-        by: a name in `SELECTORS`.
+        by: a name in `SELECTORS` or `MEASURED`.
         seed: of the random ranking.
+        measured: for a name in `MEASURED` its scores, (layers, heads), the highest replaced first.
 
     Raises:
-        ValueError: an unknown name, beta outside [0, 1], or heads without a recency ratio.
+        ValueError: an unknown name, beta outside [0, 1], heads without a recency ratio, or measured scores that are
+            missing or of another shape.
     """
-    if by not in SELECTORS:
-        raise ValueError(f"by={by!r} is no ranking; choose one of {', '.join(SELECTORS)}")
     _refuse_missing(profile.mean_rr)
-    return rank_heads(SELECTORS[by](profile, seed), profile.kv_heads, beta, unit, scope)
+    return rank_heads(_scores(profile, by, seed, measured), profile.kv_heads, beta, unit, scope)
+
+
+def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -> Tensor:
+    if by in SELECTORS:
+        return SELECTORS[by](profile, seed)
+    if by not in MEASURED:
+        raise ValueError(f"by={by!r} is no ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
+    if measured is None:
+        raise ValueError(
+            f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"
+        )
+    if measured.shape != profile.shape:
+        raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
+    return measured

@@ -25,6 +25,9 @@ COLUMNS = ["layer", "kind", "dtype", "bytes"]
 def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
     """Yield (layer, kind, tensor) for everything that a transformers cache holds."""
     for index, layer in enumerate(cache.layers):
+        if hasattr(layer, "held_tensors"):  # a layer that names itself what it holds
+            yield from ((index, kind, tensor) for kind, tensor in layer.held_tensors())
+            continue
         for kind, name in (("key", "keys"), ("value", "values")):
             if (tensor := getattr(layer, name, None)) is not None:
                 yield index, kind, tensor
@@ -38,7 +41,8 @@ def cache_bytes(cache: Cache) -> pd.DataFrame:
     """Count what each layer of a transformers cache holds.
 
     Returns:
-        One row per tensor: layer, kind ("key", "value", "conv_state" or "recurrent_state"), dtype, bytes.
+        One row per tensor: layer, kind ("key", "value", "conv_state", "recurrent_state" or what the layer itself calls
+        it), dtype, bytes.
     """
     rows = [
         (layer, kind, str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size())
@@ -161,7 +165,7 @@ def measure_cache(
         else:
             chosen = select_heads(profile, beta, unit, scope, by, seed)
         if str(chosen) not in counted:
-            converted = convert(base, chosen, **(mamba or {}))
+            converted = convert(base, chosen, "mamba", **(mamba or {}))
             counted[str(chosen)] = [_summary(count_cache(converted, length, batch_size)) for length in lengths]
         for length, counts in zip(lengths, counted[str(chosen)], strict=True):
             rows.append(

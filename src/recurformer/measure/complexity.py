@@ -27,7 +27,7 @@ def _two_mixers(hidden_size: int, heads: int, mamba: dict[str, int]) -> nn.Modul
     )  # fmt: skip
     with torch.device("meta"):
         base = LlamaForCausalLM(config).eval()
-    model = convert(base, [[], list(range(heads))], **mamba)
+    model = convert(base, [[], list(range(heads))], "mamba", **mamba)
     model.set_attn_implementation("eager")
     return model
 

@@ -185,7 +185,8 @@ def measure_memory(
     memory_bytes = int(memory_gib * GIB)
     rows = []
     for done, beta in enumerate(betas, start=1):
-        converted = convert(base, rank_heads(ranking, config.num_key_value_heads, beta), **(mamba or {}))
+        heads = rank_heads(ranking, config.num_key_value_heads, beta)
+        converted = convert(base, heads, "mamba", **(mamba or {}))
         counts = count_parameters(converted).set_index("kind").parameters
         for protocol in protocols:
             result = longest_input(converted, memory_bytes, protocol, chunk)

@@ -1,4 +1,4 @@
-"""One layer's self-attention after conversion: retained heads attend, replaced heads' values pass through Mamba."""
+"""One layer's self-attention after conversion: retained heads attend, a mixer stands in the replaced heads' place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager_attention_forward
 
 from .layout import HeadLayout, head_layout
-from .mamba import MambaBlock
-from .products import Folding, Products
+from .mixer_base import ReplacedHeads
+from .mixers import MIXERS
+from .products import Folding
 from .streams import side_by_side
 
 # Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
@@ -23,10 +24,11 @@ HEADWISE_ATTENTION = BROADCASTING_ATTENTION | {"flash_attention_2", "flash_atten
 
 
 class RecurFormerAttention(nn.Module):
-    """Self-attention of the retained heads in parallel with one Mamba block over the replaced heads (Algorithm 1).
+    """Self-attention of the retained heads in parallel with one mixer over the replaced heads (Algorithm 1).
 
-    Queries and keys are projected for retained heads only, values for all. The output projection's columns are ordered
-    [retained heads | replaced heads], so that the concatenation of Algorithm 1 needs no gather.
+    Queries and keys are projected for retained heads only, unless the mixer reads them too, values for all. Rows of the
+    projections and columns of the output projection are ordered [retained heads | replaced heads], so that the
+    concatenation of Algorithm 1 needs no gather. The mixer is the submodule of its name, such as `mamba`.
 
     Args:
         base: the stock attention module that this one stands in for (its biases and scaling are taken over).
@@ -50,30 +52,29 @@ class RecurFormerAttention(nn.Module):
         self.replaced_slice = slice(places[0], places[-1] + 1) if neighbours else None  # a view of them, if it can be
         self.query_spans = self.layout.query_spans
         self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
-        hidden, dim = config.hidden_size, self.head_dim
+        hidden, dim, mixer = config.hidden_size, self.head_dim, MIXERS[config.mixer]
+        self.reads_keys = mixer.reads_keys
+        projected = self.layout.projected_heads(self.reads_keys)
 
         def heads_like(stock: nn.Linear, heads: int) -> nn.Linear:
             return nn.Linear(hidden, heads * dim, bias=stock.bias is not None)
 
-        if self.layout.retained:
-            self.q_proj = heads_like(base.q_proj, len(self.layout.retained))
-            self.k_proj = heads_like(base.k_proj, self.layout.attended_kv_heads)
-        self.v_proj = heads_like(base.v_proj, len(self.layout.kv_heads))
+        if projected["q"]:
+            self.q_proj = heads_like(base.q_proj, len(projected["q"]))
+            self.k_proj = heads_like(base.k_proj, len(projected["k"]))
+        self.v_proj = heads_like(base.v_proj, len(projected["v"]))
         self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
-        self.mamba = MambaBlock(
-            len(self.layout.replaced) * dim,
-            d_state=config.mamba_d_state,
-            d_conv=config.mamba_d_conv,
-            expand=config.mamba_expand,
-            dt_rank=config.mamba_dt_rank,
-            layer_index=layer_index,
-            copies=list(self.layout.replaced_value_heads.values()),
-        )
+        self.add_module(config.mixer, mixer(config, self.layout, dim, layer_index))
         self.folding: Folding | None = None  # see `recurformer.folded`
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
         for name, positions in self._positions().items():
             self.register_buffer(name, torch.tensor(positions, dtype=torch.long), persistent=False)
+
+    @property
+    def mixer(self) -> nn.Module:
+        """What stands in the place of the replaced heads."""
+        return getattr(self, self.config.mixer)
 
     def _positions(self) -> dict[str, list[int]]:
         layout: HeadLayout = self.layout
@@ -107,7 +108,7 @@ class RecurFormerAttention(nn.Module):
             hidden_states: inputs (B, L, hidden).
             position_embeddings: cosines and sines of the rotary embedding.
             attention_mask: what the configured attention function takes, or None.
-            past_key_values: the cache; holds keys and values of attended KV heads, convolution and recurrent state.
+            past_key_values: the cache; holds keys and values of attended KV heads, and the mixer's states.
             recurrent_mask: padding mask (B, L) of these tokens or None.
             **kwargs: handed on to the attention function.
 
@@ -116,10 +117,17 @@ class RecurFormerAttention(nn.Module):
         """
         shape = hidden_states.shape[:-1]
         values = self.v_proj(hidden_states).view(*shape, -1, self.head_dim)  # (B, L, KV heads, head_dim)
+        projected = self._project(hidden_states) if self.reads_keys else None
         products = None if self.folding is None else self.folding(self)
+        reads: dict[str, Any] = {} if products is None else {"products": products}
+        if projected is not None:
+            queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
+            reads["heads"] = ReplacedHeads(hidden_states, queries, keys, position_embeddings)
         (retained, weights), replaced = side_by_side(
-            lambda: self._retain(hidden_states, values, position_embeddings, attention_mask, past_key_values, **kwargs),
-            lambda: self._replace(values, past_key_values, recurrent_mask, products),
+            lambda: self._retain(
+                hidden_states, values, projected, position_embeddings, attention_mask, past_key_values, **kwargs
+            ),
+            lambda: self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads),
             hidden_states.device,
             shape.numel(),
         )
@@ -128,10 +136,22 @@ class RecurFormerAttention(nn.Module):
             return self.o_proj(mixed), weights
         return F.linear(mixed, products.output, self.o_proj.bias), weights
 
+    def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys (B, L, heads, head_dim), not rotated."""
+        rows = self.q_proj(hidden_states), self.k_proj(hidden_states)
+        return rows[0].unflatten(-1, (-1, self.head_dim)), rows[1].unflatten(-1, (-1, self.head_dim))
+
+    def _replaced(self, heads: Tensor) -> Tensor:
+        """Return those of the KV heads (B, L, KV heads, head_dim) that replaced query heads read."""
+        if self.replaced_slice is None:
+            return heads.index_select(2, self.replaced_values)
+        return heads[:, :, self.replaced_slice]
+
     def _retain(
         self,
         hidden_states: Tensor,
         values: Tensor,
+        projected: tuple[Tensor, Tensor] | None,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None,
         cache: Cache | None,
@@ -144,24 +164,15 @@ class RecurFormerAttention(nn.Module):
                 cache.update(tick, tick, self.layer_idx)
             return None, None
         shape = hidden_states.shape[:-1]
-        query = self.q_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)  # (B, H, L, head_dim)
-        key = self.k_proj(hidden_states).view(*shape, -1, self.head_dim).transpose(1, 2)
+        query, key = projected or self._project(hidden_states)
+        query = query[:, :, : len(self.layout.retained)].transpose(1, 2)  # (B, H, L, head_dim)
+        key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
         query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
         value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         output, weights = self._attend(query, key, value, attention_mask, **kwargs)
         return output.reshape(*shape, -1), weights
-
-    def _replace(
-        self, values: Tensor, cache: Cache | None, recurrent_mask: Tensor | None, products: Products | None
-    ) -> Tensor:
-        """Run the Mamba block over the values of the replaced heads."""
-        if self.replaced_slice is None:
-            replaced = values.index_select(2, self.replaced_values).flatten(2)
-        else:
-            replaced = values[:, :, self.replaced_slice].flatten(2)
-        return self.mamba(replaced, cache, recurrent_mask, products)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs

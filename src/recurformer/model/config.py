@@ -1,4 +1,4 @@
-"""Configurations of the converted models: the backbone's, plus the recurrent heads and the Mamba blocks' sizes."""
+"""Configurations of the converted models: the backbone's, plus the recurrent heads, their mixer and its sizes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -7,8 +7,18 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
 
 from .layout import check_heads
+from .mixers import MIXERS
 
 MODEL_TYPE_PREFIX = "recurformer_"
+SIZES = {
+    "mamba_d_state": 1,
+    "mamba_d_conv": 1,
+    "mamba_expand": 1,
+    "mamba_dt_rank": 1,
+    "window_tokens": 1,
+    "sink_tokens": 0,
+}
+"""Fields that are sizes, and the least that each may be."""
 
 
 def layer_type(replaced: list[int], query_heads: int) -> str:
@@ -24,10 +34,13 @@ class RecurFormerConfigMixin:
 
     Attributes:
         recurrent_heads: replaced query heads of every layer; None replaces none.
+        mixer: what stands in their place: a name in `MIXERS` (paper: mamba).
         mamba_d_state: states per channel (paper: 16).
         mamba_d_conv: taps of the convolution (paper: 4).
         mamba_expand: channels per input feature (paper: 2).
         mamba_dt_rank: rank of the step-size projection (paper: 256).
+        window_tokens: tokens that the mixers `window` and `mean` look back on, the token itself among them.
+        sink_tokens: first tokens that the mixer `window` never forgets.
         sliding_window: must stay None: the retained heads attend to the whole context.
         layer_types: derived from `recurrent_heads`, never read; chooses the layers of the library's caches.
 
@@ -36,10 +49,13 @@ class RecurFormerConfigMixin:
     """
 
     recurrent_heads: list[list[int]] | None = None
+    mixer: str = "mamba"
     mamba_d_state: int = 16
     mamba_d_conv: int = 4
     mamba_expand: int = 2
     mamba_dt_rank: int = 256
+    window_tokens: int = 64
+    sink_tokens: int = 4
     sliding_window: int | None = None
 
     if TYPE_CHECKING:  # of the backbone's config
@@ -52,10 +68,12 @@ class RecurFormerConfigMixin:
     def __post_init__(self, **kwargs):
         kwargs.pop("layer_types", None)
         super().__post_init__(**kwargs)  # type: ignore[misc]
-        for name in ("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank"):
+        if self.mixer not in MIXERS:
+            raise ValueError(f"mixer={self.mixer!r} is unknown; there are {', '.join(MIXERS)}")
+        for name, least in SIZES.items():
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+            if value < least:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
         if self.sliding_window is not None:
             raise ValueError(
                 f"sliding_window={self.sliding_window} is not supported: set it to None (attend to everything)"
@@ -72,7 +90,7 @@ def define_config(name: str, base: type[PreTrainedConfig]) -> type[Any]:
     """Return the RecurFormer config class over the backbone config `base`, registered with `AutoConfig`."""
     attributes = {
         "__module__": __name__,
-        "__doc__": f"{name} with Mamba blocks in place of some heads; see `RecurFormerConfigMixin`.",
+        "__doc__": f"{name} with a mixer in place of some heads; see `RecurFormerConfigMixin`.",
         "model_type": f"{MODEL_TYPE_PREFIX}{base.model_type}",
     }
     # without strict the library accepts any type for a field

@@ -1,4 +1,4 @@
-"""Conversion: a pretrained causal language model in, the same model with some heads replaced by Mamba blocks out."""
+"""Conversion: a pretrained causal language model in, the same model with some heads replaced by a mixer out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from .config import MODEL_TYPE_PREFIX
 from .layout import check_heads, head_layout
+from .mixers import MIXERS
 from .modeling import BACKBONES
 
 # of the base's config; the converted one has its own, and its weights are ordinary floating-point numbers
@@ -30,10 +31,10 @@ def _head_rows(heads: Sequence[int], head_dim: int) -> list[int]:
 
 
 def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
-    """Return a stock state dict as a converted model's, without the Mamba blocks' parameters.
+    """Return a stock state dict as a converted model's, without the mixers' parameters.
 
-    Rows of the query, key and value projections are taken by head (the keys of fully replaced KV heads vanish); columns
-    of the output projection are ordered [retained | replaced].
+    Rows of the query, key and value projections are taken by head (queries of replaced heads and keys of fully replaced
+    KV heads vanish unless the mixer reads them); columns of the output projection are ordered [retained | replaced].
 
     Args:
         state: state dict of the stock model; not modified.
@@ -41,13 +42,13 @@ def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[st
     """
     state = dict(state)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    reads_keys = MIXERS[config.mixer].reads_keys
     for index, replaced in enumerate(config.recurrent_heads):
         if not replaced:
             continue
         layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
-        kept = {"q": layout.retained, "k": layout.kv_heads[: layout.attended_kv_heads], "v": layout.kv_heads}
         prefix = f"model.layers.{index}.self_attn."
-        for projection, heads in kept.items():
+        for projection, heads in layout.projected_heads(reads_keys).items():
             for part in ("weight", "bias"):
                 stock = state.pop(f"{prefix}{projection}_proj.{part}", None)
                 if stock is not None and heads:
@@ -96,7 +97,7 @@ def _check_weights(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def _without_load_report() -> Iterator[None]:
-    """Silence the progress bar and the warning that the Mamba blocks are newly initialised: they are meant to be."""
+    """Silence the progress bar and the warning that the mixers are newly initialised: they are meant to be."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -120,7 +121,8 @@ def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedMode
             output_loading_info=True,
         )
     new, info = loaded
-    wrong = [name for name in info["missing_keys"] if ".mamba." not in name] + list(info["unexpected_keys"])
+    missing = [name for name in info["missing_keys"] if f".{config.mixer}." not in name]
+    wrong = missing + list(info["unexpected_keys"])
     if wrong:
         raise ValueError(f"the model's weights do not fit {type(model).__name__}: {', '.join(sorted(wrong))}")
     return new.to(model.device)
@@ -129,29 +131,36 @@ def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedMode
 def convert(
     model: PreTrainedModel,
     heads: Sequence[Iterable[int]],
+    mixer: str = "mamba",
     d_state: int = 16,
     d_conv: int = 4,
     expand: int = 2,
     dt_rank: int = 256,
+    window_tokens: int = 64,
+    sink_tokens: int = 4,
 ) -> PreTrainedModel:
-    """Replace attention heads by one Mamba block per layer (RecurFormer, Algorithm 1; sizes of the paper's appendix).
+    """Replace attention heads by one mixer per layer (RecurFormer, Algorithm 1; Mamba's sizes of the paper's appendix).
 
-    The given model is left as it is and shares no weights with the new one, whose Mamba blocks are initialised from
-    torch's global random state. A model on the meta device gives one on the meta device (shapes only).
+    The given model is left as it is and shares no weights with the new one, whose mixers are initialised from torch's
+    global random state. A model on the meta device gives one on the meta device (shapes only).
 
     Args:
         model: a Llama, Mistral or Qwen2 causal language model.
         heads: for every layer the replaced query heads; none and all are ordinary cases.
-        d_state: states per channel.
-        d_conv: taps of the convolution.
+        mixer: a name in `recurformer.model.mixers.MIXERS`; the paper's is mamba.
+        d_state: states per channel of a Mamba block.
+        d_conv: taps of its convolution.
         expand: channels per input feature.
         dt_rank: rank of the step-size projection.
+        window_tokens: tokens that the mixers `window` and `mean` look back on.
+        sink_tokens: first tokens that the mixer `window` never forgets.
 
     Returns:
         the converted model: same dtype, device, training mode and generation config.
 
     Raises:
-        ValueError: wrong heads, a model that is converted already, of another type, quantized, or partly offloaded.
+        ValueError: wrong heads, an unknown mixer, a size below its least, or a model that is converted already, of
+            another type, quantized, or partly offloaded.
     """
     converted = _converted_class(model)
     on_meta = _check_weights(model)
@@ -160,10 +169,13 @@ def convert(
     config = converted.config_class(
         **settings,
         recurrent_heads=check_heads(heads, base.num_hidden_layers, base.num_attention_heads),
+        mixer=mixer,
         mamba_d_state=d_state,
         mamba_d_conv=d_conv,
         mamba_expand=expand,
         mamba_dt_rank=dt_rank,
+        window_tokens=window_tokens,
+        sink_tokens=sink_tokens,
     )
     if on_meta:
         with torch.device("meta"):

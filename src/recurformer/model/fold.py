@@ -14,7 +14,7 @@ from .repeated import RepeatedLinear
 PLAIN = (nn.Linear, RepeatedLinear, CausalConv)
 
 
-def _check(layer: RecurFormerAttention) -> None:
+def _check(layer: Any) -> None:
     for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
         if type(module) not in PLAIN:
             raise ValueError(
@@ -35,13 +35,14 @@ def folded(model: nn.Module) -> Iterator[None]:
     `parameter.data` are not seen. Of several on one model the last entered must be the first left.
 
     Args:
-        model: a converted model; others have nothing to fold.
+        model: a converted model; others, and those with another mixer than Mamba, have nothing to fold.
 
     Raises:
         ValueError: a projection has been wrapped, quantized or offloaded.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
-    layers = [layer for layer in layers if layer.folding is None]  # inside another `folded` there is nothing to do
+    # other mixers have no products, and inside another `folded` there is nothing to do
+    layers = [layer for layer in layers if layer.config.mixer == "mamba" and layer.folding is None]
     for layer in layers:
         _check(layer)
     for layer in layers:

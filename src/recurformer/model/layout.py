@@ -42,7 +42,7 @@ class HeadLayout:
 
     Attributes:
         retained: query heads that attend, in order.
-        replaced: query heads whose value states pass through the Mamba block, in order.
+        replaced: query heads in whose place a mixer stands, in order.
         kv_heads: KV heads in the order of the value projection's rows: first those that keep their keys.
         attended_kv_heads: how many of `kv_heads` keep their keys and enter the cache.
         group_sizes: retained query heads of every attended KV head; ragged when head replacement splits a group (GQA).
@@ -54,6 +54,18 @@ class HeadLayout:
     attended_kv_heads: int
     group_sizes: tuple[int, ...]
     queries_per_kv_head: int
+
+    def projected_heads(self, every_key: bool) -> dict[str, tuple[int, ...]]:
+        """Return the heads whose queries ("q"), keys and values the layer projects, in the order of their rows.
+
+        Args:
+            every_key: replaced heads keep their queries and keys, because their mixer reads them.
+        """
+        return {
+            "q": self.retained + self.replaced if every_key else self.retained,
+            "k": self.kv_heads if every_key else self.kv_heads[: self.attended_kv_heads],
+            "v": self.kv_heads,
+        }
 
     @property
     def ragged(self) -> bool:

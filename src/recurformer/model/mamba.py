@@ -25,6 +25,14 @@ STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as pu
 STEP_SIZE_FLOOR = 1e-4
 
 
+def initial_step_bias(like: Tensor) -> Tensor:
+    """Return biases of such a shape and device, whose softplus is log-uniform in `STEP_SIZE_RANGE`."""
+    low, high = (math.log(size) for size in STEP_SIZE_RANGE)
+    step = torch.rand(like.shape, device=like.device, dtype=torch.float32)
+    step = torch.exp(step * (high - low) + low).clamp(min=STEP_SIZE_FLOOR)
+    return step + torch.log(-torch.expm1(-step))  # the inverse of softplus
+
+
 class MambaBlock(nn.Module):
     """in_proj -> causal depthwise convolution -> SiLU -> selective scan -> gate -> out_proj.
 
@@ -73,10 +81,7 @@ class MambaBlock(nn.Module):
         init.copy_(self.A_log, torch.arange(1, self.d_state + 1, device=self.A_log.device).log().expand_as(self.A_log))
         init.ones_(self.D)
         init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
-        low, high = (math.log(size) for size in STEP_SIZE_RANGE)
-        step = torch.rand(self.D.shape, device=self.D.device, dtype=torch.float32)
-        step = torch.exp(step * (high - low) + low).clamp(min=STEP_SIZE_FLOOR)
-        init.copy_(self.dt_proj.bias, step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
+        init.copy_(self.dt_proj.bias, initial_step_bias(self.dt_proj.bias))
 
     def transition(self) -> tuple[Tensor, Tensor]:
         """Return A = -exp(A_log) and D in the precision of the states."""

@@ -33,12 +33,13 @@ from .attention import RecurFormerAttention
 from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
 from .mamba import MambaBlock
 from .masks import masks_for_generation, recurrent_mask
+from .mixer_base import Mixer
 
 _Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use
 
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "seq_idx")
 PACKING_REFUSED = (
-    "packed sequences (position_ids that restart) are not supported: a Mamba block would carry its state from one into"
+    "packed sequences (position_ids that restart) are not supported: a mixer would carry its state from one into"
     " the next; give one sequence per row with an attention_mask"
 )
 
@@ -78,7 +79,7 @@ class RecurFormerPreTrainedMixin(_Backbone):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, (MambaBlock, RecurFormerAttention)):
+        if isinstance(module, (MambaBlock, Mixer, RecurFormerAttention)):
             module.init_weights()
 
 

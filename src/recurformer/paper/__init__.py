@@ -1,7 +1,8 @@
 """What the paper printed, as data: arXiv 2410.12850, "RecurFormer: Not All Transformer Heads Need Self-Attention".
 
 One module a table: it holds the table as it stands on the page, digits kept as strings, and its `CELLS`. Besides them
-`statements` (sentences, captions, curves) and `numbers` (numbers that the text repeats). Nothing here is computed and
+`statements` (sentences, captions, curves), `numbers` (numbers that the text repeats) and `questions` (of the reviewers,
+who are no part of the paper). Nothing here is computed and
 nothing else in the package holds a number of the paper's.
 """
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from recurformer.paper.names import label
 
-KINDS = ("analytic", "measured", "trained", "trend")
-"""What it takes to check a printed thing: counting, running a pretrained model, training one; or a tendency."""
+KINDS = ("analytic", "measured", "trained", "trend", "reviewer")
+"""What it takes to check a printed thing: counting, running a pretrained model, training one; or a tendency. The last:
+no printed thing but what the reviewers asked."""
 QUANTITY_KINDS = {
     "cache_peak": "analytic", "cache_size": "analytic", "cs_10k": "analytic", "cs_60k": "analytic",
     "l_m": "measured", "h_gq": "trained", "perplexity": "trained",

@@ -7,6 +7,12 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
 
+IDENTITY = ("model", "family", "method", "setting", "by", "trained", "seed", "ratio")
+"""What a row of the ablations says about the measured thing. family: "original", "eviction", "mixer" (heads replaced),
+"layers" (whole layers replaced) or "pooled" (fewer KV heads); method: within the family; setting: the share asked for
+(of the cache kept, of heads or layers replaced, of KV heads kept); by: the selector, if any; trained: after the change;
+ratio: held bytes over those of the original's full cache."""
+
 COLUMNS: dict[str, tuple[str, ...]] = {
     "cache": ("model", "unit", "beta", "length", "ratio"),
     "pyramidinfer": ("model", "length", "ratio"),
@@ -22,6 +28,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "attention_map": ("model", "level", "layer", "head", "ra_i", "query", "key", "weight", "samples"),
     "profile": ("model", "sample", "layer", "head", "rr", "threshold"),
     "influence": ("model", "mixer", "layer", "head", "query", "key", "weight"),
+    "ablation_hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
+    "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
+    "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
+    "head_scores": ("model", "by", "seed", "layer", "head", "score"),
+    "ra_i_settings": ("model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation"),
 }
 """Kind of measurement -> the columns that the renderers read."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from recurformer.study.ablations import Ablations, Continuation, Needle
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
@@ -20,29 +21,44 @@ from recurformer.study.measurements import (
     Sizes,
     Tasks,
 )
-from recurformer.study.method import Mamba, Profiling, RecencyRatio, Selection, Training
+from recurformer.study.method import (
+    HeadScores,
+    Mamba,
+    Profiling,
+    RecencyRatio,
+    RecencySettings,
+    Selection,
+    Training,
+    Window,
+)
 
 __all__ = [
+    "Ablations",
     "Backbone",
     "Block",
     "Caches",
+    "Continuation",
     "Corpus",
     "HashHop",
     "HashHopEvaluation",
     "HashHopTask",
+    "HeadScores",
     "Language",
     "Mamba",
     "Maps",
     "Mqar",
     "MqarTask",
+    "Needle",
     "Perplexity",
     "Profiling",
     "RecencyRatio",
+    "RecencySettings",
     "Selection",
     "Sizes",
     "Study",
     "Tasks",
     "Training",
+    "Window",
     "load_study",
 ]
 
@@ -130,11 +146,14 @@ class Study(Block):
     """MQAR."""
     caches: Caches
     """Sizes."""
+    ablations: Ablations
+    """What the reviewers asked for; nothing of it belongs to `all`."""
 
     @model_validator(mode="after")
     def name_free(self) -> Self:
         """The folders of the default study lie beside those of the others."""
-        taken = {"backbones", "bench", "caches", "corpus", "hashhop", "language", "logs", "mqar", "tables", "tracking"}
+        folders = "ablations backbones bench caches corpus hashhop language logs mqar tables tracking"
+        taken = set(folders.split())
         if self.study in taken:
             raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
         return self
@@ -160,6 +179,17 @@ class Study(Block):
                     raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
         return self
 
+    @model_validator(mode="after")
+    def ablations_have_their_originals(self) -> Self:
+        """What is compared with must be there: a profile, and on HashHop the original, trained likewise."""
+        for task in ("language", "hashhop"):
+            for name in getattr(self.ablations, task).backbones:
+                if name not in getattr(self, task).backbones:
+                    raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
+        if 0 not in self.betas:
+            raise ValueError("betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0")
+        return self
+
 
 def load_study(settings: Mapping[str, Any]) -> Study:
     """The study that `settings` describe.
@@ -173,6 +203,7 @@ def load_study(settings: Mapping[str, Any]) -> Study:
         # An unknown key is often the misspelt name of a missing one: say it first.
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"])
-        value = "" if first["type"] in {"missing", "extra_forbidden"} or not key else f" = {first['input']!r}"
+        silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
+        value = "" if silent else f" = {first['input']!r}"
         message = {"extra_forbidden": "unknown key", "missing": "this key is missing"}.get(first["type"], first["msg"])
         raise ValueError(f"study: {key}{value}: {message}" if key else f"study: {message}") from None

@@ -2,10 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.method import Selection, Training
+
+# flags are words, and a choice of numbers does not turn them into numbers by itself
+RulerLength = Annotated[Literal[4096, 8192, 16384, 32768, 65536, 131072], BeforeValidator(int)]
 
 
 class Maps(Block):
@@ -40,6 +43,8 @@ class Tasks(Block):
     """Samples of each task; all of them when absent."""
     tokens: Count = 1024
     """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
+    ruler_lengths: list[RulerLength] = [4096]
+    """Lengths of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests answered together: changes speed and memory, not the result. A processor is fastest with one."""
 

@@ -1,10 +1,13 @@
 """The method's own settings: profiling, selection, the block, and training."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from recurformer.study.block import Block, Count, Rate, Share
+
+Unit = Literal["kv_group", "head", "layer"]
+MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
 
 
 class RecencyRatio(Block):
@@ -28,12 +31,55 @@ class Profiling(RecencyRatio):
 class Selection(Block):
     """Which heads are replaced."""
 
-    unit: Literal["kv_group", "head"] = "kv_group"
-    """kv_group: whole query groups, so that their KV heads are freed; head: single query heads, as the text says."""
+    unit: Unit = "kv_group"
+    """kv_group: whole query groups, so that their KV heads are freed; head: single query heads, as the text says;
+    layer: whole layers."""
     scope: Literal["global", "layer"] = "global"
     """global: ranked over all layers; layer: the same share in each layer."""
-    by: Literal["ra_i", "mean_rr", "random", "inverse_ra_i"] = "ra_i"
-    """The ranking: share of samples with a high recency ratio, mean recency ratio, and two controls."""
+    by: Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore] = "ra_i"
+    """The ranking: share of samples with a high recency ratio, mean recency ratio, two controls, and scores measured on
+    the model (`head_scores`)."""
+
+
+class HeadScores(Block):
+    """Scores of every head that need the model itself, not its head profile; the highest is replaced first."""
+
+    by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
+    """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
+    sensitivity: text read by the head through a window."""
+    samples: Count = 8
+    """Prompts of the key-value lookup, and texts of repeated random tokens."""
+    pairs: Count = 8
+    """Lines `key: value` of a lookup prompt."""
+    questions: Count = 4
+    """Keys asked at the end of a lookup prompt."""
+    minimum_accuracy: Share = 0.5
+    """Share of the values that the model must find with all its heads for the lookup to say something."""
+    repeated_tokens: Count = 128
+    """Random tokens that are repeated."""
+    repetitions: Annotated[int, Field(ge=2)] = 4
+    """How often they stand one behind the other."""
+    windows: Count = 2
+    """Windows of text for `sensitivity`."""
+    tokens: Count = 256
+    """Length of such a window in tokens."""
+    window_tokens: Count = 64
+    """Latest tokens that a head sees in `sensitivity`."""
+    sink_tokens: Count = 1
+    """First tokens that it sees besides."""
+
+
+class RecencySettings(Block):
+    """Other settings of RA-I, whose choice of heads is compared with that of the default."""
+
+    windows: Annotated[list[Count], Field(min_length=1)]
+    """Values of k."""
+    thresholds: Annotated[list[Share], Field(min_length=1)]
+    """Values of alpha."""
+    betas: Annotated[list[Share], Field(min_length=1)]
+    """Shares of heads replaced."""
+    units: Annotated[list[Unit], Field(min_length=1)] = ["kv_group", "head"]
+    """Selection units."""
 
 
 class Mamba(Block):
@@ -47,6 +93,15 @@ class Mamba(Block):
     """Inner width over the width of the replaced heads."""
     dt_rank: Count = 256
     """Rank of the step-size projection."""
+
+
+class Window(Block):
+    """How far the mixers look back that have a window."""
+
+    window_tokens: Count = 64
+    """Last tokens that the mixers `window` and `mean` read, the token itself among them."""
+    sink_tokens: Annotated[int, Field(ge=0)] = 4
+    """First tokens that the mixer `window` never forgets."""
 
 
 class Training(Block):

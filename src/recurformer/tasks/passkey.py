@@ -1,14 +1,16 @@
-"""Passkey retrieval: find one number in a long text of no importance.
+"""Passkey retrieval: find one number in a long text of no importance, or one of several, or all of several.
 
 Prompt of Mohtashami and Jaggi, "Landmark Attention" (arXiv 2305.16300). The hay is their repeated sentences or real
-text; length and depth are set in tokens of the tokenizer that reads the prompt.
+text; length and depth are set in tokens of the tokenizer that reads the prompt. Several keys are told apart by their
+owners, as in the multi-key and multi-query tasks of RULER (arXiv 2404.06654).
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -17,11 +19,16 @@ TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there."
 )
-NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key."
-QUESTION = "What is the pass key? The pass key is"
+NEEDLE = "The pass key{of} is {key}."
+REMINDER = " Remember it. {key} is the pass key{of}."
+QUESTION = "What is the pass key{of}?"
+QUESTIONS = "What are the pass keys{of} and{of_last}?"
+ANSWER = " The pass key{of} is"
+OWNERS = ("Alice", "Bob", "Carol", "David", "Emma", "Frank", "Grace", "Henry")
 FILLER = ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 NUMBER = re.compile(r"\d+")
+LONGEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -30,17 +37,37 @@ class PasskeySample:
 
     Attributes:
         prompt: ends where the model goes on.
-        answer: what follows: a space and the digits.
-        key: the digits.
+        answer: what follows: a space and the digits; after each key what leads to the next one.
+        keys: the digits that are asked for, in that order.
         tokens: length of the prompt in tokens, without special tokens.
-        depth: share of the filler that stands before the needle, 0 to 1.
+        depth: share of the filler that stands before the needles that are asked for, 0 to 1; the mean of several.
     """
 
     prompt: str
     answer: str
-    key: str
+    keys: tuple[str, ...]
     tokens: int
     depth: float
+
+
+@lru_cache(maxsize=1)
+def sized_sentences(tokenizer: PreTrainedTokenizerBase, filler: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The sentences of some texts, each with its number of tokens and those of the space before it.
+
+    The last answer is kept: real text takes seconds, and every length and depth of a grid asks again.
+    """
+    sentences = [part for text in filler for part in SENTENCE_END.split(text.strip()) if part]
+    spaced = [f" {sentence}" for sentence in sentences]
+    ids = tokenizer(spaced, add_special_tokens=False)["input_ids"] if spaced else []
+    return list(zip(sentences, map(len, ids), strict=True))
+
+
+class _Needle(NamedTuple):
+    """A key, its owner (" of Alice", or nothing) and the share of the filler before it."""
+
+    key: str
+    of: str = ""
+    depth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +76,16 @@ class PasskeyTask:
 
     Attributes:
         tokenizer: counts the tokens.
-        tokens: the most tokens of a prompt; it gets as near as whole sentences allow.
-        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample.
-        digits: digits of the key.
-        filler: texts to hide the needle in; each sample starts at a random sentence of them. Default: the original five
-            sentences.
+        tokens: the most tokens of a prompt; it gets as near as whole sentences allow, none of which takes more than a
+            tenth of it.
+        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several that are asked for
+            are spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
+        digits: digits of a key.
+        filler: texts to hide the needles in; each sample starts at a random sentence of them. Default: the original
+            five sentences.
+        needles: hidden keys; several have owners, and each stands there once, not twice.
+        asked: how many of them are asked for, one after another.
+        owned: whether a single key has an owner too.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -61,41 +93,46 @@ class PasskeyTask:
     depth: float | None = None
     digits: int = 5
     filler: Sequence[str] = FILLER
+    needles: int = 1
+    asked: int = 1
+    owned: bool = False
 
     def __post_init__(self) -> None:
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"depth is {self.depth}; it must be between 0 and 1")
         if self.digits < 1:
             raise ValueError(f"digits is {self.digits}; a key needs at least one")
-        if not self.sentences:
-            raise ValueError("filler holds no sentence")
-        bare = self._count(self._write([], 0, "8" * self.digits))
-        if bare + max(self.sizes) > self.tokens:
-            raise ValueError(
-                f"tokens is {self.tokens}; the bare prompt and one sentence need up to {bare + max(self.sizes)}"
-            )
+        if not 1 <= self.asked <= self.needles <= len(OWNERS):
+            raise ValueError(f"asked is {self.asked} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
+        bare = self._count(self._write([], [_Needle("8" * self.digits, of) for of in self._owners(OWNERS)]))
+        needed = bare + max(self.sizes, default=0)
+        if needed > self.tokens:
+            raise ValueError(f"tokens is {self.tokens}; the bare prompt and one sentence need up to {needed}")
+        if not self.sizes:
+            raise ValueError(f"filler holds no sentence of at most {int(LONGEST * self.tokens)} tokens")
+
+    @cached_property
+    def _hay(self) -> list[tuple[str, int]]:
+        found = sized_sentences(self.tokenizer, tuple(self.filler))
+        return [(sentence, size) for sentence, size in found if size <= LONGEST * self.tokens]
 
     @cached_property
     def sentences(self) -> list[str]:
-        """The sentences of the filler, in order."""
-        return [part for text in self.filler for part in SENTENCE_END.split(text.strip()) if part]
+        """The sentences of the filler, in order, without those that would take more than a tenth of the prompt."""
+        return [sentence for sentence, _ in self._hay]
 
     @cached_property
     def sizes(self) -> list[int]:
         """Tokens of each sentence with the space before it."""
-        return [self._count(" " + sentence) for sentence in self.sentences]
+        return [size for _, size in self._hay]
 
     def _count(self, text: str) -> int:
         return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _write(self, hay: Sequence[str], before: int, key: str) -> str:
-        return " ".join([TASK, *hay[:before], NEEDLE.format(key=key), *hay[before:], QUESTION])
-
     def sample(self, rng: np.random.Generator) -> PasskeySample:
         """One problem; all randomness comes from `rng`."""
-        key = str(rng.integers(10 ** (self.digits - 1), 10**self.digits))
-        depth = float(rng.uniform()) if self.depth is None else self.depth
-        room = self.tokens - self._count(self._write([], 0, key))
+        needles = self._draw(rng)
+        room = self.tokens - self._count(self._write([], needles))
         chosen: list[int] = []
         for following in count(int(rng.integers(len(self.sentences)))):
             index = following % len(self.sentences)
@@ -104,19 +141,60 @@ class PasskeyTask:
                 break
             chosen.append(index)
         # A sentence may take another number of tokens next to others than alone: drop some if the sum was too low.
-        while (sample := self._place(chosen, depth, key)).tokens > self.tokens:
+        while (sample := self._place(chosen, needles)).tokens > self.tokens:
             chosen.pop()
         return sample
 
-    def _place(self, chosen: list[int], depth: float, key: str) -> PasskeySample:
-        """The prompt with the needle between the two sentences that come nearest to `depth`."""
+    def _draw(self, rng: np.random.Generator) -> list[_Needle]:
+        """The needles, first those that are asked for."""
+        keys: dict[str, None] = {}
+        while len(keys) < self.needles:
+            keys[str(rng.integers(10 ** (self.digits - 1), 10**self.digits))] = None
+        depth = float(rng.uniform()) if self.depth is None else self.depth
+        reach = min(depth, 1 - depth)
+        spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)
+        depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.asked)]
+        owners = self._owners(rng.permutation(OWNERS).tolist() if self._has_owners else OWNERS)
+        return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
+
+    @property
+    def _has_owners(self) -> bool:
+        return self.owned or self.needles > 1
+
+    def _owners(self, names: Sequence[str]) -> list[str]:
+        return [f" of {name}" if self._has_owners else "" for name in names[: self.needles]]
+
+    def _place(self, chosen: list[int], needles: list[_Needle]) -> PasskeySample:
+        """The prompt with each needle between the two sentences that come nearest to its depth."""
         ends = np.cumsum([0] + [self.sizes[index] for index in chosen])
-        before = int(np.argmin(np.abs(ends - depth * ends[-1])))
-        prompt = self._write([self.sentences[index] for index in chosen], before, key)
-        return PasskeySample(prompt, f" {key}", key, self._count(prompt), float(ends[before] / max(ends[-1], 1)))
+        places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
+        prompt = self._write([self.sentences[index] for index in chosen], needles, places)
+        asked = needles[: self.asked]
+        answer = f" {asked[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in asked[1:])
+        depth = ends[places[: self.asked]].mean() / max(ends[-1], 1)
+        return PasskeySample(prompt, answer, tuple(key for key, *_ in asked), self._count(prompt), float(depth))
+
+    def _write(self, hay: Sequence[str], needles: Sequence[_Needle], places: Sequence[int] | None = None) -> str:
+        """The prompt; needle i stands before sentence `places[i]`."""
+        pieces = list(hay)
+        needle_text = NEEDLE + REMINDER * (self.needles == 1)
+        # from the back, so that what stands before keeps its place
+        for place, needle in sorted(zip(places or [0] * len(needles), needles, strict=True), reverse=True):
+            pieces.insert(place, needle_text.format(key=needle.key, of=needle.of))
+        *others, last = [needle.of for needle in needles[: self.asked]]
+        question = QUESTIONS.format(of=",".join(others), of_last=last) if others else QUESTION.format(of=last)
+        return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
 
 
-def score_passkey(generated: str, key: str) -> bool:
-    """Whether the first number of the continuation is the key."""
-    found = NUMBER.search(generated)
-    return found is not None and found.group() == key
+NEEDLE_TASKS: dict[str, dict[str, Any]] = {
+    "passkey": {"needles": 1, "asked": 1, "owned": True},
+    "multi_key": {"needles": 2, "asked": 1},
+    "multi_query": {"needles": 2, "asked": 2},
+}
+"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for. Wording and numbers are such
+that SmolLM2-135M finds keys among real text: it misses a key without an owner, and mixes up the owners of more."""
+
+
+def score_passkey(generated: str, keys: Sequence[str]) -> int:
+    """How many of `keys` are among as many first numbers of the continuation, in any order (RULER's reading)."""
+    return len({*keys} & {*NUMBER.findall(generated)[: len(keys)]})

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from recurformer.tasks.labels import IGNORED
 
@@ -22,6 +23,11 @@ def item_generator(seed: int, index: int, stream: str = "train") -> np.random.Ge
     """The generator of item (or block) `index`."""
     # three words always: numpy's SeedSequence takes [1] and [1, 0] for the same
     return np.random.default_rng([seed, STREAMS[stream], index])
+
+
+def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that fills batches: the tokenizer's own padding, its end of a text, or 0."""
+    return next((token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None), 0)
 
 
 def pad_batch(items: Sequence[Item], pad_token_id: int, side: str) -> Item:

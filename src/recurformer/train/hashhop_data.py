@@ -11,7 +11,7 @@ from recurformer.study import HashHopTask as HashHopSettings
 from recurformer.tasks.hashhop import HashHopSample, HashHopTask, score_hashes
 from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.labels import IGNORED
-from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator
+from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator, pad_token
 
 
 class HashHopTokenDataset(BlockDataset):
@@ -71,7 +71,7 @@ class HashHopTextDataset(ItemDataset):
     ) -> None:
         super().__init__(seed, stream, size)
         self.tasks, self.shares, self.tokenizer = list(tasks), list(tasks.values()), tokenizer
-        self.pad_token_id = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+        self.pad_token_id = pad_token(tokenizer)
 
     def sample(self, index: int) -> HashHopSample:
         """Item `index` as text."""

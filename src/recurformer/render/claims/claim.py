@@ -23,6 +23,7 @@ class Finding:
         samples: over which a mean was taken, None where there is no mean.
         reason: one sentence where `ours` needs one.
         by_definition: whether it could not have been otherwise.
+        decided: whether other samples would have said the same: the difference is beyond the intervals.
     """
 
     holds: bool
@@ -31,6 +32,7 @@ class Finding:
     samples: int | None = None
     reason: str = ""
     by_definition: bool = False
+    decided: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,33 @@ class Evidence:
     """
 
     def __init__(
-        self, source: str, frames: Mapping[str, pd.DataFrame], settings: Mapping[str, Mapping[str, Any]]
+        self,
+        source: str,
+        frames: Mapping[str, pd.DataFrame],
+        settings: Mapping[str, Mapping[str, Any]],
+        derived: dict[Hashable, pd.DataFrame] | None = None,
     ) -> None:
         self.source = source
         self.frames = frames
         self.settings = settings
         self.used: set[str] = set()
         self.seeds: set[int] = set()
+        self._derived = {} if derived is None else derived
 
     def fresh(self) -> "Evidence":
         """The same measurements, nothing looked at."""
-        return Evidence(self.source, self.frames, self.settings)
+        return Evidence(self.source, self.frames, self.settings, self._derived)
+
+    def derived(self, kind: str, name: Hashable, compute: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+        """What is computed from all rows of a kind, under a name: once for all claims that look at this source.
+
+        Raises:
+            Missing: there are no such rows.
+        """
+        rows = self.rows(kind)
+        if name not in self._derived:
+            self._derived[name] = compute(rows)
+        return self._derived[name]
 
     def at_paper_sizes(self) -> bool:
         """Whether the runs behind all files that were looked at had the sizes of the paper.

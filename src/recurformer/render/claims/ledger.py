@@ -15,6 +15,7 @@ from recurformer.render.claims.cells import cell_claims
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.cost import hardware_of, runs_of, total_minutes
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.reviewers import reviewer_claims
 from recurformer.render.claims.statements import statement_claims
 from recurformer.render.page.environment import environment
 from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
@@ -42,8 +43,8 @@ class Decision:
 
 
 def all_claims() -> list[Claim]:
-    """Every claim: table cells, numbers of the text, sentences and curves."""
-    return [*cell_claims(), *number_claims(), *statement_claims()]
+    """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
+    return [*cell_claims(), *number_claims(), *statement_claims(), *reviewer_claims()]
 
 
 def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] = ()) -> Decision:

@@ -44,7 +44,7 @@ def _audit_lines(audited: Iterable[Audited]) -> list[str]:
 
 def markdown(ledger: Ledger) -> str:
     """Counts, every claim with its verdict, and the audit with its arithmetic."""
-    parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix")}
+    parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
     lines = [f"# Claims: study {ledger.study}", ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]

@@ -1,9 +1,13 @@
-"""The paper's figures: name -> function of measurement frames, whose parameters are named after the kinds it needs."""
+"""The figures of the paper and of the ablations: name -> function of measurement frames.
+
+Its parameters are named after the kinds that it takes; one with a default may be missing.
+"""
 
 from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
+from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.figure1 import figure1
 from recurformer.render.figures.figure2 import figure2
 from recurformer.render.figures.figure3 import figure3
@@ -18,6 +22,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "figure4": figure4,
     "figure5": figure5,
     "figure6": figure6,
+    **ABLATIONS,
 }
 
 __all__ = ["FIGURES"]

@@ -1,7 +1,11 @@
-"""The paper's tables: name -> function of measurement frames, whose parameters are named after the kinds it needs."""
+"""The paper's tables and that of its reviewers' questions: name -> function of measurement frames.
+
+Its parameters are named after the kinds that it takes; one with a default may be missing.
+"""
 
 from collections.abc import Callable
 
+from recurformer.render.tables.reviewer_questions import reviewer_questions
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
 from recurformer.render.tables.table2 import table2
@@ -15,6 +19,7 @@ TABLES: dict[str, Callable[..., Table]] = {
     "table3": table3,
     "table4": table4,
     "table5": table5,
+    "reviewer_questions": reviewer_questions,
 }
 
 __all__ = ["TABLES", "Table"]

@@ -15,6 +15,8 @@ SPECIAL = {
 }  # fmt: skip
 SYMBOL = re.compile(r"\b(l|h|cs)_(m|gq|10k|60k|p|g)(?![A-Za-z0-9])(\^\d)?")
 """The paper's symbols, set in mathematics; the only place where an underscore is no underscore."""
+WIDEST_LINE = 60
+"""Characters of a cell beyond which its column is broken into lines."""
 
 
 def escape(text: str) -> str:
@@ -53,6 +55,13 @@ def _header(columns: Sequence[tuple[str, str]]) -> list[str]:
     return [*lines, " & ".join(escape(heading) for _, heading in columns) + r" \\"]
 
 
+def _alignment(is_text: bool, characters: int) -> str:
+    """The letter of a column; sentences are broken into lines."""
+    if not is_text:
+        return "r"
+    return "l" if characters <= WIDEST_LINE else r"p{0.4\textwidth}"
+
+
 def latex_table(
     name: str, title: str, display: pd.DataFrame, notes: Sequence[str], text_columns: Sequence[bool]
 ) -> str:
@@ -67,6 +76,8 @@ def latex_table(
     """
     columns = column_pairs(display)
     rows = [" & ".join(escape(str(cell)) for cell in row) + r" \\" for row in display.to_numpy()]
+    widths = display.map(lambda cell: len(str(cell))).max()
+    alignment = [_alignment(is_text, width) for is_text, width in zip(text_columns, widths, strict=True)]
     return "\n".join(
         [
             r"\begin{table}",
@@ -74,7 +85,7 @@ def latex_table(
             rf"  \caption{{{escape(title)}}}",
             rf"  \label{{tab:{name}}}",
             r"  \begin{adjustbox}{max width=\textwidth}",
-            rf"  \begin{{tabular}}{{{''.join('l' if is_text else 'r' for is_text in text_columns)}}}",
+            rf"  \begin{{tabular}}{{{''.join(alignment)}}}",
             r"    \toprule",
             *(f"    {line}" for line in _header(columns)),
             r"    \midrule",

@@ -13,10 +13,10 @@ from recurformer.render.tables.latex import column_pairs, latex_table
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One table of the paper.
+    """One table, of the paper or beside it.
 
     Attributes:
-        name: "table1" ... "table5"; the name of its files.
+        name: "table1" ... "table5", "reviewer_questions"; the name of its files.
         title: caption, one sentence.
         frame: the numbers, tidy: what the CSV file holds.
         display: the same as text, one row a line; columns are pairs (group, heading), the group "" where there is none.
@@ -42,8 +42,8 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """What the paper calls it: "Table 4"."""
-        return self.name.replace("table", "Table ")
+        """What the paper calls it, "Table 4"; a table that the paper has not is called by its name."""
+        return self.name.replace("table", "Table ").replace("_", " ").capitalize()
 
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""

@@ -1,0 +1,8 @@
+"""The baselines that RecurFormer is compared with: caches that evict tokens; see `evicting` and `make_cache`."""
+
+from recurformer.baselines.budget import matching_budget
+from recurformer.baselines.cache import EvictingCache
+from recurformer.baselines.interface import evicting
+from recurformer.baselines.registry import EVICTIONS, make_cache, make_eviction
+
+__all__ = ["EVICTIONS", "EvictingCache", "evicting", "make_cache", "make_eviction", "matching_budget"]

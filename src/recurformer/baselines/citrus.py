@@ -1,0 +1,43 @@
+"""CItruS: chunked, instruction-aware state eviction (arXiv 2406.12018)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from recurformer.baselines.context import Context
+from recurformer.baselines.eviction import Eviction
+
+
+@dataclass(frozen=True)
+class Citrus(Eviction):
+    """The prompt is read in chunks; after each one stay the tokens that its end and the prompt's end attend to most.
+
+    The prompt's last tokens stand for the instruction. The original has two caches, one for each of the two judges;
+    here one cache serves both, and their attention is added. Only tokens that are read several at a time (the prompt)
+    are evicted: the cache grows with each generated token.
+
+    Attributes:
+        window: last tokens of a chunk and of the prompt that judge; those of the chunk stay, half the budget at most.
+    """
+
+    window: int = 32
+
+    chunk: ClassVar[int | None] = 256
+
+    @property
+    def in_decoding(self) -> None:
+        """Nothing is evicted."""
+        return None
+
+    def _window(self, context: Context, kept: Tensor) -> Tensor:
+        return (kept // 2).clamp(min=1, max=self.window).minimum(context.read)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the chunk's end and of the prompt's end."""
+        window = self._window(context, kept)
+        return (context.recent_attention(window) + context.final_attention(window)).mean(2)
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The chunk's end."""
+        return context.last(self._window(context, kept))

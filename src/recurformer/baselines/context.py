@@ -1,0 +1,149 @@
+"""What a layer attends with when its cache holds only some of the tokens; which ones is not decided here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROWS = 128  # query rows whose weights exist at the same time
+PADDING = -1
+
+
+def token_counts(slots: Tensor) -> Tensor:
+    """How many tokens each slot stands for; see `Context.slots`."""
+    return torch.where(slots >= 0, 1, PADDING - slots)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The tokens of one forward pass that come to a layer.
+
+    Attributes:
+        slots: what each of the q tokens is, (B, q); see `Context.slots`.
+        tokens: tokens that each sample has had so far, (B,), those of this forward pass included, padding not.
+        read: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
+        generated: tokens of each sample since several were last read at once, (B,); 0 while they are.
+    """
+
+    slots: Tensor
+    tokens: Tensor
+    read: Tensor
+    generated: Tensor
+
+
+@dataclass(frozen=True)
+class Context:
+    """Some key-value heads of one layer in one forward pass: the tokens that they hold, then the new ones.
+
+    Attributes:
+        layer: index of the decoder layer.
+        layers: how many the model has.
+        heads: indices of these key-value heads, h of them, each of which serves G query heads.
+        tokens: tokens that each sample has had so far, (B,); see `Arrival`.
+        read: tokens of each sample in this forward pass, (B,); likewise.
+        generated: tokens of each sample since several were last read at once, (B,); likewise.
+        queries: of the q new tokens, rotated, (B, h, G, q, D).
+        final: of all that came in this forward pass, (B, h, G, at least q, D); the new ones may be but the first.
+        keys: (B, h, n, D), rotated; the last q are the new tokens'.
+        values: likewise.
+        slots: what each of the n keys is, (B, h, n): the token's place in its sample, counted without padding; or
+            below 0, -1 - the number of tokens that it stands for: -1 is padding, -1 - N the mean of N tokens.
+        scores: what the method has accumulated about each key, (B, h, n); 0 for the new ones. None: nothing.
+        scaling: factor of the attention scores before the softmax.
+    """
+
+    layer: int
+    layers: int
+    heads: list[int]
+    tokens: Tensor
+    read: Tensor
+    generated: Tensor
+    queries: Tensor
+    final: Tensor
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+    scores: Tensor | None
+    scaling: float
+
+    @property
+    def is_token(self) -> Tensor:
+        """Which keys are tokens, neither padding nor means, (B, h, n)."""
+        return self.slots >= 0
+
+    @property
+    def accumulated(self) -> Tensor:
+        """The scores, 0 where there are none."""
+        return torch.zeros_like(self.slots, dtype=torch.float32) if self.scores is None else self.scores
+
+    def first(self, count: int | Tensor) -> Tensor:
+        """The first `count` (or as many as (B,) says) tokens of each sample that are here, (B, h, n) bool."""
+        return self.is_token & (self.is_token.cumsum(-1) <= _per_sample(count))
+
+    def last(self, count: int | Tensor) -> Tensor:
+        """Likewise the last tokens."""
+        return self.is_token & (self.is_token.flip(-1).cumsum(-1).flip(-1) <= _per_sample(count))
+
+    def weights(self, last: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """Softmax weights of the last new tokens (all of them by default), `ROWS` queries at a time.
+
+        Yields:
+            (start, weights): index of the first query among the new tokens; weights (B, h, G, queries, n) in float32
+            or better. Rows of padding are zero.
+        """
+        new, held = self.queries.shape[3], self.keys.shape[2] - self.queries.shape[3]
+        places = torch.arange(self.keys.shape[2], device=self.keys.device)
+        for start in range(max(new - last, 0) if last is not None else 0, new, ROWS):
+            stop = min(start + ROWS, new)
+            later = places > places[held + start : held + stop, None]
+            padding = self.slots[:, :, None, held + start : held + stop, None] == PADDING
+            weights = self._softmax(self.queries[:, :, :, start:stop], later)
+            yield start, weights.masked_fill(padding, 0.0)  # a row that sees nothing is NaN until here
+
+    def _softmax(self, queries: Tensor, hidden: Tensor | None) -> Tensor:
+        dtype = torch.promote_types(queries.dtype, torch.float32)
+        scores = (queries.flatten(2, 3) @ self.keys.transpose(-1, -2)).unflatten(2, queries.shape[2:4])
+        # a slot that stands for N tokens weighs N times as much as one; padding stands for none
+        bias = token_counts(self.slots).to(dtype).log()[:, :, None, None]
+        scores = scores.to(dtype).mul_(self.scaling).add_(bias)
+        if hidden is not None:
+            scores = scores.masked_fill_(hidden, float("-inf"))
+        return scores.softmax(-1)
+
+    def attend(self) -> Tensor:
+        """Outputs of the new tokens, (B, h, G, q, D)."""
+        outputs = []
+        for _, weights in self.weights():
+            rows = weights.to(self.values.dtype).flatten(2, 3) @ self.values
+            outputs.append(rows.unflatten(2, weights.shape[2:4]))
+        return torch.cat(outputs, 3)
+
+    def recent_attention(self, window: Tensor, newest: float = 1.0) -> Tensor:
+        """Mean attention that each key gets from the last `window` (B,) new tokens, (B, h, G, n).
+
+        The queries' weights in the mean rise evenly from 1 to `newest`.
+        """
+        new, total = self.queries.shape[3], torch.zeros((), device=window.device)
+        for start, weights in self.weights(int(window.max())):
+            age = new - 1 - torch.arange(start, start + weights.shape[3], device=window.device)
+            share = 1 - age / (window[:, None] - 1).clamp(min=1)
+            counted = (1 + (newest - 1) * share) * (age < window[:, None])
+            total = total + torch.einsum("bhgqn,bq->bhgn", weights, counted.to(weights.dtype))
+        return total / window.clamp(min=1)[:, None, None, None]
+
+    def final_attention(self, window: Tensor) -> Tensor:
+        """Mean attention that each key gets from the forward pass's last `window` (B,) tokens, (B, h, G, n).
+
+        They see every key, also those that are newer than they.
+        """
+        queries = self.final[:, :, :, -int(window.max()) :]
+        age = torch.arange(queries.shape[3], device=window.device).flip(0)
+        counted = (age < window[:, None]) / window.clamp(min=1)[:, None]
+        seen = self.is_token.any(-1)[:, :, None, None, None]  # a sample that is all padding so far
+        weights = self._softmax(queries, None).masked_fill(~seen, 0.0)
+        return torch.einsum("bhgqn,bq->bhgn", weights, counted.to(weights.dtype))
+
+
+def _per_sample(count: int | Tensor) -> int | Tensor:
+    return count[:, None, None] if isinstance(count, Tensor) else count

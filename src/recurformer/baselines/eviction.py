@@ -1,0 +1,75 @@
+"""The interface of the eviction baselines: which tokens a layer's cache keeps. How they are kept is not known here."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from recurformer.baselines.context import Context
+
+
+@dataclass(frozen=True)
+class Eviction(ABC):
+    """One way to choose the tokens that stay: those that are protected, then the most important ones.
+
+    Attributes:
+        budget: what the cache may hold on average over layers and heads: a share (0, 1] of the tokens seen so far, or a
+            number of tokens.
+
+    Raises:
+        ValueError: a budget that is neither.
+    """
+
+    budget: float | int
+
+    accumulates: ClassVar[bool] = False  # needs what `importance` said about the tokens that stayed, the next time
+    compensates: ClassVar[bool] = False  # one of the kept tokens is the mean of the dropped ones
+    prunes_states: ClassVar[bool] = False  # of tokens read at once, dropped ones go no deeper; what is cached stays
+    chunk: ClassVar[int | None] = None  # tokens that are read before the first eviction; None: all of a forward pass
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.budget, int) and not isinstance(self.budget, bool) and self.budget >= 1
+        share = isinstance(self.budget, float) and 0 < self.budget <= 1
+        if not (whole or share):
+            raise ValueError(
+                f"budget={self.budget!r} must be a share above 0 and up to 1.0, or a whole number of tokens from 1 on"
+            )
+
+    @classmethod
+    def for_model(cls, model: PreTrainedModel, budget: float | int) -> "Eviction":
+        """Return the method with what it has to know about `model`."""
+        return cls(budget)
+
+    @property
+    def in_decoding(self) -> "Eviction | None":
+        """What evicts after each generated token; None: nothing does, only tokens that are read at once are evicted."""
+        return self
+
+    def share(self, tokens: int) -> float:
+        """Return the budget as a share of so many tokens."""
+        return self.budget if isinstance(self.budget, float) else min(self.budget / max(tokens, 1), 1.0)
+
+    def head_groups(self, layer: int, kv_heads: int) -> list[list[int]]:
+        """The key-value heads of a layer, those together that keep equally many tokens."""
+        return [list(range(kv_heads))]
+
+    def kept(self, context: Context) -> Tensor:
+        """How many tokens these heads keep of each sample, (B,)."""
+        return budgeted(self.budget, context.tokens)
+
+    @abstractmethod
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """How much each key deserves to stay, (B, h or 1, n)."""
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """Which keys stay whatever their importance, (B, h, n) bool; never more than `kept` of a sample."""
+        return torch.zeros_like(context.is_token)
+
+
+def budgeted(budget: float | int, tokens: Tensor) -> Tensor:
+    """How many of `tokens` (B,) a budget keeps: at least one, unless there is none."""
+    kept = (tokens.double() * budget).round().long() if isinstance(budget, float) else torch.full_like(tokens, budget)
+    return torch.minimum(kept.clamp(min=1), tokens)

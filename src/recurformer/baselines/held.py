@@ -1,0 +1,99 @@
+"""The tokens that some heads of one layer hold: really only those, in tensors of their own."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from recurformer.baselines.context import PADDING, Context, token_counts
+
+
+@dataclass(frozen=True)
+class Held:
+    """What key-value heads that keep equally many tokens hold; attributes as in `Context`.
+
+    Samples that keep fewer tokens than others have padding in front.
+    """
+
+    heads: list[int]
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+    scores: Tensor | None
+
+    @classmethod
+    def nothing(cls, heads: list[int], key: Tensor, accumulates: bool) -> "Held":
+        """Hold no token yet; `key` (B, KV heads, q, D) tells sizes and type."""
+        empty = key.new_empty(len(key), len(heads), 0, key.shape[-1])
+        slots = torch.empty(empty.shape[:3], dtype=torch.int32, device=key.device)
+        return cls(heads, empty, empty, slots, slots.float() if accumulates else None)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is held, by kind."""
+        tensors = {"key": self.keys, "value": self.values, "slot": self.slots, "score": self.scores}
+        return {kind: tensor for kind, tensor in tensors.items() if tensor is not None}
+
+    def of_samples(self, samples: Tensor) -> "Held":
+        """The same of these samples."""
+        return replace(
+            self,
+            keys=self.keys[samples],
+            values=self.values[samples],
+            slots=self.slots[samples],
+            scores=None if self.scores is None else self.scores[samples],
+        )
+
+
+def ranked(context: Context, importance: Tensor, protected: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys that stay, in their order, padding in front.
+
+    Args:
+        context: the keys.
+        importance: of each, (B, h or 1, n); of equals the newer stays.
+        protected: which must stay, (B, h, n).
+        kept: how many stay of each sample, (B,).
+
+    Returns:
+        places (B, h, m) of the keys among the n, and slots (B, h, m) of what is kept there.
+    """
+    size = min(int(kept.max()), context.keys.shape[2])
+    worth = importance.expand(context.slots.shape).masked_fill(protected, float("inf"))
+    worth = worth.masked_fill(~context.is_token, float("-inf"))
+    order = worth.shape[-1] - 1 - worth.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :size]
+    chosen = context.slots.gather(-1, order)
+    surplus = (torch.arange(size, device=kept.device) >= kept[:, None, None]) | (chosen < 0)
+    slots, places = chosen.masked_fill(surplus, PADDING).sort(dim=-1, stable=True)
+    return order.gather(-1, places), slots
+
+
+def keep(context: Context, places: Tensor, slots: Tensor, scores: Tensor | None) -> Held:
+    """Hold the keys at `places` (B, h, m) as `slots` (B, h, m), with `scores` (B, h, n) of all keys."""
+    wide = places[..., None].expand(-1, -1, -1, context.keys.shape[-1])
+    return Held(
+        context.heads,
+        context.keys.gather(2, wide),
+        context.values.gather(2, wide),
+        slots,
+        None if scores is None else scores.expand(context.slots.shape).gather(-1, places),
+    )
+
+
+def with_mean_of_dropped(held: Held, context: Context, places: Tensor) -> Held:
+    """Add one slot in front of what is held: the mean key and value of all that `context` has and `held` has not.
+
+    Args:
+        held: what `keep` made of the context.
+        context: where it comes from.
+        places: of what is held, see `keep`.
+    """
+    stayed = torch.zeros_like(context.slots, dtype=torch.bool).scatter_(-1, places, held.slots >= 0)
+    dropped = token_counts(context.slots).masked_fill(stayed, 0)
+    total = dropped.sum(-1, keepdim=True)
+    share = (dropped / total.clamp(min=1)).to(context.keys.dtype)[:, :, None]  # (B, h, 1, n)
+    return replace(
+        held,
+        keys=torch.cat([share @ context.keys, held.keys], 2),
+        values=torch.cat([share @ context.values, held.values], 2),
+        slots=torch.cat([PADDING - total.to(held.slots.dtype), held.slots], 2),
+    )

@@ -1,0 +1,134 @@
+"""PyramidInfer (arXiv 2405.12532) as its authors' code has it: hidden states are pruned layer by layer."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import cos, pi
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from recurformer.baselines.context import Context
+from recurformer.baselines.eviction import Eviction
+
+SINKS = 4
+BLOCK = 16  # generated tokens that are thinned out together,
+BLOCK_SHARE, BLOCK_DECAY = 0.9, 0.1  # to this share of them, which falls to a tenth of it in the deepest layer
+MINIMUM = 64  # tokens before the recent ones; a quarter of the budget at most
+
+
+@dataclass(frozen=True)
+class PyramidInferOfficial(Eviction):
+    """Behind each layer stay the recent tokens, and of those before them the ones that the recent attend to most.
+
+    The share of those that stay falls along a cosine from 1 to `decay`, which is solved from the budget; where 0 is
+    not little enough, the cosine is raised to a power. The first two layers see all tokens, so no budget below their
+    share can be met; the nearest is taken. The cache grows with each generated token, but each block of them is thinned
+    out when it is no longer recent (see `BlockThinning`).
+
+    Attributes:
+        recent: share of the prompt that is recent; half the budget at most.
+        newest: weight of the last query among the recent ones that judge, whose first has weight 1.
+    """
+
+    recent: float = 0.2
+    newest: float = 1.2
+
+    accumulates: ClassVar[bool] = True
+    prunes_states: ClassVar[bool] = True
+
+    @property
+    def in_decoding(self) -> "BlockThinning | None":
+        """Thin out what has been generated, unless the budget is everything."""
+        return None if self.budget == 1.0 else BlockThinning(self.budget, self)
+
+    def kept(self, context: Context) -> Tensor:
+        """How many tokens go on to the next layer, (B,)."""
+        lengths = [self.lengths(read, context.layers)[context.layer + 1] for read in context.read.tolist()]
+        return torch.tensor(lengths, device=context.read.device)
+
+    def recent_tokens(self, prompts: Tensor) -> Tensor:
+        """How many of each prompt's tokens are recent, (B,)."""
+        return torch.tensor([self._recent(tokens) for tokens in prompts.tolist()], device=prompts.device)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the recent tokens, the same for all heads."""
+        return context.recent_attention(self.recent_tokens(context.read), self.newest).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The recent tokens and the sinks."""
+        return context.first(SINKS) | context.last(self.recent_tokens(context.read))
+
+    def lengths(self, tokens: int, layers: int) -> tuple[int, ...]:
+        """Return how many of a prompt's tokens come to each layer, and last how many leave the last one."""
+        return _solve(tokens, layers, self._recent(tokens), self.share(tokens))
+
+    def _recent(self, tokens: int) -> int:
+        return min(1 + int(tokens * min(self.recent, self.share(tokens) / 2)), tokens)
+
+
+@dataclass(frozen=True)
+class BlockThinning(Eviction):
+    """Of generated tokens, each block that is no longer recent keeps those that got most attention since.
+
+    Attributes:
+        prompt: what evicted the prompt.
+    """
+
+    prompt: PyramidInferOfficial
+
+    accumulates: ClassVar[bool] = True
+
+    def _block(self, context: Context) -> Tensor:
+        """The tokens that are to be thinned out now, (B, h, n) bool."""
+        recent = self.prompt.recent_tokens(context.tokens - context.generated)
+        older = context.generated - recent
+        due = (older > 0) & (older % BLOCK == 0)
+        return context.last(recent + BLOCK) & ~context.last(recent) & due[:, None, None]
+
+    def kept(self, context: Context) -> Tensor:
+        """How many of the cached tokens stay, (B,)."""
+        stay = max(int(BLOCK * BLOCK_SHARE * _cosine(context.layer, context.layers, BLOCK_DECAY)), 1)
+        return context.is_token[:, 0].sum(-1) - self._block(context)[:, 0].any(-1) * (BLOCK - stay)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """All attention of generated tokens so far, the same for all heads."""
+        (_, weights), *_ = context.weights()
+        return context.accumulated + weights.sum(3).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """All but the block."""
+        return context.is_token & ~self._block(context)
+
+
+def _cosine(layer: int, layers: int, decay: float) -> float:
+    return (1 - decay) * (1 + cos(pi * layer / layers)) / 2 + decay
+
+
+def _lengths(tokens: int, layers: int, recent: int, decay: float, power: float, minimum: int) -> tuple[int, ...]:
+    older = tokens - recent
+    lengths = [tokens]
+    for layer in range(layers):
+        stay = int(older * _cosine(layer, layers, decay) ** power)
+        older = max(stay, min(older, minimum))
+        lengths.append(recent + older)
+    return tuple(lengths)
+
+
+@lru_cache
+def _solve(tokens: int, layers: int, recent: int, share: float) -> tuple[int, ...]:
+    """The lengths whose mean over the layers is as near to `share` of the tokens as it can be, from below."""
+    minimum = min(MINIMUM, int(share * tokens / 4))
+
+    def lengths(strength: float) -> tuple[int, ...]:  # 0 prunes nothing, 1 is a decay to 0, 2 prunes all it can
+        decay, power = max(1 - strength, 0.0), 1 / max(2 - strength, 1e-6) if strength > 1 else 1.0
+        return _lengths(tokens, layers, recent, decay, power, minimum)
+
+    low, high = 0.0, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(lengths(middle)[:layers]) > share * tokens * layers:
+            low = middle
+        else:
+            high = middle
+    return lengths(high if share < 1 else 0.0)

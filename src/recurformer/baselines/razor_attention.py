@@ -1,0 +1,130 @@
+"""RazorAttention: retrieval heads keep everything, the others little and a mean of the rest (arXiv 2407.15891)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from recurformer.baselines.context import Context
+from recurformer.baselines.eviction import Eviction, budgeted
+from recurformer.heads.stream import AttentionBlock, watch_attention
+
+PERIOD, REPEATS = 64, 4  # of the random tokens that heads are judged on
+ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
+LOCAL = 0.2  # share of the tokens that the other heads keep; half the budget at most
+
+
+@dataclass(frozen=True)
+class RazorAttention(Eviction):
+    """Key-value heads that look back at what was there before keep all tokens; the others keep the first and the last.
+
+    What those drop lives on as one token, the mean of the dropped keys and values, that weighs as much as all of them.
+    With a share b of the cache, L = min(0.2, b/2) of the tokens stay in the other heads, and as many heads keep
+    everything as the budget then allows; rounding to whole heads is made up for by L.
+
+    Attributes:
+        whole: for each layer, the key-value heads that keep everything; none where it is empty.
+        local: share of the tokens that the others keep.
+        sinks: first tokens that stay; half of what is kept at most.
+    """
+
+    whole: tuple[tuple[int, ...], ...] = ()
+    local: float = LOCAL
+    sinks: int = 4
+
+    compensates: ClassVar[bool] = True
+
+    @classmethod
+    def for_model(cls, model: PreTrainedModel, budget: float | int) -> "RazorAttention":
+        """Choose the heads by their scores on repeated random tokens.
+
+        Raises:
+            ValueError: a budget in tokens, with which the heads that keep everything would break.
+        """
+        if not isinstance(cls(budget).budget, float):
+            raise ValueError(f"budget={budget} of razor_attention must be a share: some heads keep every token")
+        layers, kv_heads = model.config.num_hidden_layers, model.config.num_key_value_heads
+        local = min(LOCAL, budget / 2)
+        count = layers * kv_heads if budget == 1 else int(layers * kv_heads * (budget - local) / (1 - local))
+        echo, induction = (scores.unflatten(1, (kv_heads, -1)).amax(2) for scores in _scores_of(model))
+        chosen = retrieval_heads(echo, induction, count)
+        share = count / (layers * kv_heads)
+        return cls(budget, chosen, (budget - share) / (1 - share) if share < 1 else 1.0)
+
+    def head_groups(self, layer: int, kv_heads: int) -> list[list[int]]:
+        """The heads that keep everything, and the others."""
+        whole = list(self.whole[layer]) if self.whole else []
+        return [group for group in (whole, [head for head in range(kv_heads) if head not in whole]) if group]
+
+    def kept(self, context: Context) -> Tensor:
+        """Everything, or the local tokens but for the one place that the mean of the others takes."""
+        if self.whole and set(context.heads) <= set(self.whole[context.layer]):
+            return context.tokens
+        local = budgeted(self.local, context.tokens)
+        return torch.where(context.tokens <= local, local, local - 1)  # the mean of the dropped takes a place
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """The newer, the more."""
+        return context.slots.float()
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The sinks."""
+        return context.first((kept // 2).clamp(max=self.sinks))
+
+
+_SCORES: WeakKeyDictionary[PreTrainedModel, tuple[int, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+
+def _scores_of(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """The head scores of a model, measured once while its weights stay as they are: each batch makes a new cache."""
+    version = sum(parameter._version for parameter in model.parameters())
+    if _SCORES.get(model, (None,))[0] != version:
+        _SCORES[model] = version, head_scores(model)
+    return _SCORES[model][1]
+
+
+def head_scores(model: PreTrainedModel, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """How much query heads look at what stood where a repeated text was before.
+
+    Returns:
+        echo, induction (layers, heads): mean share of a token's attention that goes to the earlier copies of itself,
+        and to the tokens behind those.
+    """
+    config = model.config
+    order = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(seed))
+    text = order[:PERIOD].repeat(REPEATS)[None]
+    period, queries = text.shape[1] // REPEATS, text.shape[1] * (REPEATS - 1) // REPEATS
+    echo, induction = torch.zeros(2, config.num_hidden_layers, config.num_attention_heads)
+
+    def observe(block: AttentionBlock) -> None:
+        rows = torch.arange(block.start, block.stop)[:, None]
+        distance = rows - torch.arange(block.stop)
+        repeated = (rows >= period) & (distance > 0)
+        for scores, ahead in ((echo, 0), (induction, 1)):
+            copies = repeated & ((distance + ahead) % period == 0)
+            share = (block.weights[0] * copies.to(block.weights)).sum((1, 2)) / queries
+            scores[block.inputs.layer] += share.to(scores)
+
+    watch_attention(model, text, observe)
+    return echo, induction
+
+
+def retrieval_heads(echo: Tensor, induction: Tensor, count: int) -> tuple[tuple[int, ...], ...]:
+    """The heads with the highest echo scores, a fifteenth of `count`, then those with the highest induction scores.
+
+    Args:
+        echo: (layers, heads).
+        induction: likewise.
+        count: heads to choose.
+
+    Returns:
+        For each layer, the chosen heads in ascending order.
+    """
+    by_echo = echo.flatten().argsort(descending=True, stable=True).tolist()[: round(count * ECHO_HEADS)]
+    by_induction = induction.flatten().argsort(descending=True, stable=True).tolist()
+    chosen = [*by_echo, *(head for head in by_induction if head not in by_echo)][:count]
+    layers, heads = echo.shape
+    return tuple(tuple(sorted(head % heads for head in chosen if head // heads == layer)) for layer in range(layers))

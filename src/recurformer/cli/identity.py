@@ -1,0 +1,136 @@
+"""What was measured, in the columns that all measurements of the ablation study share.
+
+A change that needs no training (eviction, untrained mixers) is made in the process that measures it, at every setting.
+"""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from recurformer.cli.arguments import InputPath, add_block, read_block
+from recurformer.study import Selection, Window
+from recurformer.study.block import Block, Share
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from recurformer.evaluate.generate import NewCache
+
+    Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
+
+RowsOf = Callable[["PreTrainedModel", "PreTrainedConfig", "NewCache | None"], "pd.DataFrame"]
+
+
+class Identity(Block):
+    """What was measured."""
+
+    name: str
+    """Name of the backbone."""
+    family: Literal["original", "eviction", "mixer", "layers", "pooled"] = "original"
+    """What was changed: nothing, the cache (see --evict), heads, whole layers, the number of KV heads."""
+    method: str = "full"
+    """How: within the family."""
+    setting: Share = 1.0
+    """Requested share of heads or layers replaced. Of the original it is 1, of a pooled model the share of KV heads."""
+    by: str = ""
+    """Ranking by which heads or layers were chosen."""
+    trained: bool = False
+    """Whether the model was trained after the change."""
+    seed: int = 0
+    """Seed of the training and of the samples; the rows of a random choice of heads bear that choice's instead."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The model, its identity, and what is changed in it here and now, because that needs no training."""
+    parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
+    parser.add_argument(
+        "--original", type=InputPath, required=True, help="folder of the model before the change: what a full cache is"
+    )
+    add_block(parser, Identity)
+    parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
+    parser.add_argument("--budgets", nargs="+", type=float, help="shares of the cache that --evict keeps")
+    parser.add_argument("--replace", help="mixer: measures the model with heads replaced, at every one of --betas")
+    parser.add_argument("--betas", nargs="+", type=float, help="shares of heads that --replace takes")
+    parser.add_argument("--profile", type=InputPath, help="head profile, by which --replace chooses")
+    parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, likewise")
+    parser.add_argument("--choice", type=int, default=0, help="seed of a random ranking")
+    add_block(parser, Selection, "selection-")
+    add_block(parser, Window)
+
+
+def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
+    """The rows of a model, or those at every setting of a change, with the columns that say what they are of.
+
+    Args:
+        args: with the arguments of `add_arguments`.
+        rows_of: measures (model, configuration of the original, what makes a cache; None for the model's own).
+
+    Raises:
+        ValueError: a change without its settings or settings without their change, two changes, or one in a model that
+            was changed already.
+    """
+    import pandas as pd
+
+    from recurformer.cli.checkpoints import open_config, open_model
+
+    identity = read_block(args, Identity)
+    changes = [change for change in CHANGES if _asked(args, *change[:2])]
+    if changes and (identity.family != "original" or len(changes) > 1):
+        flag, family = changes[0][0], identity.family
+        raise ValueError(f"--{flag}: one change of the original is measured at a time, not with --family {family}")
+    model, original = open_model(args.checkpoint), open_config(args.original)
+    if not changes:
+        if identity.family == "pooled":
+            kept = model.config.num_key_value_heads / original.num_key_value_heads
+            identity = identity.model_copy(update={"setting": kept})
+        if identity.by == "random":
+            identity = identity.model_copy(update={"seed": args.choice})
+        return _label(rows_of(model, original, None), identity)
+    frames = [
+        _label(rows_of(changed, original, new_cache), identity.model_copy(update=what))
+        for changed, new_cache, what in changes[0][2](args, model)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _asked(args: Namespace, change: str, settings: str) -> bool:
+    given = [getattr(args, name) is not None for name in (change, settings)]
+    if any(given) != all(given):
+        raise ValueError(f"--{change} and --{settings}: give both or neither")
+    return all(given)
+
+
+def _evicted(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
+    from recurformer.baselines import EvictingCache, evicting, make_eviction
+
+    for budget in args.budgets:
+        eviction = make_eviction(model, args.evict, budget)
+        what = {"family": "eviction", "method": args.evict, "setting": budget}
+        with evicting(model):
+            yield model, partial(EvictingCache, eviction, model.config.num_hidden_layers), what
+
+
+def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
+    from recurformer.cli.select import chosen_heads
+    from recurformer.model.convert import convert
+
+    selection = read_block(args, Selection, "selection-")
+    window = read_block(args, Window).model_dump()
+    family = "layers" if selection.unit == "layer" else "mixer"
+    said = {"family": family, "method": args.replace, "by": selection.by}
+    if selection.by == "random":
+        said["seed"] = args.choice
+    for beta in args.betas:
+        heads = chosen_heads(args.profile, args.scores, selection, beta, args.choice)
+        yield convert(model, heads, args.replace, **window), None, {**said, "setting": beta}
+
+
+def _label(rows: "pd.DataFrame", identity: Identity) -> "pd.DataFrame":
+    columns = identity.model_dump()
+    return rows.assign(model=columns.pop("name"), **columns)
+
+
+CHANGES = (("evict", "budgets", _evicted), ("replace", "betas", _replaced))
+"""Flag of a change, flag of its settings, and what makes the changed models."""

@@ -1,0 +1,65 @@
+"""Greedy writing with a model's own cache, for every evaluation whose answers are written. It scores nothing."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, GenerationConfig, PreTrainedModel
+
+from recurformer.measure.held import held_bytes
+from recurformer.train.data import pad_batch
+
+NewCache = Callable[[], Cache]
+
+
+@torch.no_grad()
+def generate_greedily(
+    model: PreTrainedModel,
+    prompts: Sequence[Tensor],
+    limits: Sequence[int],
+    pad_token_id: int,
+    new_cache: NewCache | None = None,
+) -> tuple[list[list[int]], float]:
+    """What the model writes after each prompt.
+
+    The prompts are read once, with the logits of their last tokens only, and all answers grow together in one cache
+    until the last of them has ended.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        prompts: token ids (L,) each, preferably of like lengths.
+        limits: the most tokens of each answer.
+        pad_token_id: stands before shorter prompts and behind answers that ended early.
+        new_cache: makes the cache; None: the model makes its own.
+
+    Returns:
+        Token ids of each answer, and the bytes that the cache held after the prompts for each token of theirs, padding
+        included.
+    """
+    batch = pad_batch([{"input_ids": prompt} for prompt in prompts], pad_token_id, side="left")
+    batch = {key: value.to(model.device) for key, value in batch.items()}
+    batch.setdefault("attention_mask", torch.ones_like(batch["input_ids"]))
+    # nothing of the model's own configuration but its end: no sampling, no repetition penalty
+    greedy = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max(limits),
+        pad_token_id=pad_token_id,
+        eos_token_id=model.generation_config.eos_token_id,
+    )
+    held: list[float] = []
+
+    def measure(module: Any, arguments: Any, output: Any) -> None:
+        if not held:  # the first forward pass reads the prompts
+            held.append(held_bytes(output.past_key_values, batch["input_ids"].numel()))
+
+    given = {} if new_cache is None else {"past_key_values": new_cache()}
+    own, model.generation_config = model.generation_config, greedy
+    hook = model.register_forward_hook(measure)
+    try:
+        written: Tensor = model.generate(**batch, **given)  # type: ignore[operator]
+    finally:
+        hook.remove()
+        model.generation_config = own
+    answers = written[:, batch["input_ids"].shape[1] :].tolist()
+    return [answer[:limit] for answer, limit in zip(answers, limits, strict=True)], held[0]

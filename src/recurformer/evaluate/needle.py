@@ -1,0 +1,105 @@
+"""Needles in a haystack, over depth and length: the model reads a long text and writes the keys hidden in it.
+
+A prompt begins as the tokenizer itself begins a text. The model writes greedily, as many tokens as the right answer
+has and two to see whether a number goes on.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pandas as pd
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.batching import samples_per_batch
+from recurformer.evaluate.generate import NewCache, generate_greedily
+from recurformer.measure.held import held_ratio
+from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeySample, PasskeyTask, score_passkey
+from recurformer.train.data import item_generator, pad_token
+
+COLUMNS = ["task", "length", "depth", "sample", "correct", "queries"]
+MORE_TOKENS = 2
+
+
+def needle_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    original: PreTrainedConfig,
+    texts: Sequence[str],
+    *,
+    tasks: Sequence[str] = tuple(NEEDLE_TASKS),
+    lengths: Sequence[int] = (256, 512, 1024),
+    depths: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
+    samples: int = 2,
+    seed: int = 0,
+    batch_size: int | None = None,
+    new_cache: NewCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Hide, ask and score.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        tokenizer: its tokenizer.
+        original: of the model before anything was changed.
+        texts: the hay.
+        tasks: of `NEEDLE_TASKS`.
+        lengths: of the prompts, in tokens without those that begin a text.
+        depths: shares of the hay before the needles that are asked for; their mean if there are several.
+        samples: at each length and depth of each task.
+        seed: of the samples.
+        batch_size: prompts of one length read together; None: see `samples_per_batch`.
+        new_cache: makes the cache of each batch; None: the model makes its own.
+        progress: called with (prompts done, prompts).
+
+    Returns:
+        One row a sample: task, length, depth (both as asked for), sample, correct and queries (right keys of so many
+        asked for), ratio (see `held_ratio`).
+
+    Raises:
+        ValueError: an unknown task, a length too short for its needles, a depth outside [0, 1].
+    """
+    if unknown := set(tasks) - set(NEEDLE_TASKS):
+        raise ValueError(f"tasks: {min(unknown)!r} is unknown; there are {', '.join(NEEDLE_TASKS)}")
+    rows: list[tuple[str, int, float, int, int, int]] = []
+    held: list[float] = []
+    cells = [(task, depth, sample) for task, depth in product(tasks, depths) for sample in range(samples)]
+    for length in lengths:
+        generators = {
+            (task, depth): PasskeyTask(tokenizer, length, depth, filler=texts, **NEEDLE_TASKS[task])
+            for task, depth in product(tasks, depths)
+        }
+        problems = [
+            generators[task, depth].sample(item_generator(seed, number, "test"))
+            for number, (task, depth, _) in enumerate(cells)
+        ]
+        size = batch_size or samples_per_batch(model.device.type, length)
+        order = sorted(range(len(cells)), key=lambda index: problems[index].tokens)  # little is padded
+        correct = dict.fromkeys(order, 0)
+        for start in range(0, len(order), size):
+            indices = order[start : start + size]
+            right, batch_held = _answer(model, tokenizer, [problems[index] for index in indices], new_cache)
+            correct.update(zip(indices, right, strict=True))
+            held.append(batch_held)
+            if progress is not None:
+                progress(len(rows) + start + len(indices), len(cells) * len(lengths))
+        rows += [
+            (task, length, depth, sample, correct[index], len(problems[index].keys))
+            for index, (task, depth, sample) in enumerate(cells)
+        ]
+    return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(held, original, model.dtype))
+
+
+def _answer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[PasskeySample],
+    new_cache: NewCache | None,
+) -> tuple[list[int], float]:
+    """Right keys of each problem, and what the cache held (see `generate_greedily`)."""
+    prompts = [torch.tensor(tokenizer(problem.prompt, verbose=False).input_ids) for problem in problems]
+    answers = [tokenizer(problem.answer, add_special_tokens=False).input_ids for problem in problems]
+    limits = [len(answer) + MORE_TOKENS for answer in answers]
+    written, held = generate_greedily(model, prompts, limits, pad_token(tokenizer), new_cache)
+    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+    return [score_passkey(text, problem.keys) for text, problem in zip(texts, problems, strict=True)], held

@@ -1,0 +1,140 @@
+"""What a model loses when the output of one attention head is another, for every head by itself.
+
+The layers below the head do not change, so they are run once. From its layer on, the model runs over copies of the
+samples side by side, in each of which another head is replaced. What replaces it is not known here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from recurformer.batching import samples_per_batch
+from recurformer.heads.interface import attending
+from recurformer.heads.run import Progress, check_batch, retained_heads
+from recurformer.tasks.labels import IGNORED
+
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+"""Attends with a layer's query, key, value, mask and scaling, as `Attend` gets them; returns (B, L, H, head_dim)."""
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """What a layer does by itself."""
+    causal = mask is None
+    output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2)
+
+
+@dataclass
+class _OneReplaced:
+    """Attends to copies of the samples (copy 1, copy 2, …); an `Attend`.
+
+    Attributes:
+        replacement: gives the replaced heads' output.
+        layer: the layer where heads are replaced.
+        heads: for each copy the position of its replaced head.
+        samples: of one copy.
+        attended: whether any layer has called.
+    """
+
+    replacement: Attention
+    layer: int
+    heads: range
+    samples: int
+    attended: bool = False
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
+    ) -> Tensor:
+        self.attended = True
+        mask = mask if mask is None else mask[:1]  # without padding all samples have the same
+        if layer != self.layer:
+            return causal_attention(query, key, value, mask, scaling)
+        query, key, value = (states[: self.samples] for states in (query, key, value))  # no copy differs until here
+        output = causal_attention(query, key, value, mask, scaling).repeat(len(self.heads), 1, 1, 1)
+        replaced = self.replacement(query, key, value, mask, scaling)
+        for copy, head in zip(output.split(self.samples), self.heads, strict=True):
+            copy[:, :, head] = replaced[:, :, head]
+        return output
+
+
+@contextmanager
+def _recording(layers: Any) -> Iterator[list[tuple[Tensor, dict[str, Any]]]]:
+    """What every layer reads in a forward pass: its hidden states (B, L, hidden) and keyword arguments."""
+    read: list[tuple[Tensor, dict[str, Any]]] = []
+
+    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        read.append((args[0], kwargs))
+
+    handles = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in layers]
+    try:
+        yield read
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _run_from(base: Any, layer: int, read: list[tuple[Tensor, dict[str, Any]]], attend: _OneReplaced) -> Tensor:
+    """What the model ends with, (copies * B, L, hidden), when its layers from `layer` on read copies of the samples."""
+    hidden = read[layer][0].repeat(len(attend.heads), 1, 1)
+    for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
+        hidden = above(hidden, **{**arguments, "attend": attend})
+    return base.norm(hidden)
+
+
+def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
+    """Mean negative log-likelihood of the labels, in nats, from the hidden states behind the last layer's norm."""
+    asked = labels[:, 1:] != IGNORED
+    logits = model.get_output_embeddings()(hidden[:, :-1][asked])
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][asked], reduction="none").double().mean())
+
+
+@torch.no_grad()
+def loss_rises(
+    model: PreTrainedModel, input_ids: Tensor, labels: Tensor, replacement: Attention, progress: Progress = None
+) -> Tensor:
+    """How much the loss rises when one head's output is replaced.
+
+    Args:
+        model: a causal language model of Llama's build: decoder layers, a norm, a language-model head.
+        input_ids: (samples, L) without padding.
+        labels: (samples, L), aligned with input_ids, -100 where nothing is asked.
+        replacement: attends in the place of the replaced head; called once for a layer and batch of heads.
+        progress: called with (layers done, layers).
+
+    Returns:
+        (layers, heads) float64: rise of the labels' mean negative log-likelihood, in nats; NaN where no head attends.
+
+    Raises:
+        ValueError: empty input, labels that ask nothing, or a model that does not use the attention interface.
+    """
+    check_batch(input_ids)
+    if not (labels[:, 1:] != IGNORED).any():
+        raise ValueError("labels ask nothing: there is no loss that could rise")
+    input_ids, labels = input_ids.to(model.device), labels.to(model.device)
+    base: Any = model.base_model
+    rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
+    at_once = samples_per_batch(model.device.type, input_ids.numel())
+    with attending(model):
+        with _recording(base.layers) as read:
+            unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
+            loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
+        if not unchanged.attended:
+            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+        for layer in range(len(base.layers)):
+            heads = retained_heads(model.config, layer)
+            for start in range(0, len(heads), at_once):
+                chosen = range(start, min(start + at_once, len(heads)))
+                attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
+                copies = _run_from(base, layer, read, attend).split(len(input_ids))
+                for position, copy in zip(chosen, copies, strict=True):
+                    rises[layer, heads[position]] = _loss(model, copy, labels) - loss
+            if progress is not None:
+                progress(layer + 1, len(base.layers))
+    return rises

@@ -1,0 +1,48 @@
+"""The file of head scores: one row per ranking, seed and head. How they came about is not known here."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.select import SELECTORS
+
+COLUMNS = ["model", "by", "seed", "layer", "head", "score"]
+RANDOM_SEEDS = 3
+
+
+def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
+    """Scores (layers, heads) as rows: model, by, seed, layer, head, score (the highest is replaced first)."""
+    layer, head = np.indices(tuple(scores.shape)).reshape(2, -1)
+    rows = {"model": model, "by": by, "seed": seed, "layer": layer, "head": head, "score": scores.double().flatten()}
+    return pd.DataFrame(rows)[COLUMNS]
+
+
+def profile_rows(profile: HeadProfile, model: str, seed: int) -> pd.DataFrame:
+    """The rows of all rankings that a profile gives; of the random one with `RANDOM_SEEDS` seeds from `seed` on."""
+    return pd.concat(
+        score_rows(model, by, at, selector(profile, at))
+        for by, selector in SELECTORS.items()
+        for at in range(seed, seed + (RANDOM_SEEDS if by == "random" else 1))
+    )
+
+
+def read_scores(path: str | Path, by: str) -> Tensor:
+    """The scores of one ranking (layers, heads), float64, averaged over its seeds; NaN where a head has none.
+
+    Raises:
+        ValueError: the file is unreadable, or holds no such scores.
+    """
+    try:
+        frame = pd.read_parquet(path)
+        held = sorted(frame["by"].unique())
+        table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
+    if by not in held:
+        raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(held)}")
+    return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))

@@ -1,0 +1,219 @@
+"""The scores of everything that was done to an original model: what is measured, how well, in which cache.
+
+A measure's score is the higher the better: h_gq, accuracy, or minus the nats per token. A model that has not learned a
+measure's task, before anything was done to it, says nothing about the methods: `why_not_run`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import label
+from recurformer.render.estimate import estimate_quality
+from recurformer.render.measurements import groups, require
+from recurformer.tasks.interval import Estimate, bounded_mean
+
+METHODS: dict[str, dict[str, str]] = {
+    "original": {"full": "original"},
+    "mixer": {
+        "mamba": "Mamba (RecurFormer)",
+        "window": "sliding window",
+        "linear": "linear attention",
+        "gated": "gated recurrence",
+        "mean": "mean of the window",
+        "zero": "zero (heads removed)",
+    },
+    "layers": {
+        "mamba": "whole layers by Mamba",
+        "window": "whole layers by window",
+        "linear": "whole layers by linear",
+        "gated": "whole layers by gated",
+    },
+    "pooled": {"mean": "pooled KV heads"},
+    "eviction": {
+        "streaming_llm": "StreamingLLM",
+        "h2o": "H2O",
+        "snapkv": "SnapKV",
+        "scissorhands": "Scissorhands",
+        "pyramidinfer_paper": "PyramidInfer (paper)",
+        "pyramidinfer_official": "PyramidInfer (code)",
+        "razor_attention": "RazorAttention",
+        "citrus": "CItruS",
+        "big_bird": "BigBird",
+    },
+}
+"""Family -> method -> its name in print; in this order they are drawn and listed."""
+PAPERS_SELECTOR = "ra_i"
+PASSKEY = "passkey"
+LEARNED = 0.95
+"""Lowest score of the original at which other methods are compared with it. Project rule, as for Tables 2 and 4."""
+KNOWS_LANGUAGE = 100.0
+"""An original of a higher perplexity has not learned the language of the articles."""
+CONFIDENCE = 0.95
+
+
+def method_label(family: str, method: str) -> str:
+    """The printed name of a method; one that is not known is shown by its name."""
+    return METHODS.get(family, {}).get(method, method)
+
+
+def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The rows of a kind that say what was measured, checked; an empty selector is the empty string.
+
+    Raises:
+        ValueError: missing columns or no rows.
+    """
+    rows = require(frame, kind)
+    by = rows["by"].astype(object).where(rows["by"].notna(), "")
+    return rows.assign(by=by, trained=rows["trained"].astype(bool)).round({"setting": 6})
+
+
+def _nats(rows: pd.DataFrame) -> Estimate:
+    """Minus the nats per token, with the t interval over the seeds, or of one seed over the windows of text."""
+    from scipy.stats import t  # slow to import, as in recurformer.tasks.interval
+
+    by = "seed" if rows["seed"].nunique() > 1 else "window"
+    sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()
+    mean = -float(sums["negative_log_likelihood"].sum() / sums["tokens"].sum())
+    scores = sums["negative_log_likelihood"] / sums["tokens"]
+    if len(scores) < 2:
+        return Estimate(mean, mean, mean)
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def _accuracy(rows: pd.DataFrame) -> Estimate:
+    """Right answers of those asked for, over the seeds where there are several, else over the prompts."""
+    accuracy = rows["correct"] / rows["queries"]
+    by_seed = accuracy.groupby(rows["seed"]).mean()
+    return bounded_mean((by_seed if len(by_seed) > 1 else accuracy).to_numpy(), CONFIDENCE)
+
+
+def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
+    """HashHop in the official layout, where it was measured in it."""
+    official = rows[rows["variant"] == "official"]
+    return rows if official.empty else official
+
+
+def _learned_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """The needle tasks that each original has learned; the passkey alone where it has not learned even that."""
+    original = rows[rows["family"] == "original"]
+    share = (original["correct"] / original["queries"]).groupby([original["model"], original["task"]]).mean()
+    learned = set(share[share >= LEARNED].index)
+    kept = [
+        task == PASSKEY or {(model, PASSKEY), (model, task)} <= learned
+        for model, task in zip(rows["model"], rows["task"], strict=True)
+    ]
+    return rows[kept]
+
+
+def _passkeys(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["task"] == PASSKEY]
+
+
+def _longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The needles in each model's longest texts, of the tasks that its original has learned."""
+    learned = _learned_tasks(rows)
+    return learned[learned["length"] == learned.groupby("model")["length"].transform("max")]
+
+
+def _every(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to measure quality.
+
+    Attributes:
+        kind: of measurement.
+        name: in a sentence.
+        axis: on an axis.
+        estimate: rows of one measured thing -> score with its interval, the higher the better.
+        chosen: rows -> those that count.
+        shown: score -> the number that readers see.
+        needed: lowest score of an original at which its comparisons are shown.
+        samples: the columns that tell samples apart.
+    """
+
+    kind: str
+    name: str
+    axis: str
+    estimate: Callable[[pd.DataFrame], Estimate]
+    chosen: Callable[[pd.DataFrame], pd.DataFrame]
+    shown: Callable[[float], float]
+    needed: float
+    samples: tuple[str, ...]
+
+
+def _same(score: float) -> float:
+    return score
+
+
+def _perplexity(score: float) -> float:
+    return float(np.exp(-score))
+
+
+HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, _same,
+    LEARNED, ("variant", "sample"))  # fmt: skip
+NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", _accuracy, _learned_tasks, _same, LEARNED,
+    ("task", "length", "depth", "sample"))  # fmt: skip
+CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _every, _perplexity,
+    -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=_passkeys)
+LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
+MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
+
+THING = ["model", "family", "method", "setting", "by", "trained"]
+
+
+def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples.
+
+    Raises:
+        ValueError: missing columns or no rows.
+    """
+    chosen = measure.chosen(identified(frame, measure.kind))
+    distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
+    rows = [
+        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key]) for key, found in groups(chosen, THING)
+    ]
+    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples"])
+
+
+def after_training(points: pd.DataFrame) -> pd.DataFrame:
+    """The trained ones of every method that was trained, and the methods that were not."""
+    trained = points["trained"].groupby([points[key] for key in ("model", "family", "method", "by")]).transform("any")
+    return points[points["trained"] | ~trained]
+
+
+def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
+    """The points of a family, of some or all of its methods, that choose as the paper does where they choose at all."""
+    found = points[(points["family"] == family) & points["by"].isin([PAPERS_SELECTOR, ""])]
+    return found[found["method"].isin(methods)] if methods else found
+
+
+def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
+    """Why nothing can be said about the methods of one model; empty when its original has learned the task."""
+    model = label(points["model"].iloc[0])
+    original = points[points["family"] == "original"]
+    if original.empty:
+        return f"not-run: {model}'s {measure.name} before any change is not known"
+    reached = float(original["mean"].max())
+    if reached >= measure.needed:
+        return ""
+    task = "passkeys" if measure.kind == NEEDLE.kind else measure.name
+    return (
+        f"not-run: the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
+        f"{measure.shown(measure.needed):.3g}"
+    )
+
+
+def at_cache(points: pd.DataFrame, ratio: float) -> Estimate | None:
+    """The score at a share of the cache, linear between neighbouring points; None outside what they span."""
+    ordered = points.sort_values("ratio")
+    if ordered.empty or not ordered["ratio"].iloc[0] <= ratio <= ordered["ratio"].iloc[-1]:
+        return None
+    return Estimate(*(float(np.interp(ratio, ordered["ratio"], ordered[name])) for name in Estimate._fields))

@@ -1,0 +1,156 @@
+"""Quality against generated length: by position in a continuation, and by hop in HashHop."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from recurformer.paper import label
+from recurformer.render.ablations import (
+    CONTINUATION,
+    HASHHOP,
+    METHODS,
+    Measure,
+    after_training,
+    identified,
+    of,
+    scores,
+    why_not_run,
+)
+from recurformer.render.figures.ablations.looks import Method, add_methods_legend, in_order, line_style, say_not_run
+from recurformer.render.measurements import models_in_order
+from recurformer.render.style import WIDTH, add_note, styled
+
+COMMON_SETTING = 0.5
+"""β and the share of the cache kept that are compared, or the measured ones that are next to it."""
+LINEAR_NATS = 0.1
+WIDE_NATS = 1.0
+"""Beyond this loss the axis is linear up to `LINEAR_NATS` and logarithmic above."""
+
+
+def at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every method at its setting nearest to `COMMON_SETTING`, trained where it was trained, RA-I only; the
+    original as it came and trained.
+    """
+    changed = after_training(pd.concat([of(rows, family) for family in METHODS if family != "original"]))
+    paper = pd.concat([of(rows, "original"), changed])
+    distance = (paper["setting"] - COMMON_SETTING).abs()
+    nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
+    found = paper[distance == nearest]
+    first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")
+    return found[found["setting"] == first]
+
+
+def right_up_to(rows: pd.DataFrame) -> pd.Series:
+    """Share of samples that are right up to each hop, from the first."""
+    hops = np.arange(1, int(rows["hops"].max()) + 1)
+    return pd.Series([(rows["correct"] >= hop)[rows["hops"] >= hop].mean() for hop in hops], hops)
+
+
+def loss_by_position(rows: pd.DataFrame) -> pd.Series:
+    """Nats per token at each position behind the prompt."""
+    sums = rows.groupby("position")[["negative_log_likelihood", "tokens"]].sum()
+    return sums["negative_log_likelihood"] / sums["tokens"]
+
+
+def _by_method(rows: pd.DataFrame) -> Iterator[tuple[Method, pd.DataFrame]]:
+    for method in in_order(set(zip(rows["family"], rows["method"], strict=True))):
+        yield method, rows[(rows["family"] == method[0]) & (rows["method"] == method[1])]
+
+
+def _draw_positions(axes: Axes, rows: pd.DataFrame) -> None:
+    originals = rows[rows["family"] == "original"]
+    lowest, largest = 0.0, 0.0
+    for method, found in _by_method(rows):
+        if method[0] == "original":
+            continue
+        likewise = originals[originals["trained"] == found["trained"].iloc[0]]
+        original = loss_by_position(originals if likewise.empty else likewise)
+        extra = (loss_by_position(found) - original).dropna()
+        lowest, largest = min(lowest, float(extra.min())), max(largest, float(extra.max()))
+        axes.plot(extra.index, extra, **line_style(method))
+    axes.axhline(0, **line_style(("original", "full")) | {"marker": ""})
+    if largest > WIDE_NATS:
+        axes.set_yscale("symlog", linthresh=LINEAR_NATS)
+        axes.set_ylim(lowest - LINEAR_NATS / 4, 1.3 * largest)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("position behind the prompt (tokens)")
+    axes.set_ylabel("loss above the original's\n(nats per token)")
+
+
+def _draw_hops(axes: Axes, rows: pd.DataFrame) -> None:
+    for method, found in _by_method(rows):
+        share = right_up_to(found)
+        axes.plot(share.index, share, **line_style(method))
+    axes.set_xlabel("hop")
+    axes.set_ylabel("samples right up to the hop")
+    axes.set_ylim(-0.04, 1.06)
+    axes.locator_params(axis="x", integer=True)
+
+
+DRAWN = {CONTINUATION: _draw_positions, HASHHOP: _draw_hops}
+
+
+def _settings(rows: pd.DataFrame) -> str:
+    changed = rows[rows["family"] != "original"]
+    asked = {
+        "budget": sorted(changed.loc[changed["family"] == "eviction", "setting"].unique()),
+        "β": sorted(changed.loc[changed["family"].isin(["mixer", "layers"]), "setting"].unique()),
+        "share of KV heads": sorted(changed.loc[changed["family"] == "pooled", "setting"].unique()),
+    }
+    return ", ".join(f"{name} {' to '.join(f'{value:.2g}' for value in found[:: max(len(found) - 1, 1)])}"
+        for name, found in asked.items() if found)  # fmt: skip
+
+
+def _parts(frames: dict[Measure, pd.DataFrame | None]) -> Iterator[tuple[Measure, str, pd.DataFrame, str]]:
+    """Measure, model, rows at the common setting, and why they are not shown."""
+    for measure, frame in frames.items():
+        if frame is None:
+            continue
+        rows = measure.chosen(identified(frame, measure.kind))
+        points = scores(frame, measure)
+        for model in models_in_order(rows):
+            reason = why_not_run(points[points["model"] == model], measure)
+            yield measure, model, at_common_setting(rows[rows["model"] == model]), reason
+
+
+@styled
+def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: pd.DataFrame | None = None) -> Figure:
+    """Quality against generated length, every method at about the same share: one panel a measure and model.
+
+    Continuations: nats per token above the original's, by position. HashHop: share of samples right up to each hop.
+
+    Args:
+        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
+        ablation_hashhop: identity, variant, sample, correct, hops.
+
+    Raises:
+        ValueError: neither, missing columns, or no rows.
+    """
+    parts = list(_parts({CONTINUATION: continuation, HASHHOP: ablation_hashhop}))
+    if not parts:
+        raise ValueError("no continuation, ablation_hashhop measurements to show")
+    columns = min(len(parts), 2)
+    lines = math.ceil(len(parts) / columns)
+    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.6 * lines, 4.2)), label="Quality against generated length")
+    every = figure.subplots(lines, columns, squeeze=False).ravel()
+    notes = []
+    for (measure, model, rows, reason), axes in zip(parts, every, strict=False):
+        name = "continuation" if measure is CONTINUATION else "HashHop"
+        axes.set_title(f"{label(model)}: {name}")
+        if reason:
+            say_not_run(axes)
+            notes.append(f"{reason[0].upper()}{reason[1:]}.")
+            continue
+        DRAWN[measure](axes, rows)
+        size = int(scores(rows, measure)["samples"].min())
+        notes.append(f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line.")
+    for axes in every[len(parts) :]:
+        axes.set_axis_off()
+    add_methods_legend(figure, {method for _, _, rows, _ in parts for method, _ in _by_method(rows)})
+    add_note(figure, " ".join([*notes, "Trained where the method was trained, else as it is."]))
+    return figure

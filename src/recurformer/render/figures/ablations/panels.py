@@ -1,0 +1,195 @@
+"""Panels of quality against the cache or against the share replaced: one a measure and model."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from recurformer.paper import label
+from recurformer.render.ablations import CONTINUATION, MEASURES, NEEDLE, Measure, method_label, scores, why_not_run
+from recurformer.render.figures.ablations.looks import (
+    Method,
+    add_methods_legend,
+    in_order,
+    line_style,
+    say_not_run,
+)
+from recurformer.render.measurements import models_in_order
+from recurformer.render.style import WIDTH, add_note, styled
+
+PANELS_IN_A_ROW = 2
+WIDE_RANGE = 3.0
+"""Perplexities whose largest is more than so many times the smallest stand on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one model's panel shows of one measure; `reason` where that is nothing."""
+
+    measure: Measure
+    model: str
+    points: pd.DataFrame
+    reason: str
+
+    @property
+    def title(self) -> str:
+        """Model and measure."""
+        return f"{label(self.model)}: {self.measure.name}"
+
+
+def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.DataFrame], pd.DataFrame]) -> list[Panel]:
+    """One panel for each measure and model of which there are chosen points beside the original's.
+
+    Raises:
+        ValueError: no measure at all, missing columns, no rows, or none that the figure is about.
+    """
+    panels = []
+    for measure in MEASURES:
+        frame = frames.get(measure.kind)
+        if frame is None:
+            continue
+        points = scores(frame, measure)
+        for model in models_in_order(points):
+            of_model = points[points["model"] == model]
+            shown = chosen(of_model)
+            if set(shown["family"]) - {"original"}:
+                panels.append(Panel(measure, model, shown, why_not_run(of_model, measure)))
+    if not panels:
+        raise ValueError(f"no {', '.join(frames)} measurements of what this figure shows")
+    return panels
+
+
+def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]]:
+    """The points of each method, trained and untrained apart."""
+    for method in in_order(set(zip(points["family"], points["method"], strict=True))):
+        rows = points[(points["family"] == method[0]) & (points["method"] == method[1])]
+        for trained in sorted(rows["trained"].unique()):
+            yield method, bool(trained), rows[rows["trained"] == trained]
+
+
+def show_score(axes: Axes, measure: Measure, shown: np.ndarray) -> None:
+    """The axis of a measure: shares from 0 to 1, perplexities logarithmic where they are far apart."""
+    axes.set_ylabel(measure.axis)
+    if measure is not CONTINUATION:
+        axes.set_ylim(-0.04, 1.06)
+    elif np.nanmax(shown) > WIDE_RANGE * np.nanmin(shown):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=9))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_line(axes: Axes, measure: Measure, x: pd.Series, rows: pd.DataFrame, **style: object) -> None:
+    """A line of scores as readers see them, with thin bars for the intervals."""
+    order = x.sort_values(kind="stable").index
+    seen = rows.loc[order, ["mean", "low", "high"]].map(measure.shown)
+    ends = seen[["low", "high"]]
+    bars = np.abs(np.array([seen["mean"] - ends.min(axis=1), ends.max(axis=1) - seen["mean"]]))
+    drawn = axes.errorbar(x.loc[order], seen["mean"], yerr=bars, elinewidth=0.7, capsize=1.5, **style)  # type: ignore[arg-type]
+    for part in (*drawn[1], *drawn[2]):
+        part.set_alpha(0.55)
+
+
+def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
+    """All methods' scores over a column of the points; hollow: not trained after the change."""
+    axes.set_title(panel.title)
+    if panel.reason:
+        say_not_run(axes)
+        return
+    for method, trained, rows in lines_of(panel.points):
+        style = line_style(method)
+        if method[0] == "original":
+            style |= {"linestyle": "none", "zorder": 5}
+        elif not trained:
+            style["markerfacecolor"] = "white"
+        draw_line(axes, panel.measure, rows[column], rows, label=method_label(*method), **style)
+    show_score(axes, panel.measure, panel.points[["low", "high"]].map(panel.measure.shown).to_numpy())
+
+
+def draw_panels(panels: list[Panel], column: str, axis: str, name: str, note: str) -> Figure:
+    """A figure of several panels with one legend, and a note with sizes, what was trained, and the reasons of gaps."""
+    columns = min(len(panels), PANELS_IN_A_ROW)
+    lines = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)), label=name)
+    every = figure.subplots(lines, columns, squeeze=False).ravel()
+    for panel, axes in zip(panels, every, strict=False):
+        draw_panel(axes, panel, column)
+        if not panel.reason:
+            axes.set_xlabel(axis)
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
+    add_note(figure, " ".join([note, *notes_of(panels)]))
+    return figure
+
+
+def notes_of(panels: list[Panel]) -> list[str]:
+    """Samples, tasks, training and the reasons of empty panels, one sentence each."""
+    sizes = [
+        f"{panel.title}: {int(panel.points['samples'].min()):,} samples or more a point."
+        for panel in panels
+        if not panel.reason
+    ]
+    changed = pd.concat([panel.points for panel in panels])
+    changed = changed[changed["family"] != "original"]
+    trained = in_order(set(zip(*(changed.loc[changed["trained"], key] for key in ("family", "method")), strict=True)))
+    training = (
+        f"Trained after the change: {', '.join(method_label(*method) for method in trained)}; hollow: not trained."
+        if trained
+        else "Nothing was trained after the change."
+    )
+    needles = any(panel.measure is NEEDLE and not panel.reason for panel in panels)
+    tasks = ["Needles: the tasks that the original has learned."] if needles else []
+    reasons = [f"{panel.reason[0].upper()}{panel.reason[1:]}." for panel in panels if panel.reason]
+    return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
+
+
+def quality_figure(
+    chosen: Callable[[pd.DataFrame], pd.DataFrame],
+    column: str,
+    axis: str,
+    name: str,
+    note: str,
+    finish: Callable[[Axes, Panel], None] | None = None,
+) -> Callable[..., Figure]:
+    """A figure of all measures of quality, as a function of the measurements that there are.
+
+    Args:
+        chosen: scores of one model -> those that are shown.
+        column: of the scores, for the horizontal axis.
+        axis: its label.
+        name: of the figure.
+        note: what a reader must know beside sizes and training.
+        finish: adds to each panel that shows something.
+    """
+
+    @styled
+    def draw(
+        ablation_hashhop: pd.DataFrame | None = None,
+        needle: pd.DataFrame | None = None,
+        continuation: pd.DataFrame | None = None,
+    ) -> Figure:
+        """One panel a measure and model.
+
+        Args:
+            ablation_hashhop: identity, variant, sample, correct, hops.
+            needle: identity, task, length, depth, sample, correct, queries.
+            continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
+
+        Raises:
+            ValueError: none of them, missing columns, or no rows.
+        """
+        frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
+        panels = panels_of(frames, chosen)
+        figure = draw_panels(panels, column, axis, name, note)
+        for axes, panel in zip(figure.axes, panels, strict=False):
+            if finish is not None and not panel.reason:
+                finish(axes, panel)
+        return figure
+
+    return draw

@@ -1,0 +1,172 @@
+"""Which heads are replaced: RA-I against other selectors, in quality and in the heads they choose."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recurformer.paper import label
+from recurformer.render.ablations import PAPERS_SELECTOR, after_training, method_label
+from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
+from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
+from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.style import SERIES, WIDTH, Series, add_note, styled
+
+SELECTORS = {
+    "ra_i": ("RA-I (paper)", Series(OURS, (0, ()), "o")),
+    "mean_rr": ("mean recency ratio", Series(SERIES[3].colour, (0, (5, 1.5)), "s")),
+    "inverse_ra_i": ("inverse RA-I", Series("0.45", (0, (1.5, 1)), "X")),
+    "random": ("random", Series("0.45", (0, (5, 1.5)), "d")),
+    "retrieval": ("retrieval probe", nth_look(SERIES[4].colour, 2)),
+    "echo": ("echo score", nth_look(SERIES[4].colour, 3)),
+    "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
+    "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
+}
+"""Selector -> its name in print and its look."""
+SHARE = 0.5
+"""The share of heads whose overlap is shown."""
+
+
+def look_of(selector: str) -> tuple[str, Series]:
+    """Name in print and look; of a selector that is not known its own name."""
+    return SELECTORS.get(selector, (selector, Series(SERIES[5].colour, (0, ()), MARKERS[6])))
+
+
+def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
+    """How far each selector agrees with RA-I: model, by, seed, rank_correlation (Spearman), overlap.
+
+    Overlap is the share of the `SHARE` of heads that a selector puts first which RA-I puts first too.
+
+    Raises:
+        ValueError: a model has no RA-I.
+    """
+    rows = []
+    for model, of_model in groups(head_scores, "model"):
+        require_values(of_model, f"head_scores ({model})", "by", [PAPERS_SELECTOR])
+        keyed = of_model.set_index(["by", "seed", "layer", "head"])["score"]
+        tables = keyed.unstack(["layer", "head"])
+        first = round(SHARE * tables.shape[1])
+        ranks = tables.rank(axis=1)
+        chosen = {key: set(np.argsort(-row.to_numpy(), kind="stable")[:first]) for key, row in tables.iterrows()}
+        ours = next(key for key in tables.index if key[0] == PAPERS_SELECTOR)
+        for by, seed in tables.index:
+            correlation = float(np.corrcoef(ranks.loc[ours], ranks.loc[by, seed])[0, 1])
+            rows.append((model, by, seed, correlation, len(chosen[by, seed] & chosen[ours]) / first))
+    return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap"])
+
+
+def _in_order(names: pd.Series) -> list[str]:
+    found = list(dict.fromkeys(names))
+    return [name for name in SELECTORS if name in found] + [name for name in found if name not in SELECTORS]
+
+
+def _chosen(points: pd.DataFrame) -> pd.DataFrame:
+    """The points by selector, of the mixer that has most of them: trained rather than not, Mamba rather than others."""
+    original = after_training(points[points["family"] == "original"])
+    by_mixer = groups(points[points["family"] == "mixer"], ["trained", "method"])
+    several = [(rows["by"].nunique(), trained, method == "mamba", method) for (trained, method), rows in by_mixer]
+    selectors, trained, _, method = max(several, default=(0, False, False, ""))
+    if selectors < 2:
+        return original
+    of_mixer = points[(points["family"] == "mixer") & (points["method"] == method) & (points["trained"] == trained)]
+    return pd.concat([original, of_mixer])
+
+
+def _draw_quality(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel.title)
+    if panel.reason:
+        say_not_run(axes)
+        return
+    selected = panel.points[panel.points["family"] != "original"]
+    for by in _in_order(selected["by"]):
+        name, look = look_of(by)
+        style = {"linewidth": 2.2, "zorder": 4} if by == PAPERS_SELECTOR else {"linewidth": 1.2}
+        rows = selected[selected["by"] == by]
+        draw_line(
+            axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
+            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", **style,
+        )  # fmt: skip
+    original = panel.points[panel.points["family"] == "original"]["mean"].max()
+    axes.axhline(panel.measure.shown(original), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
+        label="original")  # fmt: skip
+    axes.set_xlabel("heads replaced, β")
+    axes.set_xticks(sorted(selected["setting"].unique()))
+    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
+    show_score(axes, panel.measure, shown)
+
+
+def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+    """One bar a selector: the mean over its seeds, and each seed as a point."""
+    names = [name for name in _in_order(rows["by"]) if name != PAPERS_SELECTOR]
+    for place, by in enumerate(names):
+        look = look_of(by)[1]
+        values = rows[rows["by"] == by][column]
+        axes.barh(place, values.mean(), color=look.colour, height=0.6, alpha=0.85)
+        if len(values) > 1:
+            axes.plot(values, [place] * len(values), "o", color="black", markersize=3)
+        axes.annotate(
+            f"{values.mean():.2f}", (max(float(values.max()), 0.0), place), (4, 0), textcoords="offset points",
+            va="center", fontsize=7.5,
+        )  # fmt: skip
+    axes.set_yticks(range(len(names)), [look_of(by)[0] for by in names])
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.axvline(0, color="0.3", linewidth=0.8)
+
+
+def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
+    correlation, overlap = pair
+    _draw_agreement(correlation, rows, "rank_correlation")
+    correlation.set_xlim(min(-0.05, float(rows["rank_correlation"].min()) * 1.05), 1.15)
+    correlation.set_xlabel("rank correlation with RA-I")
+    _draw_agreement(overlap, rows, "overlap")
+    overlap.set_xlim(0, 1.15)
+    overlap.axvline(SHARE, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
+    overlap.set_xlabel(f"share of RA-I's choice, β = {SHARE:g}")
+    for axes in pair:
+        axes.set_title(f"{label(model)}: choice of heads")
+
+
+@styled
+def ablation_selectors(
+    ablation_hashhop: pd.DataFrame | None = None,
+    needle: pd.DataFrame | None = None,
+    continuation: pd.DataFrame | None = None,
+    head_scores: pd.DataFrame | None = None,
+) -> Figure:
+    """Quality by the share of heads replaced, one line a selector, and how far each selector agrees with RA-I.
+
+    Args:
+        ablation_hashhop: identity, variant, sample, correct, hops.
+        needle: identity, task, length, depth, sample, correct, queries.
+        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
+        head_scores: model, by, seed, layer, head, score (the highest is replaced first).
+
+    Raises:
+        ValueError: none of them, missing columns, no rows, or no RA-I among the scores.
+    """
+    frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
+    given = {kind: frame for kind, frame in frames.items() if frame is not None}
+    panels = panels_of(given, _chosen) if given or head_scores is None else []
+    agreements = pd.DataFrame({"model": []}) if head_scores is None else agreement(require(head_scores, "head_scores"))
+    models = models_in_order(agreements)
+    lines = (len(panels) + 1) // 2 + len(models)
+    figure = Figure(figsize=(WIDTH, 1.4 + 2.4 * lines), label="RA-I against other selectors")
+    every = list(figure.subplots(lines, 2, squeeze=False).ravel())
+    for panel, axes in zip(panels, every, strict=False):
+        _draw_quality(axes, panel)
+    for place, model in enumerate(models):
+        start = 2 * (lines - len(models) + place)
+        _draw_agreements(every[start : start + 2], model, agreements[agreements["model"] == model])
+    if len(panels) % 2:
+        every[len(panels)].set_axis_off()
+    handles = {name: handle for axes in every for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+    notes = notes_of(panels) if panels else []
+    replacing = {name for panel in panels for name in panel.points.loc[panel.points["family"] == "mixer", "method"]}
+    if replacing:
+        notes.append(f"Heads are replaced by: {', '.join(method_label('mixer', name) for name in sorted(replacing))}.")
+    if models:
+        notes.append("Choice of heads: counted over single heads; points: seeds of the random choice; dotted: chance.")
+    add_note(figure, " ".join(notes))
+    return figure

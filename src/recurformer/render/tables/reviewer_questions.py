@@ -1,0 +1,115 @@
+"""The reviewers' questions, one a row, with the answers that the measurements of the ablations give."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from recurformer.paper.questions import QUESTIONS, Question
+from recurformer.render.measurements import require, runs_of
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING
+from recurformer.render.tables.table import Table
+
+if TYPE_CHECKING:
+    from recurformer.render.claims.evidence import Evidence
+
+SUPPORTS, AGAINST, OPEN = "supports the paper", "against the paper", "open"
+FIGURES = {
+    "passkey": "ablation_needle", "needle": "ablation_needle", "long-context": "ablation_needle",
+    "perplexity-gap": "ablation_pareto", "mqa": "ablation_granularity", "granularity": "ablation_granularity",
+    "synthetic": "ablation_pareto", "pareto": "ablation_pareto", "window": "ablation_mixers",
+    "linear": "ablation_mixers", "mixers": "ablation_mixers", "selectors": "ablation_selectors",
+    "ra_i": "ablation_ra_i", "length": "ablation_length",
+}  # fmt: skip
+"""Id of a question -> the figure that shows its answer."""
+UNANSWERED = {
+    "lm-eval": "the tasks of lm-evaluation-harness are on the hub; `recurformer lm-eval` runs them on a converted "
+    "checkpoint (config/paper.yaml)",
+    "real-world": "InfiniteBench and LongBench are on the hub and ask for more tokens than the models of this study "
+    "read (config/paper.yaml)",
+    "merging": "DMC learns when to merge, by a training recipe of its own; a merge without it is another method",
+}
+"""Id of a question -> why no measurement here answers it."""
+
+
+class Answer(NamedTuple):
+    """What the data say: a sentence, the verdict, the samples behind it, and the runs that measured them."""
+
+    text: str
+    verdict: str
+    samples: int | None = None
+    runs: str = ""
+
+
+def _answer(question: Question, evidence: "Evidence") -> Answer:
+    from recurformer.render.claims.claim import Missing
+    from recurformer.render.claims.reviewers import ANSWERS
+
+    if question.id in UNANSWERED:
+        return Answer(UNANSWERED[question.id], NOT_RUN)
+    looked_at = evidence.fresh()
+    try:
+        finding = ANSWERS[question.id](looked_at)
+    except Missing as missing:
+        return Answer(str(missing), NOT_RUN)
+    verdict = (SUPPORTS if finding.holds else AGAINST) if finding.decided else OPEN
+    runs = runs_of(pd.concat([evidence.frames[kind] for kind in sorted(looked_at.used)]))
+    return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
+
+
+def _evidence(question: Question, answer: Answer) -> str:
+    if answer.verdict == NOT_RUN:
+        return NOTHING
+    return FIGURES[question.id] + (f", {answer.samples:,} samples" if answer.samples else "")
+
+
+def reviewer_questions(
+    ablation_hashhop: pd.DataFrame | None = None,
+    needle: pd.DataFrame | None = None,
+    continuation: pd.DataFrame | None = None,
+    ra_i_settings: pd.DataFrame | None = None,
+) -> Table:
+    """What the reviewers asked, with the answer of the measurements there are, or why there is none.
+
+    Args:
+        ablation_hashhop: identity, variant, sample, correct, hops.
+        needle: identity, task, length, depth, sample, correct, queries.
+        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
+        ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation.
+
+    Raises:
+        ValueError: missing columns, or no rows in what was given.
+    """
+    from recurformer.render.claims.evidence import THIS_STUDY, Evidence  # which imports modules of this package
+
+    given = {
+        "ablation_hashhop": ablation_hashhop,
+        "needle": needle,
+        "continuation": continuation,
+        "ra_i_settings": ra_i_settings,
+    }
+    frames = {kind: require(frame, kind).assign(file=kind) for kind, frame in given.items() if frame is not None}
+    evidence = Evidence(THIS_STUDY, frames, {})
+    answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
+    rows = [
+        (question.id, question.question, question.asked_by, FIGURES.get(question.id, ""), *answer)
+        for question, answer in answers.items()
+    ]
+    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
+    frame = pd.DataFrame(rows, columns=columns)
+    lines = [
+        (question.question, question.asked_by, answer.text, answer.verdict, _evidence(question, answer))
+        for question, answer in answers.items()
+    ]
+    headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
+    notes = (
+        "Verdicts: supports the paper, against the paper, open (within the 95 % intervals of what is compared), "
+        "not-run (for the reason in the answer). They hold for the models and sizes of this study.",
+        "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
+        "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
+        "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
+    )
+    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(headings))
+    return Table(
+        "reviewer_questions", "What the reviewers asked, and what the measurements say",
+        frame.astype({"samples": "Int64"}), display, notes,
+    )  # fmt: skip

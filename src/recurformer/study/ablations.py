@@ -1,0 +1,111 @@
+"""The ablation study: what the reviewers asked to see beside the paper's method, at equal cache and equal training."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from recurformer.study.block import Block, Count, Share
+from recurformer.study.method import HeadScores, MeasuredScore, RecencySettings, Window
+
+Eviction = Literal[
+    "streaming_llm",
+    "h2o",
+    "snapkv",
+    "scissorhands",
+    "pyramidinfer_paper",
+    "pyramidinfer_official",
+    "razor_attention",
+    "citrus",
+    "big_bird",
+]
+Mixer = Literal["mamba", "window", "linear", "gated", "mean", "zero"]
+Untrained = Literal["window", "linear", "mean", "zero"]
+"""Mixers that have nothing to learn: no weights but the replaced heads' own."""
+Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]
+
+
+class Needle(Block):
+    """Needles in a haystack over depth and length."""
+
+    tasks: Annotated[list[Literal["passkey", "multi_key", "multi_query"]], Field(min_length=1)] = [
+        "passkey",
+        "multi_key",
+        "multi_query",
+    ]
+    """One key; several, of which one is asked for; several, all asked for."""
+    lengths: Annotated[list[Count], Field(min_length=1)] = [256, 512, 1024]
+    """Tokens of a prompt."""
+    depths: Annotated[list[Share], Field(min_length=1)] = [0.0, 0.25, 0.5, 0.75, 1.0]
+    """Shares of the text before the keys that are asked for; the mean of several."""
+    samples: Count = 2
+    """At each length and depth of each task."""
+
+
+class Continuation(Block):
+    """Likelihood of the text behind a prompt, from the cache that the prompt left."""
+
+    prompt: Count = 768
+    """Tokens that are read."""
+    tokens: Count = 256
+    """Tokens behind them that are predicted."""
+    windows: Count = 8
+    """Stretches of held-out articles, disjoint, the beginnings of different articles first."""
+    batch_size: Count = 8
+    """Windows read together: changes speed and memory, not the result."""
+
+
+class Changed(Block):
+    """What is measured of some backbones beside the original and the eviction methods."""
+
+    backbones: Annotated[list[str], Field(min_length=1)]
+    """Names in `backbones`."""
+    trained: list[Mixer] = []
+    """Mixers in the place of the heads of the highest RA-I, after the continual training."""
+    trained_betas: list[Share] = []
+    """Shares of heads replaced before a training; those of `ablations.betas` when empty."""
+    untrained: list[Untrained] = []
+    """The same without any training."""
+    layers: list[Mixer] = []
+    """Mixers in the place of whole layers, trained or not as the same mixer is above."""
+    kv_heads: list[Count] = []
+    """Key-value heads that are left after mean pooling, then trained likewise."""
+    selectors: list[Selector] = []
+    """Other choices of heads."""
+    selected: Mixer = "window"
+    """What replaces the heads that the other selectors choose."""
+    window: Window = Window()
+    """The window of the mixers that have one."""
+
+    @model_validator(mode="after")
+    def mixers_known(self) -> Self:
+        """What replaces layers or chosen heads is trained, or declared to need no training."""
+        for key, mixers in (("layers", self.layers), ("selected", [self.selected] if self.selectors else [])):
+            for mixer in mixers:
+                if mixer not in (*self.trained, *self.untrained):
+                    raise ValueError(f"{key}: {mixer!r} is neither in trained nor in untrained; add it to one of them")
+        return self
+
+
+class Ablations(Block):
+    """Baselines, other mixers, other selectors: the figures `ablation_*` and the table of the reviewers' questions."""
+
+    betas: Annotated[list[Share], Field(min_length=1)]
+    """Shares of heads replaced."""
+    budgets: Annotated[list[Share], Field(min_length=1)]
+    """Shares of the cache that eviction methods keep."""
+    evictions: list[Eviction] = []
+    """Eviction methods."""
+    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    """Seeds of the random choice of heads."""
+    hashhop: Changed
+    """On HashHop."""
+    language: Changed
+    """On text: needles and continuations."""
+    needle: Needle
+    """Needles in a haystack of text."""
+    continuation: Continuation
+    """Perplexity behind a prompt, by position."""
+    scores: HeadScores
+    """Scores of heads that need the model."""
+    recency: RecencySettings
+    """Other k and alpha of RA-I."""

@@ -1,0 +1,148 @@
+"""The stages of the ablation study: from a checkpoint to rows that say what they are of."""
+
+import pandas as pd
+import pytest
+import torch
+
+from recurformer.backbones import make_random
+from recurformer.cli.main import main
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.score_file import score_rows
+from recurformer.model.convert import convert
+from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
+
+IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio"}
+TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
+SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
+STAGES = {
+    "needle": (
+        ["--lengths", "500", "--depths", "0", "1", "--samples", "1", "--tasks", "passkey"],
+        {"task", "length", "depth", "sample", "correct", "queries"},
+    ),
+    "continuation": (
+        ["--prompt", "60", "--tokens", "40", "--windows", "3"],
+        {"window", "position", "tokens", "negative_log_likelihood"},
+    ),
+    "ablation-hashhop": (
+        ["--samples", "4", "--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"],
+        {"variant", "sample", "correct", "hops"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Folders of a text model and a HashHop model, original and converted, and a file of articles."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, tokenizer in (("text", byte_tokenizer()), ("hashes", hash_tokenizer())):
+        model = make_random(**SHAPE, vocab_size=len(tokenizer))
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        convert(model, [[0, 1], [0, 1, 2, 3]], dt_rank=4).save_pretrained(folder / f"{name}-converted")
+        tokenizer.save_pretrained(folder / f"{name}-converted")
+    pd.DataFrame({"title": ["a"], "text": [TEXT], "split": ["validation"]}).to_parquet(folder / "articles.parquet")
+    return folder
+
+
+def run_stage(world, stage, out, *words, checkpoint=""):
+    kind = "hashes" if stage == "ablation-hashhop" else "text"
+    articles = [] if kind == "hashes" else ["--articles", str(world / "articles.parquet")]
+    where = [str(world / f"{kind}{checkpoint}"), str(out), "--original", str(world / kind)]
+    return main([stage, *where, *articles, *STAGES[stage][0], "--name", "tiny", *words])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_rows_say_what_they_are_of(world, stage, tmp_path):
+    words = ["--family", "mixer", "--method", "mamba", "--setting", "0.75", "--by", "ra_i", "--trained", "True"]
+    out = tmp_path / "rows.csv"
+    assert run_stage(world, stage, out, *words, "--seed", "3", checkpoint="-converted") == 0
+    rows = pd.read_csv(out)
+    assert set(rows.columns) == STAGES[stage][1] | IDENTITY
+    named = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
+    assert named.to_numpy().tolist() == [["tiny", "mixer", "mamba", 0.75, "ra_i", True, 3]]
+    assert rows.ratio.nunique() == 1 and rows.ratio.iloc[0] != 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_original_is_what_is_measured_by_default(world, stage, tmp_path):
+    out = tmp_path / "rows.csv"
+    assert run_stage(world, stage, out) == 0
+    rows = pd.read_csv(out, keep_default_na=False)
+    named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
+    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", False, 0, 1.0]]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_process_measures_every_budget(world, stage, tmp_path):
+    out = tmp_path / "rows.csv"
+    assert run_stage(world, stage, out, "--evict", "streaming_llm", "--budgets", "0.25", "0.5") == 0
+    rows = pd.read_csv(out, keep_default_na=False)
+    assert rows.family.unique().tolist() == ["eviction"] and rows.method.unique().tolist() == ["streaming_llm"]
+    assert rows.setting.unique().tolist() == [0.25, 0.5]
+    ratios = rows.groupby("setting").ratio.unique().map(lambda ratios: ratios.item())
+    assert ratios.tolist() == pytest.approx([0.25, 0.5], rel=0.2)  # a whole number of tokens, and where they stood
+    assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
+
+
+@pytest.mark.parametrize(("unit", "family"), [("kv_group", "mixer"), ("layer", "layers")])
+def test_one_process_measures_every_share_of_replaced_heads(world, unit, family, tmp_path):
+    """Half of a model is one layer, or the query groups of highest score; what is replaced by nothing holds nothing."""
+    out, profile, scores = (tmp_path / name for name in ("rows.csv", "profile.parquet", "scores.parquet"))
+    HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
+    score_rows("tiny", "echo", 0, torch.tensor([[4.0, 4, 1, 1], [3, 3, 2, 2]])).to_parquet(scores)
+    words = ["--replace", "zero", "--betas", "0.0", "0.5", "--selection-by", "echo", "--selection-unit", unit]
+    files = ["--profile", str(profile), "--scores", str(scores)]
+    assert run_stage(world, "ablation-hashhop", out, *words, *files) == 0
+    rows = pd.read_csv(out, keep_default_na=False)
+    named = rows[["family", "method", "by", "trained"]].drop_duplicates()
+    assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
+    assert rows.groupby("setting").ratio.first().to_dict() == {0.0: 1.0, 0.5: 0.5}
+
+
+def test_a_random_choice_of_heads_bears_its_seed(world, tmp_path):
+    out, profile = tmp_path / "rows.csv", tmp_path / "profile.parquet"
+    HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
+    words = ["--replace", "mean", "--betas", "0.5", "--selection-by", "random", "--choice", "2"]
+    assert run_stage(world, "continuation", out, *words, "--profile", str(profile)) == 0
+    assert pd.read_csv(out).seed.unique().tolist() == [2]
+
+
+def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
+    pooled, out = tmp_path / "pooled", tmp_path / "rows.csv"
+    assert main(["pool-kv", str(world / "text"), str(pooled), "--kv-heads", "1"]) == 0
+    where = [str(pooled), str(out), "--original", str(world / "text"), "--articles", str(world / "articles.parquet")]
+    words = ["--family", "pooled", "--method", "mean", "--name", "tiny"]
+    assert main(["continuation", *where, *STAGES["continuation"][0], *words]) == 0
+    rows = pd.read_csv(out)
+    assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--evict", "last"], "--evict and --budgets: give both or neither"),
+        (["--budgets", "0.5"], "--evict and --budgets: give both or neither"),
+        (
+            ["--evict", "last", "--budgets", "0.5", "--family", "mixer"],
+            "--evict: one change of the original is measured at a time, not with --family mixer",
+        ),
+        (["--replace", "mean"], "--replace and --betas: give both or neither"),
+        (["--family", "magic"], "--family magic: Input should be"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(world, tmp_path, words, said, capsys):
+    out = tmp_path / "rows.csv"
+    assert run_stage(world, "continuation", out, *words) == 1
+    assert capsys.readouterr().err.startswith(f"recurformer continuation: {said}")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("pairs", "hops"), [(8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)])
+def test_hashhop_takes_lengths_and_hops_that_nobody_trained(world, tmp_path, pairs, hops):
+    """Both layouts, as many full chains as fill the list."""
+    out = tmp_path / "rows.csv"
+    sizes = ["--task-pairs", str(pairs), "--task-hops", str(hops), "--task-chains", str(pairs // hops)]
+    assert run_stage(world, "ablation-hashhop", out, *sizes, checkpoint="-converted") == 0
+    rows = pd.read_csv(out)
+    assert rows.groupby("variant").size().to_dict() == {"official": 4, "paper": 4}
+    assert (rows.hops == hops).all() and rows.correct.between(0, hops).all()

@@ -1,0 +1,115 @@
+"""Scores of heads from a checkpoint on disk to a choice of heads."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from recurformer import HeadProfile
+from recurformer.backbones.random import open_random
+from recurformer.backbones.store import save_backbone
+from recurformer.cli.main import main
+from recurformer.heads.score_file import read_scores, score_rows
+from recurformer.heads.select import MEASURED, SELECTORS, rank_heads
+
+LAYERS, HEADS, KV_HEADS = 2, 4, 2
+SHAPE = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEADS, "initializer_range": 0.3}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model of text, a model of hashes, articles and a head profile."""
+    folder = tmp_path_factory.mktemp("scores")
+    save_backbone(*open_random("byte", **SHAPE), folder / "text")
+    save_backbone(*open_random("hash", 64, architecture="qwen2", **SHAPE), folder / "hashes")
+    texts = [" ".join(f"{word} is {number}." for number in range(60)) for word in ("one", "other", "third")]
+    pd.DataFrame({"text": texts, "split": "train"}).to_parquet(folder / "articles.parquet")
+    rr = torch.rand(3, LAYERS, HEADS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    HeadProfile(rr, 4, 0.5, True, KV_HEADS, 64).save(folder / "profile.parquet")
+    return folder
+
+
+def run(place, *words) -> int:
+    return main([word.format(place=place) for line in words for word in line.split()])
+
+
+SIZES = "--minimum-accuracy 0 --samples 2 --repeated-tokens 16"
+TEXT = f"--articles {{place}}/articles.parquet --tokens 64 --window-tokens 8 {SIZES}"
+TASK = f"--task-vocabulary 64 --task-hops 4 --task-pairs 8 --window-tokens 8 {SIZES}"
+
+
+@pytest.mark.parametrize(("model", "flags"), [("text", TEXT), ("hashes", TASK)])
+def test_all_rankings_come_into_one_file(place, model, flags):
+    target = place / f"{model}.parquet"
+    command = f"head-scores {{place}}/{model} {target} --name tiny --seed 4 --profile {{place}}/profile.parquet"
+    assert run(place, command, flags) == 0
+    frame = pd.read_parquet(target)
+    assert list(frame) == ["model", "by", "seed", "layer", "head", "score"]
+    counts = frame.groupby("by").size()
+    assert dict(counts) == {by: LAYERS * HEADS * (3 if by == "random" else 1) for by in (*SELECTORS, *MEASURED)}
+    assert sorted(frame[frame["by"] == "random"].seed.unique()) == [4, 5, 6]
+    assert set(frame.model) == {"tiny"} and frame.score.notna().all()
+    measured = frame[frame["by"].isin(MEASURED)]
+    assert (measured.groupby("by").score.std() > 0).all()
+    again = place / "again.parquet"
+    assert run(place, command.replace(str(target), str(again)), flags, "--by echo retrieval") == 0
+    both = pd.read_parquet(again).merge(frame, on=["by", "seed", "layer", "head"])
+    assert (both.score_x == both.score_y).all() and {"echo", "retrieval"} <= set(both["by"])
+
+
+def test_select_takes_measured_scores(place):
+    scores = torch.tensor([[0.0, -1.0, -4.0, -2.0], [-3.0, -3.0, -1.0, 0.0]])
+    target, chosen = place / "scores.parquet", place / "heads.json"
+    score_rows("tiny", "retrieval", 0, scores).to_parquet(target)
+    command = f"select {{place}}/profile.parquet {chosen} --beta 0.5 --by retrieval"
+    for unit in ("kv_group", "head", "layer"):
+        assert run(place, command, f"--unit {unit} --scores {target}") == 0
+        assert json.loads(chosen.read_text())["heads"] == rank_heads(scores, KV_HEADS, 0.5, unit)
+
+
+def test_scores_of_several_seeds_are_averaged(tmp_path):
+    one, other = torch.rand(2, LAYERS, HEADS, dtype=torch.float64)
+    rows = [score_rows("tiny", "echo", 0, one), score_rows("tiny", "echo", 1, other)]
+    pd.concat(rows).to_parquet(tmp_path / "scores.parquet")
+    torch.testing.assert_close(read_scores(tmp_path / "scores.parquet", "echo"), (one + other) / 2)
+
+
+def refused(capsys, place, *words) -> str:
+    assert run(place, *words) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
+    command = "select {place}/profile.parquet {place}/none.json --beta 0.5 --by"
+    assert "by='echo' needs scores that" in refused(capsys, place, command, "echo")
+    score_rows("tiny", "retrieval", 0, torch.zeros(LAYERS, 3)).to_parquet(place / "few.parquet")
+    few = "--scores {place}/few.parquet"
+    assert "few.parquet: holds no scores 'echo', only retrieval" in refused(capsys, place, command, "echo", few)
+    assert "scores of (2, 3) layers and heads, profile of (2, 4)" in refused(capsys, place, command, "retrieval", few)
+    articles = "--scores {place}/articles.parquet"
+    assert "articles.parquet: no head scores" in refused(capsys, place, command, "echo", articles)
+    missing = "--scores {place}/missing.parquet"
+    assert "missing.parquet" in refused(capsys, place, command, "echo", missing)
+    assert not (place / "none.json").exists()
+
+
+def test_a_model_that_looks_nothing_up_is_refused_in_one_line(place, capsys):
+    command = "head-scores {place}/hashes {place}/none.parquet --name tiny --by retrieval --minimum-accuracy 0.99"
+    error = refused(capsys, place, command, "--task-vocabulary 64 --task-hops 4 --task-pairs 8")
+    assert "of the values, below minimum_accuracy=0.99" in error
+
+
+def test_settings_of_ra_i_are_compared(place):
+    target = place / "settings.csv"
+    command = f"ra-i-settings {{place}}/text {target} --articles {{place}}/articles.parquet --name tiny"
+    sizes = "--samples 4 --tokens 64 --window 8 --windows 4 8 16 --thresholds .3 .5 --betas .25 .5 --units head layer"
+    assert run(place, command, sizes) == 0
+    frame = pd.read_csv(target)
+    assert len(frame) == 3 * 2 * 2 * 2
+    assert (frame.shared <= frame.selected).all() and frame.rank_correlation.between(-1, 1).all()
+    default = frame[(frame.window == 8) & (frame.threshold == 0.5)]
+    assert (default.shared == default.selected).all()
+    assert frame[frame.threshold == 0.3].rank_correlation.min() < 1

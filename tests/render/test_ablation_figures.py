@@ -1,0 +1,194 @@
+"""The reviewers' figures: they show the numbers that were measured, and only what was measured."""
+
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+from ablation_frames import SELECTORS, SETTINGS, needle_frame, ra_i_settings_frame
+from layout import assert_labels_apart, assert_nothing_cut_off
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from recurformer.render.ablations import METHODS
+from recurformer.render.figures.ablations import ABLATIONS
+from recurformer.render.figures.ablations.looks import OURS, look_of
+from recurformer.render.figures.ablations.selectors import agreement
+
+
+def draw(name: str, measurements: dict[str, pd.DataFrame], *kinds: str) -> Figure:
+    """A figure of some kinds of measurements, of all that it takes where none is named."""
+    function = ABLATIONS[name]
+    return function(**{kind: measurements[kind] for kind in kinds or inspect.signature(function).parameters})
+
+
+def lines_with(axes: Axes, method: tuple[str, str]) -> list[Line2D]:
+    """The lines of a method, by colour and marker."""
+    look = look_of(method)
+    return [line for line in axes.lines if (line.get_color(), line.get_marker()) == (look.colour, look.marker)]
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def of(frame: pd.DataFrame, **where: object) -> pd.DataFrame:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    return frame
+
+
+OURS_TRAINED = {"family": "mixer", "method": "mamba", "by": "ra_i", "trained": True}
+
+
+def test_looks_of_methods_differ():
+    methods = [(family, method) for family, names in METHODS.items() for method in names]
+    assert len({(look_of(method).colour, look_of(method).marker) for method in methods}) == len(methods)
+
+
+def test_pareto_shows_the_scores_over_the_caches_that_were_held(measurements):
+    figure = draw("ablation_pareto", measurements)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["HashHop-Llama: h_gq on HashHop", "HashHop-Qwen2: h_gq on HashHop",
+        "SmolLM2-135M: needle accuracy", "SmolLM2-135M: perplexity"]  # fmt: skip
+    ours = of(measurements["ablation_hashhop"], model="hashhop-llama", **OURS_TRAINED)
+    expected = (ours["correct"] / ours["hops"]).groupby(ours["ratio"]).mean()
+    (line,) = [line for line in lines_with(figure.axes[0], ("mixer", "mamba")) if line.get_linewidth() > 2]
+    assert line.get_xdata() == pytest.approx(expected.index)
+    assert line.get_ydata() == pytest.approx(expected.to_numpy())
+    snapkv = of(measurements["continuation"], method="snapkv")
+    sums = snapkv.groupby("ratio")[["negative_log_likelihood", "tokens"]].sum()
+    (line,) = lines_with(figure.axes[3], ("eviction", "snapkv"))
+    assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    assert figure.axes[3].get_yscale() == "log"
+    betas = sorted(text.get_text() for text in figure.axes[0].texts)
+    assert betas == [f"β {beta:g}" for beta in SETTINGS]
+
+
+def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(measurements):
+    needle = measurements["needle"]
+    learned = needle[needle["task"] != "multi_key"]
+    assert (of(needle, family="original", task="multi_key")["correct"].mean()) < 0.95
+    ours = of(learned, **OURS_TRAINED)
+    expected = (ours["correct"] / ours["queries"]).groupby(ours["ratio"]).mean()
+    (line,) = lines_with(draw("ablation_pareto", measurements, "needle").axes[0], ("mixer", "mamba"))
+    assert line.get_ydata() == pytest.approx(expected.to_numpy())
+
+
+@pytest.mark.parametrize("name", ["ablation_pareto", "ablation_granularity", "ablation_mixers"])
+@pytest.mark.parametrize("families", [("eviction",), ("mixer",), ("layers", "pooled")])
+def test_what_was_not_measured_is_not_named(measurements, name, families):
+    frame = measurements["ablation_hashhop"]
+    partial = frame[frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")]
+    shown = {"ablation_pareto": METHODS, "ablation_granularity": ("mixer", "layers", "pooled"),
+        "ablation_mixers": ("mixer",)}[name]  # fmt: skip
+    if not set(families) & set(shown):
+        with pytest.raises(ValueError, match="measurements of what this figure shows"):
+            draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
+        return
+    figure = draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
+    assert len(figure.axes) == 1
+    absent = {label for family in set(METHODS) - {"original", *families} for label in METHODS[family].values()}
+    assert not absent & set(legend_texts(figure))
+    assert_nothing_cut_off(figure)
+    assert_labels_apart(figure)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "column", "value", "reason"),
+    [
+        ("ablation_pareto", "ablation_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
+        ("ablation_mixers", "needle", "correct", 0, "reaches 0 (passkeys)"),
+        ("ablation_granularity", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity)"),
+        ("ablation_length", "ablation_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
+        ("ablation_needle", "needle", "correct", 0, "reaches 0 (passkeys)"),
+    ],
+)
+def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
+    measurements, name, kind, column, value, reason
+):
+    weak = measurements[kind].copy()
+    weak.loc[weak["family"] == "original", column] = value
+    figure = draw(name, {kind: weak}, kind)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["not-run"]
+    assert not figure.axes[0].lines
+    assert not figure.axes[0].images
+    assert reason in figure.get_supxlabel().replace("\n", " ")
+    assert_nothing_cut_off(figure)
+
+
+def test_mixers_are_shown_trained_and_hollow_untrained(measurements):
+    axes = draw("ablation_mixers", measurements, "continuation").axes[0]
+    rows = of(measurements["continuation"], method="gated", by="ra_i")
+    lines = lines_with(axes, ("mixer", "gated"))
+    assert len(lines) == 2
+    for line in lines:
+        trained = line.get_markerfacecolor() != "white"
+        sums = of(rows, trained=trained).groupby("setting")[["negative_log_likelihood", "tokens"]].sum()
+        assert line.get_xdata().tolist() == list(SETTINGS)
+        assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+
+
+def test_selectors_shows_each_selector_and_its_agreement(measurements):
+    figure = draw("ablation_selectors", measurements, "continuation", "head_scores")
+    quality, _, correlation, overlap = figure.axes
+    assert len(quality.lines) >= 2 + len(SELECTORS)
+    random = of(measurements["continuation"], by="random")
+    sums = random.groupby("setting")[["negative_log_likelihood", "tokens"]].sum()
+    (line,) = [line for line in quality.lines if line.get_marker() == "d"]
+    assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    (ours,) = [line for line in quality.lines if line.get_color() == OURS and line.get_marker() == "o"]
+    assert ours.get_markerfacecolor() == OURS, "all selectors trained"
+    named = [text.get_text() for text in correlation.get_yticklabels()]
+    widths = dict(zip(named, (bar.get_width() for bar in correlation.patches), strict=True))
+    assert widths["inverse RA-I"] == pytest.approx(-1)
+    assert widths["mean recency ratio"] > widths["echo score"] > 0
+    shared = dict(zip(named, (bar.get_width() for bar in overlap.patches), strict=True))
+    assert shared["inverse RA-I"] == 0
+    assert shared["random"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_agreement_of_a_small_table_by_hand():
+    scores = {"ra_i": (4, 3, 2, 1), "echo": (4, 1, 3, 2)}
+    rows = [("m", by, 0, 0, head, score) for by, values in scores.items() for head, score in enumerate(values)]
+    found = agreement(pd.DataFrame(rows, columns=["model", "by", "seed", "layer", "head", "score"]))
+    echo = found[found["by"] == "echo"].iloc[0]
+    assert echo["overlap"] == 0.5
+    assert echo["rank_correlation"] == pytest.approx(0.4)  # 1 - 6·(0 + 4 + 1 + 1)/(4·15)
+
+
+def test_length_shows_loss_above_the_original_and_hops_reached(measurements):
+    figure = draw("ablation_length", measurements)
+    loss = of(measurements["continuation"], setting=0.5, **OURS_TRAINED).groupby("position")
+    original = of(measurements["continuation"], family="original").groupby("position")
+    expected = (loss["negative_log_likelihood"].sum() - original["negative_log_likelihood"].sum()) / 256
+    (line,) = lines_with(figure.axes[0], ("mixer", "mamba"))
+    assert line.get_ydata() == pytest.approx(expected.to_numpy())
+    hops = of(measurements["ablation_hashhop"], model="hashhop-llama", setting=0.5, **OURS_TRAINED)["correct"]
+    (line,) = lines_with(figure.axes[1], ("mixer", "mamba"))
+    assert line.get_ydata() == pytest.approx([(hops >= hop).mean() for hop in range(1, 9)])
+    budgets = of(measurements["continuation"], method="h2o")["setting"].unique()
+    assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
+
+
+def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):
+    figure = draw("ablation_needle", measurements)
+    maps = {axes.get_title().split("\n")[0]: axes.images[0] for axes in figure.axes if axes.get_title()}
+    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 3, "both of PyramidInfer share a name"
+    rows = of(needle_frame(), method="h2o", setting=0.5, task="passkey")
+    expected = rows.pivot_table(index="depth", columns="length", values="correct")
+    np.testing.assert_allclose(maps["H2O"].get_array(), expected)
+    assert maps["original"].get_array().min() == 1
+
+
+def test_ra_i_shows_the_share_that_changes_and_frames_the_default(measurements):
+    figure = draw("ablation_ra_i", measurements)
+    *panels, _bar = figure.axes
+    assert [axes.get_title().split("\n")[1] for axes in panels] == [f"β = {beta:g}" for beta in (0.25, 0.5, 0.75, 0.9)]
+    rows = of(ra_i_settings_frame(), beta=0.5, unit="kv_group")
+    expected = rows.assign(changed=1 - rows["shared"] / rows["selected"])
+    matrix = expected.pivot_table(index="threshold", columns="window", values="changed")
+    np.testing.assert_allclose(panels[1].images[0].get_array(), matrix)
+    frame = panels[1].patches[0]
+    assert (round(frame.get_x() + 0.47), round(frame.get_y() + 0.47)) == (2, 1), "k = 102, α = 0.5"

@@ -1,0 +1,126 @@
+"""The table of the reviewers' questions: its answers follow the data."""
+
+import math
+
+import pandas as pd
+import pytest
+from ablation_frames import ablation_frames
+
+from recurformer.cli.main import main
+from recurformer.paper.questions import QUESTIONS
+from recurformer.render.ablations import METHODS
+from recurformer.render.tables import TABLES
+from recurformer.render.tables.reviewer_questions import AGAINST, FIGURES, OPEN, SUPPORTS, UNANSWERED
+
+KINDS = ("ablation_hashhop", "needle", "continuation", "ra_i_settings")
+
+
+@pytest.fixture(scope="module")
+def frames() -> dict[str, pd.DataFrame]:
+    made = {kind: frame for kind, frame in ablation_frames().items() if kind in KINDS}
+    left_out = [*list(METHODS["eviction"])[2:-3], "gated", "zero"]
+    for kind in KINDS[:3]:
+        made[kind] = made[kind][~made[kind]["method"].isin(left_out) & (made[kind]["model"] != "hashhop-qwen2")]
+    return made
+
+
+@pytest.fixture(scope="module")
+def answered(frames) -> pd.DataFrame:
+    return answers(frames)
+
+
+def answers(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    return TABLES["reviewer_questions"](**frames).frame.set_index("id")
+
+
+def ours(frame: pd.DataFrame) -> pd.Series:
+    return (frame["family"] == "mixer") & (frame["method"] == "mamba") & (frame["by"] == "ra_i")
+
+
+def test_every_question_has_an_answer_or_a_reason(answered):
+    found = answered
+    assert list(found.index) == list(QUESTIONS)
+    assert set(found["verdict"]) == {SUPPORTS, OPEN, "not-run"}
+    assert set(found.index[found["verdict"] == "not-run"]) == set(UNANSWERED)
+    assert set(FIGURES) | set(UNANSWERED) == set(QUESTIONS)
+    assert found["answer"].str.len().min() > 20
+
+
+def test_an_answer_says_the_measured_numbers(frames, answered):
+    rows = frames["continuation"]
+    half = rows[ours(rows) & rows["trained"] & (rows["setting"] == 0.5)]
+    perplexity = math.exp(half["negative_log_likelihood"].sum() / half["tokens"].sum())
+    assert f"RecurFormer {perplexity:.3g}, the original" in answered.loc["perplexity-gap", "answer"]
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "column", "value"),
+    [
+        ("pareto", "ablation_hashhop", "correct", 0),
+        ("granularity", "ablation_hashhop", "correct", 0),
+        ("selectors", "continuation", "negative_log_likelihood", 140.0),
+        ("mixers", "continuation", "negative_log_likelihood", 140.0),
+        ("linear", "continuation", "negative_log_likelihood", 140.0),
+        ("window", "continuation", "negative_log_likelihood", 140.0),
+        ("mqa", "ablation_hashhop", "correct", 0),
+        ("perplexity-gap", "continuation", "negative_log_likelihood", 140.0),
+        ("passkey", "needle", "correct", 0),
+        ("needle", "needle", "correct", 0),
+        ("long-context", "needle", "correct", 0),
+        ("synthetic", "needle", "correct", 0),
+    ],
+)
+def test_the_answer_changes_with_the_data(frames, answered, question, kind, column, value):
+    before = answered.loc[question]
+    worse = frames[kind].assign(**{column: frames[kind][column].mask(ours(frames[kind]), value)})
+    after = answers({kind: worse}).loc[question]
+    assert before["verdict"] in (SUPPORTS, OPEN)
+    assert after["verdict"] == AGAINST
+    assert after["answer"] != before["answer"]
+
+
+def test_a_kind_that_was_not_measured_leaves_its_questions_not_run(frames):
+    found = answers({"ra_i_settings": frames["ra_i_settings"]})
+    assert found.loc["ra_i", "verdict"] == SUPPORTS
+    others = found.drop(index=["ra_i", *UNANSWERED])
+    assert set(others["verdict"]) == {"not-run"}
+    assert others["answer"].str.contains("no .* measurements").all()
+
+
+def test_one_sample_leaves_a_question_open(frames):
+    rows = frames["continuation"]
+    found = answers({"continuation": rows[rows["window"] == 0]}).loc["granularity"]
+    assert found["verdict"] == OPEN
+    assert "one sample has no interval" in found["answer"]
+
+
+def test_selectors_are_compared_at_the_same_training(frames):
+    rows = frames["continuation"]
+    untrained = rows.assign(trained=rows["trained"] & (rows["by"] != "random"))
+    found = answers({"continuation": untrained}).loc["selectors"]
+    trained = answers({"continuation": rows}).loc["selectors"]
+    assert found["answer"] != trained["answer"]
+
+
+def test_files_of_some_kinds_make_the_table_and_the_figures(frames, tmp_path, capsys):
+    files = []
+    for kind in ("continuation", "ra_i_settings"):
+        files.append(str(tmp_path / f"{kind}.csv"))
+        frames[kind].to_csv(files[-1], index=False)
+    outputs = [str(tmp_path / f"reviewer_questions.{suffix}") for suffix in ("csv", "md", "tex", "html")]
+    assert main(["table", "reviewer_questions", *files, "--out", *outputs]) == 0
+    assert (
+        (tmp_path / "reviewer_questions.md").read_text().startswith("### Reviewer questions. What the reviewers asked")
+    )
+    assert main(["figure", "ablation_granularity", files[0], "--out", str(tmp_path / "ablation_granularity.svg")]) == 0
+    assert main(["figure", "ablation_granularity", *files, "--out", str(tmp_path / "x.svg")]) == 1
+    assert "made from files named ablation_hashhop, needle, continuation" in capsys.readouterr().err
+
+
+def test_a_training_that_was_too_short_decides_nothing(frames):
+    """Above a perplexity of 100 the converted model has not learned to speak again, and passkeys say nothing either."""
+    rows = frames["continuation"]
+    mute = rows.assign(negative_log_likelihood=rows["negative_log_likelihood"].mask(ours(rows), 300.0))
+    found = answers({"continuation": mute, "needle": frames["needle"]}).loc[["perplexity-gap", "passkey", "length"]]
+    assert found["verdict"].eq("not-run").all()
+    assert found["answer"].str.contains("too short").all()
