@@ -16,7 +16,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results test lint smoke report lock clean dashboard bench bench-check
+.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check
 
 install: $(INSTALLED)
 
@@ -34,6 +34,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 results: $(INSTALLED)
 	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
+
+# What the reviewers asked for: eviction methods, other mixers, other choices of heads.
+ablations: $(INSTALLED)
+	$(VENV)/bin/python workflow/unlock.py ablations --configfile $(CONFIG)
+	$(VENV)/bin/snakemake ablations --cores $(CORES) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml

@@ -24,6 +24,13 @@ wildcard_constraints:
     beta=r"\d\.\d+",
     seed=r"\d+",
     task="language|hashhop",
+    subject=r"original|(?:original|evicted|replaced|heads|pooled)/.+",
+    change=r"(?:heads|pooled)/.+",
+    by=r"\w+",
+    unit="kv_group|head|layer",
+    choice=r"\d+",
+    mixer=r"\w+",
+    kv_heads=r"\d+",
 
 
 include: "workflow/rules/prepare.smk"
@@ -35,6 +42,7 @@ include: "workflow/rules/caches.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/ablations.smk"
 include: "workflow/rules/crate.smk"
 
 

@@ -19,6 +19,10 @@ LEARNS_HASHHOP = {
     if backbone["source"] == "random"
 }
 
+
+include: "subjects.smk"
+
+
 LANGUAGE = collect(
     "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
     backbone=config["language"]["backbones"],
@@ -61,6 +65,14 @@ MEASUREMENTS = {
         learning_rate=config["mqar"]["learning_rates"],
         seed=config["mqar"]["seeds"],
     ),
+    "needle": measured_on("language", "needle.csv"),
+    "continuation": measured_on("language", "continuation.csv"),
+    "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.csv"),
+    "head_scores": scored("language"),
+    "ra_i_settings": collect(
+        "<results>/ablations/language/{backbone}/ra_i_settings.csv",
+        backbone=ABLATIONS["language"]["backbones"],
+    ),
 }
 TABLES = {
     "table1": ["complexity"],
@@ -77,6 +89,23 @@ FIGURES = {
     "figure5": ["attention_map"],
     "figure6": ["profile"],
 }
+ABLATION_FIGURES = {
+    "ablation_pareto": ["ablation_hashhop", "needle", "continuation"],
+    "ablation_granularity": ["ablation_hashhop", "needle", "continuation"],
+    "ablation_selectors": ["head_scores", "needle", "continuation"],
+    "ablation_mixers": ["ablation_hashhop", "needle", "continuation"],
+    "ablation_length": ["ablation_hashhop", "continuation"],
+    "ablation_needle": ["needle"],
+    "ablation_ra_i": ["ra_i_settings"],
+}
+ABLATION_TABLES = {
+    "reviewer_questions": [
+        "ablation_hashhop",
+        "needle",
+        "continuation",
+        "ra_i_settings",
+    ],
+}
 SUBJECTS = {
     "table1": "growth of the cache",
     "table2": "quality and cache by method",
@@ -89,6 +118,14 @@ SUBJECTS = {
     "figure4": "associative recall by β",
     "figure5": "attention by RA-I",
     "figure6": "RA-I of every head",
+    "ablation_pareto": "quality against cache, all methods",
+    "ablation_granularity": "heads, layers, key-value heads",
+    "ablation_selectors": "other choices of heads",
+    "ablation_mixers": "other mixers on the same heads",
+    "ablation_length": "quality against generated length",
+    "ablation_needle": "needles in a haystack",
+    "ablation_ra_i": "RA-I at other k and α",
+    "reviewer_questions": "what the reviewers asked",
 }
 
 
@@ -190,17 +227,25 @@ def trained_at_most(wildcards):
 
 
 def table_measurements(wildcards):
-    return [file for kind in TABLES[wildcards.table] for file in MEASUREMENTS[kind]]
-
-
-def claimed_measurements(wildcards):
-    """All kinds but lm-eval's: no claim of the paper rests on downstream tasks."""
-    kinds = [kind for kind in MEASUREMENTS if kind != "lm_eval"]
+    kinds = {**TABLES, **ABLATION_TABLES}[wildcards.table]
     return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
+def claimed_measurements(wildcards):
+    """What the paper's own tables and figures rest on."""
+    used = {kind for kinds in [*TABLES.values(), *FIGURES.values()] for kind in kinds}
+    return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
+
+
+def ablation_measurements(wildcards):
+    """What the figures of the ablation study rest on."""
+    used = {kind for kinds in ABLATION_FIGURES.values() for kind in kinds}
+    return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
+
+
 def figure_measurements(wildcards):
-    return [file for kind in FIGURES[wildcards.figure] for file in MEASUREMENTS[kind]]
+    kinds = {**FIGURES, **ABLATION_FIGURES}[wildcards.figure]
+    return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
 def report_labels(wildcards):

@@ -1,0 +1,330 @@
+rule head_scores:
+    input:
+        checkpoint=base_checkpoint,
+        profile=ranking_profile,
+        articles=probed_text,
+    output:
+        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
+        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
+    log:
+        "<logs>/head_scores/{task}/{backbone}.log",
+    benchmark:
+        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("ablations", "scores"),
+        task=flags("hashhop", "task", prefix="task-"),
+        by=score_flags,
+        seed=config["seed"],
+        code=code("head_scores"),
+    shell:
+        """
+        recurformer head-scores {input.checkpoint} {output.scores} --profile {input.profile} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} {params.task} {params.by} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule ra_i_settings:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        settings="<results>/ablations/language/{backbone}/ra_i_settings.csv",
+        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
+    log:
+        "<logs>/ra_i_settings/language/{backbone}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("ablations", "recency"),
+        profiling=flags("language", "profiling"),
+        seed=config["seed"],
+        code=code("ra_i_settings"),
+    shell:
+        """
+        recurformer ra-i-settings {input.checkpoint} {output.settings} --articles {input.articles} \
+            --name {wildcards.backbone} --seed {params.seed} {params.profiling} {params.settings} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule select_other:
+    input:
+        unpack(chosen_by),
+    output:
+        heads="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
+        record="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.run.json",
+    log:
+        "<logs>/select_other/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
+    benchmark:
+        "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=10,
+    params:
+        scope=config["selection"]["scope"],
+        scores=scores_flag,
+        code=code("select"),
+    shell:
+        """
+        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} --by {wildcards.by} \
+            --unit {wildcards.unit} --scope {params.scope} --seed {wildcards.choice} {params.scores} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule convert_to_mixer:
+    input:
+        checkpoint=base_checkpoint,
+        heads="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
+    output:
+        converted=temp(
+            directory(
+                "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model"
+            )
+        ),
+        record="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model.run.json",
+    log:
+        "<logs>/convert_to_mixer/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}.log",
+    benchmark:
+        "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=30,
+    params:
+        mamba=flags("mamba"),
+        window=window_flags,
+        seed=config["seed"],
+        code=code("convert"),
+    shell:
+        """
+        recurformer convert {input.checkpoint} {output.converted} --heads {input.heads} \
+            --mixer {wildcards.mixer} --seed {params.seed} {params.mamba} {params.window} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule pool_kv:
+    input:
+        checkpoint=base_checkpoint,
+    output:
+        pooled=temp(
+            directory(
+                "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model"
+            )
+        ),
+        record="<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.run.json",
+    log:
+        "<logs>/pool_kv/{task}/{backbone}/{kv_heads}.log",
+    benchmark:
+        "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=30,
+    params:
+        code=code("pool_kv"),
+    shell:
+        """
+        recurformer pool-kv {input.checkpoint} {output.pooled} --kv-heads {wildcards.kv_heads} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule train_changed_on_text:
+    input:
+        converted="<results>/ablations/language/{backbone}/{change}/converted/model",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        trained=directory(
+            "<results>/ablations/language/{backbone}/{change}/trained/model"
+        ),
+        metrics="<results>/ablations/language/{backbone}/{change}/trained/metrics.jsonl",
+        record="<results>/ablations/language/{backbone}/{change}/trained/model.run.json",
+    log:
+        "<logs>/train_changed_on_text/language/{backbone}/{change}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/{change}/trained/model.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=12000,
+        runtime=600,
+    params:
+        settings=flags("language", "training"),
+        tokens=config["language"]["tokens"],
+        seed=config["seed"],
+        code=code("train"),
+    shell:
+        """
+        recurformer train {input.converted} {output.trained} --metrics {output.metrics} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            --articles {input.articles} --tokens {params.tokens} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule train_changed_on_hashhop:
+    input:
+        converted="<results>/ablations/hashhop/{backbone}/{change}/converted/model",
+    output:
+        trained=directory(
+            "<results>/ablations/hashhop/{backbone}/{change}/trained/model"
+        ),
+        metrics="<results>/ablations/hashhop/{backbone}/{change}/trained/metrics.jsonl",
+        record="<results>/ablations/hashhop/{backbone}/{change}/trained/model.run.json",
+    log:
+        "<logs>/train_changed_on_hashhop/hashhop/{backbone}/{change}.log",
+    benchmark:
+        "<results>/ablations/hashhop/{backbone}/{change}/trained/model.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=600,
+    params:
+        settings=flags("hashhop", "training"),
+        task=flags("hashhop", "task", prefix="task-"),
+        seed=config["seed"],
+        code=code("train_hashhop"),
+    shell:
+        """
+        recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \
+            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            {params.task} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule needle:
+    input:
+        unpack(text_models),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        needle="<results>/ablations/language/{backbone}/{subject}/needle.csv",
+        record="<results>/ablations/language/{backbone}/{subject}/needle.run.json",
+    log:
+        "<logs>/needle/language/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/{subject}/needle.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("ablations", "needle"),
+        identity=text_identity,
+        code=code("needle"),
+    shell:
+        """
+        recurformer needle {input.checkpoint} {output.needle} --original {input.original} \
+            --articles {input.articles} {params.settings} {params.identity} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule continuation:
+    input:
+        unpack(text_models),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        continuation="<results>/ablations/language/{backbone}/{subject}/continuation.csv",
+        record="<results>/ablations/language/{backbone}/{subject}/continuation.run.json",
+    log:
+        "<logs>/continuation/language/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/{subject}/continuation.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("ablations", "continuation"),
+        identity=text_identity,
+        code=code("continuation"),
+    shell:
+        """
+        recurformer continuation {input.checkpoint} {output.continuation} --original {input.original} \
+            --articles {input.articles} {params.settings} {params.identity} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule ablation_hashhop:
+    input:
+        unpack(hashhop_models),
+    output:
+        ablation_hashhop="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.csv",
+        record="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.run.json",
+    log:
+        "<logs>/ablation_hashhop/hashhop/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("hashhop", "evaluation"),
+        task=flags("hashhop", "task", prefix="task-"),
+        identity=hashhop_identity,
+        code=code("ablation_hashhop"),
+    shell:
+        """
+        recurformer ablation-hashhop {input.checkpoint} {output.ablation_hashhop} --original {input.original} \
+            {params.settings} {params.task} {params.identity} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+use rule claims as ablation_claims with:
+    input:
+        measurements=ablation_measurements,
+        recorded=RECORDED,
+    output:
+        ledger=multiext("<results>/ablations/claims", ".json", ".csv", ".md"),
+        page="<results>/ablations/claims.html",
+        record="<results>/ablations/claims.run.json",
+    log:
+        "<logs>/ablation_claims.log",
+    benchmark:
+        "<results>/ablations/claims.benchmark.tsv"
+
+
+rule ablations:
+    input:
+        collect("<figures>/{figure}.svg", figure=ABLATION_FIGURES),
+        collect(
+            "<results>/tables/{table}.{format}",
+            table=ABLATION_TABLES,
+            format=["csv", "html"],
+        ),
+        multiext("<results>/ablations/claims", ".json", ".html"),

@@ -1,0 +1,185 @@
+ABLATIONS = config["ablations"]
+MEASURED_SCORES = {"retrieval", "echo", "induction", "sensitivity"}
+
+
+def trained_subject(by, unit, choice, beta, mixer):
+    return f"heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/trained"
+
+
+def untrained_subject(by, unit, choice, mixer):
+    """All shares of replaced heads at once: no training stands between them."""
+    return f"replaced/{by}-{unit}-{choice}/{mixer}"
+
+
+def by_mixer(changed):
+    """The heads of the highest RA-I, and whole layers, replaced by every mixer."""
+    for mixer in [*changed["trained"], *changed["untrained"]]:
+        for unit in ["kv_group"] + ["layer"] * (mixer in changed["layers"]):
+            if mixer in changed["trained"]:
+                for beta in changed["trained_betas"] or ABLATIONS["betas"]:
+                    yield trained_subject("ra_i", unit, 0, beta, mixer)
+            if mixer in changed["untrained"]:
+                yield untrained_subject("ra_i", unit, 0, mixer)
+
+
+def by_selector(changed):
+    """Other heads replaced, by one mixer."""
+    mixer = changed["selected"]
+    for by in changed["selectors"]:
+        for choice in ABLATIONS["seeds"] if by == "random" else [0]:
+            if mixer in changed["untrained"]:
+                yield untrained_subject(by, "kv_group", choice, mixer)
+                continue
+            for beta in ABLATIONS["betas"]:
+                yield trained_subject(by, "kv_group", choice, beta, mixer)
+
+
+def measured_on(task, file):
+    """A file of everything that is measured on a task."""
+    changed = ABLATIONS[task]
+    subjects = [
+        "original",
+        *(["original/trained"] if task == "language" and changed["trained"] else []),
+        *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
+        *by_mixer(changed),
+        *by_selector(changed),
+        *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
+    ]
+    return collect(
+        "<results>/ablations/{task}/{backbone}/{subject}/{file}",
+        task=task,
+        backbone=changed["backbones"],
+        subject=list(dict.fromkeys(subjects)),
+        file=file,
+    )
+
+
+def scored(task):
+    """The scores of heads that a task's selectors need."""
+    changed = ABLATIONS[task]
+    return collect(
+        "<results>/ablations/{task}/{backbone}/head_scores.parquet",
+        task=task,
+        backbone=(
+            changed["backbones"]
+            if MEASURED_SCORES.intersection(changed["selectors"])
+            else []
+        ),
+    )
+
+
+def probed_text(wildcards):
+    """Text for the scores of heads; HashHop models are scored on HashHop."""
+    hashes = wildcards.task == "hashhop" and wildcards.backbone in LEARNS_HASHHOP
+    return [] if hashes else "<results>/corpus/articles.parquet"
+
+
+def score_flags(wildcards, input):
+    """Which scores a task's selectors need, of those that are no ranking of the profile, and the text to read."""
+    selectors = ABLATIONS[wildcards.task]["selectors"]
+    names = [name for name in selectors if name in MEASURED_SCORES]
+    text = {"articles": str(input.articles)} if input.articles else {}
+    return as_flags({"by": names, **text})
+
+
+def original_of(task, backbone):
+    """What changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
+    if task == "language":
+        return f"<results>/backbones/{backbone}"
+    return f"<results>/hashhop/{backbone}/beta-0.0/seed-{config['seed']}/trained"
+
+
+def trained_model(task, backbone, subject):
+    """A model that was changed and trained; of the paper's own method the study's, where it has trained one."""
+    _, choice, beta, mixer, _ = subject.split("/")
+    betas = config["betas"] if task == "hashhop" else config["language"]["betas"]
+    usual = config["selection"]
+    own = (choice, mixer) == (f"{usual['by']}-{usual['unit']}-0", "mamba")
+    if own and float(beta.removeprefix("beta-")) in betas:
+        return f"<results>/{task}/{backbone}/{beta}/seed-{config['seed']}/trained"
+    return f"<results>/ablations/{task}/{backbone}/{subject}/model"
+
+
+def measured_models(task, wildcards):
+    """What a subject is measured on; for heads that are replaced on the spot also what chooses them."""
+    backbone, subject = wildcards.backbone, wildcards.subject
+    original = original_of(task, backbone)
+    kind, *names = subject.split("/")
+    found = {"checkpoint": original, "original": original, "profile": [], "scores": []}
+    if subject == "original/trained":
+        found["checkpoint"] = (
+            f"<results>/{task}/{backbone}/beta-0.0/seed-{config['seed']}/trained"
+        )
+    elif kind == "heads":
+        found["checkpoint"] = trained_model(task, backbone, subject)
+    elif kind == "pooled":
+        found["checkpoint"] = f"<results>/ablations/{task}/{backbone}/{subject}/model"
+    elif kind == "replaced":
+        found |= choosing(task, backbone, names[0].rsplit("-", 2)[0])
+    return found
+
+
+def text_models(wildcards):
+    return measured_models("language", wildcards)
+
+
+def hashhop_models(wildcards):
+    return measured_models("hashhop", wildcards)
+
+
+def text_identity(wildcards, input):
+    return identity("language", wildcards, input)
+
+
+def hashhop_identity(wildcards, input):
+    return identity("hashhop", wildcards, input)
+
+
+def identity(task, wildcards, input):
+    """What a subject is, as flags of the stages that measure it."""
+    kind, *names = wildcards.subject.split("/")
+    said = {"name": wildcards.backbone, "seed": config["seed"]}
+    if kind == "original":
+        said |= {"trained": task == "hashhop" or names == ["trained"]}
+    elif kind == "evicted":
+        said |= {"evict": names[0], "budgets": ABLATIONS["budgets"]}
+    elif kind == "pooled":
+        said |= {"family": kind, "method": "mean", "trained": True}
+    elif kind == "replaced":
+        (by, unit, choice), mixer = names[0].rsplit("-", 2), names[1]
+        said |= {"replace": mixer, "betas": ABLATIONS["betas"], "choice": choice}
+        said |= {"selection": {"by": by, "unit": unit}, **files(input)}
+        said |= ABLATIONS[task]["window"]
+    elif kind == "heads":
+        (by, unit, choice), beta, mixer = names[0].rsplit("-", 2), names[1], names[2]
+        said |= {"family": "layers" if unit == "layer" else "mixer", "method": mixer}
+        said |= {"setting": beta.removeprefix("beta-"), "by": by, "trained": True}
+        said |= {"choice": choice}
+    return as_flags(said)
+
+
+def choosing(task, backbone, by):
+    """What a selector reads: a profile of recency ratios, and scores where it needs them."""
+    scores = f"<results>/ablations/{task}/{backbone}/head_scores.parquet"
+    return {
+        "profile": profile_for(task, backbone),
+        "scores": [scores] if by in MEASURED_SCORES else [],
+    }
+
+
+def chosen_by(wildcards):
+    return choosing(wildcards.task, wildcards.backbone, wildcards.by)
+
+
+def files(input):
+    """The files of `choosing` that are there, by flag."""
+    given = {"profile": input.profile, "scores": input.scores}
+    return {flag: str(file) for flag, file in given.items() if file}
+
+
+def scores_flag(wildcards, input):
+    return as_flags({"scores": str(input.scores)}) if input.scores else ""
+
+
+def window_flags(wildcards):
+    return as_flags(ABLATIONS[wildcards.task]["window"])
