@@ -9,7 +9,7 @@ from recurformer import convert
 from recurformer.baselines import EVICTIONS, evicting, make_cache, matching_budget
 from recurformer.baselines.pyramidinfer_official import PyramidInferOfficial
 from recurformer.baselines.pyramidinfer_paper import PyramidInferPaper
-from recurformer.baselines.razor_attention import PERIOD, head_scores, retrieval_heads
+from recurformer.baselines.razor_attention import PERIOD, look_back, retrieval_heads
 from recurformer.measure.cache import cache_bytes, count_cache, pyramidinfer_cache_ratio
 from tests.baselines.test_evicting_cache import held_slots, read_in_pieces
 from tests.model.tiny_models import LAYERS, make_backbone, tokens
@@ -157,8 +157,8 @@ def test_pyramidinfer_official_thins_out_blocks_that_are_no_longer_recent(model)
         assert after[0][-recent - 2 :] == list(range(LENGTH + 16, LENGTH + recent + 18))
 
 
-def test_razor_attention_scores_copies_and_their_successors(model):
-    echo, induction = head_scores(model, seed=3)
+def test_razor_attention_takes_the_query_head_that_looks_back_most(model):
+    echo, induction = look_back(model, seed=3)
     order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(3))[:PERIOD]
     period, length = len(order), 4 * len(order)
     layers = model(order.repeat(4)[None], output_attentions=True).attentions
@@ -166,9 +166,10 @@ def test_razor_attention_scores_copies_and_their_successors(model):
         for scores, ahead in ((echo, 0), (induction, 1)):
             total = torch.zeros(len(weights[0]))
             for query in range(period, length):
-                copies = [query - back + ahead for back in range(period, query + ahead + 1, period)]
+                copies = [query - back + ahead for back in range(period, query + 1, period)]
                 total += weights[0, :, query, copies].sum(-1)
-            assert torch.allclose(scores[layer], total / (length - period), atol=1e-5)
+            expected = (total / (length - period)).unflatten(0, (len(scores[layer]), -1)).amax(1)
+            assert torch.allclose(scores[layer].float(), expected, atol=1e-5)
 
 
 def test_razor_attention_takes_one_head_in_fifteen_by_its_echo():
@@ -191,16 +192,6 @@ def test_razor_attention_keeps_retrieval_heads_whole(model):
                 assert -1 - mean == LENGTH - len(kept)
                 sinks = min(len(kept) // 2, 4)
                 assert kept == [*range(sinks), *range(LENGTH - len(kept) + sinks, LENGTH)]
-
-
-def test_razor_attention_measures_a_model_again_once_it_has_been_trained():
-    model = make_backbone("qwen2_gqa")
-    before = make_cache(model, "razor_attention", 0.5).eviction
-    assert make_cache(model, "razor_attention", 0.5).eviction == before
-    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-    model(tokens(2, 8), labels=tokens(2, 8)).loss.backward()
-    optimizer.step()
-    assert make_cache(model, "razor_attention", 0.5).eviction.whole != before.whole
 
 
 def test_citrus_never_holds_more_than_its_chunk_and_its_budget(model, monkeypatch):

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from recurformer.baselines.context import Context
-from recurformer.baselines.eviction import Eviction
+from recurformer.baselines.eviction import Eviction, judging_window
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,11 @@ class Citrus(Eviction):
         """Nothing is evicted."""
         return None
 
-    def _window(self, context: Context, kept: Tensor) -> Tensor:
-        return (kept // 2).clamp(min=1, max=self.window).minimum(context.read)
-
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the chunk's end and of the prompt's end."""
-        window = self._window(context, kept)
+        window = judging_window(context, kept, self.window)
         return (context.recent_attention(window) + context.final_attention(window)).mean(2)
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The chunk's end."""
-        return context.last(self._window(context, kept))
+        return context.last(judging_window(context, kept, self.window))

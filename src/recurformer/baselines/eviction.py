@@ -73,3 +73,8 @@ def budgeted(budget: float | int, tokens: Tensor) -> Tensor:
     """How many of `tokens` (B,) a budget keeps: at least one, unless there is none."""
     kept = (tokens.double() * budget).round().long() if isinstance(budget, float) else torch.full_like(tokens, budget)
     return torch.minimum(kept.clamp(min=1), tokens)
+
+
+def judging_window(context: Context, kept: Tensor, size: int) -> Tensor:
+    """How many last tokens judge the others, (B,): `size`, half of what is kept at most, no more than were read."""
+    return (kept // 2).clamp(min=1, max=size).minimum(context.read)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from transformers import PreTrainedModel
 
 from recurformer.baselines.context import Context
 from recurformer.baselines.eviction import Eviction, budgeted
-from recurformer.heads.stream import AttentionBlock, watch_attention
+from recurformer.heads.repeated import echo_scores, induction_scores
 
 PERIOD, REPEATS = 64, 4  # of the random tokens that heads are judged on
 ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
@@ -49,8 +48,7 @@ class RazorAttention(Eviction):
         layers, kv_heads = model.config.num_hidden_layers, model.config.num_key_value_heads
         local = min(LOCAL, budget / 2)
         count = layers * kv_heads if budget == 1 else int(layers * kv_heads * (budget - local) / (1 - local))
-        echo, induction = (scores.unflatten(1, (kv_heads, -1)).amax(2) for scores in _scores_of(model))
-        chosen = retrieval_heads(echo, induction, count)
+        chosen = retrieval_heads(*look_back(model), count)
         share = count / (layers * kv_heads)
         return cls(budget, chosen, (budget - share) / (1 - share) if share < 1 else 1.0)
 
@@ -75,40 +73,18 @@ class RazorAttention(Eviction):
         return context.first((kept // 2).clamp(max=self.sinks))
 
 
-_SCORES: WeakKeyDictionary[PreTrainedModel, tuple[int, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
-
-
-def _scores_of(model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-    """The head scores of a model, measured once while its weights stay as they are: each batch makes a new cache."""
-    version = sum(parameter._version for parameter in model.parameters())
-    if _SCORES.get(model, (None,))[0] != version:
-        _SCORES[model] = version, head_scores(model)
-    return _SCORES[model][1]
-
-
-def head_scores(model: PreTrainedModel, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """How much query heads look at what stood where a repeated text was before.
+def look_back(model: PreTrainedModel, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Echo and induction scores of the KV heads on repeated random tokens, each that of its highest query head.
 
     Returns:
-        echo, induction (layers, heads): mean share of a token's attention that goes to the earlier copies of itself,
-        and to the tokens behind those.
+        echo, induction (layers, KV heads); see `recurformer.heads.repeated`, whose signs are the opposite.
     """
-    config = model.config
-    order = torch.randperm(config.vocab_size, generator=torch.Generator().manual_seed(seed))
-    text = order[:PERIOD].repeat(REPEATS)[None]
-    period, queries = text.shape[1] // REPEATS, text.shape[1] * (REPEATS - 1) // REPEATS
-    echo, induction = torch.zeros(2, config.num_hidden_layers, config.num_attention_heads)
-
-    def observe(block: AttentionBlock) -> None:
-        rows = torch.arange(block.start, block.stop)[:, None]
-        distance = rows - torch.arange(block.stop)
-        repeated = (rows >= period) & (distance > 0)
-        for scores, ahead in ((echo, 0), (induction, 1)):
-            copies = repeated & ((distance + ahead) % period == 0)
-            share = (block.weights[0] * copies.to(block.weights)).sum((1, 2)) / queries
-            scores[block.inputs.layer] += share.to(scores)
-
-    watch_attention(model, text, observe)
+    order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(seed))[:PERIOD]
+    text, kv_heads = order.repeat(REPEATS)[None], model.config.num_key_value_heads
+    echo, induction = (
+        (-scores(model, text, len(order))).unflatten(1, (kv_heads, -1)).amax(2)
+        for scores in (echo_scores, induction_scores)
+    )
     return echo, induction
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recurformer.baselines.context import Context
-from recurformer.baselines.eviction import Eviction
+from recurformer.baselines.eviction import Eviction, judging_window
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,12 @@ class SnapKV(Eviction):
         """Nothing is evicted."""
         return None
 
-    def _window(self, context: Context, kept: Tensor) -> Tensor:
-        return (kept // 2).clamp(min=1, max=self.window).minimum(context.read)
-
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the window, averaged over neighbours."""
-        attention = context.recent_attention(self._window(context, kept)).mean(2)
+        attention = context.recent_attention(judging_window(context, kept, self.window)).mean(2)
         attention = attention.masked_fill(self.protected(context, kept), 0.0)
         return F.avg_pool1d(attention, self.kernel, stride=1, padding=self.kernel // 2)
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The window."""
-        return context.last(self._window(context, kept))
+        return context.last(judging_window(context, kept, self.window))
