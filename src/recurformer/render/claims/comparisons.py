@@ -1,174 +1,22 @@
-"""Comparing what was done to the same model: at the same setting, or at the same cache."""
+"""Whether what was compared holds, and for sure."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import (
-    CONTINUATION,
-    Measure,
-    after_training,
-    at_cache,
-    method_label,
-    of,
-    scores,
-    why_not_run,
-)
+from recurformer.render.ablations import CONTINUATION, Measure, scores, why_not_run
 from recurformer.render.claims.claim import Finding, Missing
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.claims.pairings import RECURFORMER, Comparison, Pairing, recurformer
+from recurformer.render.measurements import models_in_order
 from recurformer.tasks.interval import Estimate
 
-COMMON_BETA = 0.5
-"""The share of heads replaced that is compared where one is: the measured one nearest to it."""
-SAME_CACHE = 0.05
-"""Shares of the cache that differ by no more are about the same."""
-RECURFORMER = "RecurFormer"
 ROUNDING = 1e-9
 FOR_SURE, AT_BEST = ("low", "high"), ("high", "low")
 """Ends of our interval and of theirs: our margin at the least, and at the most."""
 UNDECIDED = {True: "within the 95 % intervals of both", False: "one sample has no interval"}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """RecurFormer's score beside another's, for one model at one β.
-
-    Attributes:
-        measure: of both scores.
-        model: what was changed.
-        other: name of the other method in print.
-        beta: share of heads replaced.
-        ratio: share of the cache that RecurFormer held.
-        ours: RecurFormer's score.
-        theirs: the other's.
-        samples: behind RecurFormer's.
-        name: of ours in print.
-    """
-
-    measure: Measure
-    model: str
-    other: str
-    beta: float
-    ratio: float
-    ours: Estimate
-    theirs: Estimate
-    samples: int
-    name: str = RECURFORMER
-
-
-Pairing = Callable[[pd.DataFrame, Measure], list[Comparison]]
-"""The scores of one model -> its comparisons."""
-
-
-def _estimate(row: pd.Series) -> Estimate:
-    return Estimate(row["mean"], row["low"], row["high"])
-
-
-def _ours(points: pd.DataFrame) -> pd.DataFrame:
-    return after_training(of(points, "mixer", "mamba"))
-
-
-def _nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
-    return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
-
-
-def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
-    """RecurFormer beside each method of a family at the cache that RecurFormer holds, the original being all of it.
-
-    Args:
-        family: of the others.
-        methods: some of them; all where none is named.
-        common: at the common β alone.
-    """
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        ours = _nearest_beta(_ours(points)) if common else _ours(points)
-        found = []
-        for method, rows in groups(after_training(of(points, family, *methods)), "method"):
-            span = pd.concat([rows, _original(points, bool(rows["trained"].any()))])
-            for _, row in ours.iterrows():
-                theirs = at_cache(span, row["ratio"])
-                if theirs is not None:
-                    found.append(_compare(measure, row, method_label(family, method), theirs))
-        return found
-
-    return pair
-
-
-def _original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
-    """The original, trained likewise where it was measured so."""
-    originals = points[points["family"] == "original"]
-    alike = originals[originals["trained"] == trained]
-    return originals if alike.empty else alike
-
-
-def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
-    """A mixer in the place of the heads that RA-I chooses, at the setting of another, trained or not as that one."""
-    ours = of(points, "mixer", method)
-    return ours[(ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])]
-
-
-def beside_mixers(*methods: str) -> Pairing:
-    """Mamba beside other mixers on the same heads, all of them trained."""
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        others = of(points[points["trained"]], "mixer", *methods)
-        return [
-            _compare(measure, ours, method_label("mixer", other["method"]), _estimate(other))
-            for _, other in others.iterrows()
-            for _, ours in _alike(points, other, "mamba").iterrows()
-        ]
-
-    return pair
-
-
-def beside_layers(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-    """Heads beside whole layers, replaced by the same mixer, where both hold about the same cache: a share of few
-    layers is often not the share of heads that was asked for.
-    """
-    return [
-        replace(
-            _compare(measure, ours, method_label("layers", other["method"]), _estimate(other)),
-            name=f"heads by {method_label('mixer', other['method'])}",
-        )
-        for _, other in of(points, "layers").iterrows()
-        for _, ours in _alike(points, other, other["method"]).iterrows()
-        if abs(ours["ratio"] - other["ratio"]) <= SAME_CACHE
-    ]
-
-
-def chosen_otherwise(by: str) -> Pairing:
-    """Heads chosen by RA-I beside heads chosen by another ranking, replaced by the same mixer at equal β."""
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        others = points[(points["family"] == "mixer") & (points["by"] == by)]
-        return [
-            replace(_compare(measure, ours, f"{by} choice", _estimate(other)), name=f"RA-I's choice ({mixer})")
-            for _, other in others.iterrows()
-            for mixer in [method_label("mixer", other["method"])]
-            for _, ours in _alike(points, other, other["method"]).iterrows()
-        ]
-
-    return pair
-
-
-def beside_original(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-    """RecurFormer at the common β beside the original, trained likewise where it was."""
-    return [
-        _compare(measure, row, "the original", _estimate(_original(points, row["trained"]).iloc[0]))
-        for _, row in _nearest_beta(_ours(points)).iterrows()
-    ]
-
-
-def _compare(measure: Measure, ours: pd.Series, other: str, theirs: Estimate) -> Comparison:
-    return Comparison(
-        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), theirs, int(ours["samples"])
-    )
 
 
 def too_short(evidence: Evidence, model: str) -> str:
@@ -177,7 +25,7 @@ def too_short(evidence: Evidence, model: str) -> str:
         points = evidence.derived(CONTINUATION.kind, CONTINUATION, partial(scores, measure=CONTINUATION))
     except Missing:
         return ""
-    ours = _ours(points[points["model"] == model])
+    ours = recurformer(points[points["model"] == model])
     if ours.empty or ours["mean"].max() >= CONTINUATION.needed:
         return ""
     reached, needed = CONTINUATION.shown(ours["mean"].max()), CONTINUATION.shown(CONTINUATION.needed)

@@ -24,18 +24,16 @@ from recurformer.render.ablations import (
     why_not_run,
 )
 from recurformer.render.claims.claim import Claim, Finding, Missing
-from recurformer.render.claims.comparisons import (
+from recurformer.render.claims.comparisons import comparisons, judge_comparisons, too_short
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.pairings import (
     Comparison,
     at_same_cache,
     beside_layers,
     beside_mixers,
     beside_original,
     chosen_otherwise,
-    comparisons,
-    judge_comparisons,
-    too_short,
 )
-from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.quality import ALLOWED_DROP, ALLOWED_RATIO
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.sensitivity import changed_share, default_setting, one_unit
