@@ -11,7 +11,8 @@ from recurformer.records import benchmark_beside
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run: minutes, minutes times the cores that it held, minutes of an accelerator, peak memory in megabytes.
+    """Of one run: minutes, minutes times the cores that it held, minutes of an accelerator, peak memory in megabytes,
+    and that of tensors on the accelerator.
 
     Processor time would be finer, but Snakemake samples it every 30 seconds and misses what follows the last sample.
     """
@@ -20,6 +21,7 @@ class Cost:
     core_minutes: float
     gpu_minutes: float
     megabytes: float | None
+    card_megabytes: float | None
 
 
 def option(argv: Sequence[str], name: str) -> str | None:
@@ -36,7 +38,9 @@ def cost_of(place: Path, record: Mapping[str, Any]) -> Cost:
     benchmark = place.with_name(benchmark_beside(place.name))
     minutes, megabytes = _read(benchmark) if benchmark.is_file() else (record["seconds"] / 60, None)
     threads = int(option(record["argv"], "--threads") or 1)
-    return Cost(minutes, minutes * threads, minutes if record["accelerator"] else 0.0, megabytes)
+    card = record["accelerator"]
+    on_card = (minutes, card["peak_memory_bytes"] / 2**20) if card else (0.0, None)
+    return Cost(minutes, minutes * threads, on_card[0], megabytes, on_card[1])
 
 
 def _read(benchmark: Path) -> tuple[float, float | None]:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from recurformer.cli.main import main
-from recurformer.plan import Cost, Job, by_rule, dry_run, estimate, past_costs, summary, totals
+from recurformer.cli.study import read_study
+from recurformer.plan import FORMULA, Expected, Job, by_rule, dry_run, estimate, past_costs, summary, totals
 from recurformer.plan.dry_run import read_dry_run
 
 ROOT = Path(__file__).parents[2]
+SMOKE = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
 MQAR = "mqar/beta-{}/lr-{}/seed-0"
 
@@ -49,14 +51,17 @@ def test_each_job_of_a_study_has_its_reason_and_the_best_estimate(project, capsy
     assert source.pop(f"results/smoke/{recorded}") == (2, "recorded/box")
     assert set(source.values()) == {(1.5, "median of 2 of its rule")}
     assert all(job["reasons"] == ["outputs are missing"] for job in plan["jobs"])
-    assert all(job["expected"] is None for job in plan["jobs"] if job["rule"] != "mqar")
+    others = [job["expected"] for job in plan["jobs"] if job["rule"] != "mqar"]
+    assert all(cost["source"] == FORMULA and cost["minutes"] > 0 for cost in others)
     total = plan["total"]
-    assert total["unknown_jobs"] == total["jobs"] - 6
-    assert total["core_minutes"] == pytest.approx(2 + 2 + 4 * 2)  # the first held two cores; their median is two
-    assert total["wall_minutes_at_least"] == pytest.approx(6)
+    assert total["unknown_jobs"] == 0
+    assert sum(total["sources"].values()) == total["jobs"]
+    past = 2 + 2 + 4 * 2  # the first held two cores; their median is two
+    assert total["core_minutes"] == pytest.approx(past + sum(cost["core_minutes"] for cost in others))
+    assert total["wall_minutes_at_least"] == pytest.approx(total["core_minutes"] / 2)
     printed = capsys.readouterr().out
     assert "| train_text " in printed
-    assert "unknown, requested 600" in printed
+    assert "GFLOP/s" in printed
 
 
 def test_one_target_needs_only_its_own_jobs(project, capsys):
@@ -153,17 +158,17 @@ def job(**changed):
 
 
 def test_an_unknown_job_is_never_a_free_one():
-    planned = [(job(), Cost(3.0, 6.0, 100.0, "a former run")), (job(), None)]
+    planned = [(job(), Expected(3.0, 6.0, 0.0, 100.0, None, "a former run")), (job(), None)]
     assert "3.0; 1 unknown" in by_rule(planned)
     assert "100; 1 unknown, requested 4,000" in by_rule(planned)
-    assert "unknown: 1 job without any benchmark" in summary(totals(planned, cores=2))
+    assert "unknown: 1 job without any benchmark or formula" in summary(totals(planned, cores=2))
     assert totals([(job(), None)], cores=2)["longest_minutes"] is None
-    assert "core minutes" not in summary(totals([(job(), None)], cores=2))
+    assert "core time" not in summary(totals([(job(), None)], cores=2))
 
 
 def test_a_job_too_fast_for_snakemake_to_sample_has_no_known_memory(tmp_path):
     past_run(tmp_path / "results/beta-0.5", 0.01, "results/beta-0.5", megabytes="NA")
-    cost = estimate(job(), past_costs({tmp_path: "a former run"}))
+    cost = estimate(job(), past_costs({tmp_path: "a former run"}), SMOKE)
     assert cost.minutes == pytest.approx(0.01)
     assert cost.megabytes is None
     assert "0.0 " in by_rule([(job(), cost)])
@@ -175,4 +180,45 @@ def test_estimates_are_not_borrowed_from_another_rule_or_study(tmp_path):
     past_run(tmp_path / "b", 5, "results/gamma-0.5")
     past = past_costs({tmp_path: "a former run"})
     assert len(past) == 2
-    assert estimate(job(), past) is None
+    assert estimate(job(), past, SMOKE).source == FORMULA
+    assert estimate(job(rule="unheard_of"), past, SMOKE) is None
+
+
+def test_estimates_are_not_borrowed_from_another_backbone(tmp_path):
+    past_run(tmp_path / "a", 5, "results/tiny/beta-0.5")
+    past_run(tmp_path / "b", 7, "results/tiny/beta-0.9")
+    past = past_costs({tmp_path: "a former run"})
+    same, other = (
+        job(
+            rule="train_text",
+            wildcards={"backbone": name, "beta": "0.0"},
+            benchmark=f"results/{name}/beta-0.0/benchmark.tsv",
+        )
+        for name in ("tiny", "hashhop-tiny")
+    )
+    assert estimate(same, past, SMOKE).minutes == 6
+    assert estimate(other, past, SMOKE).source == FORMULA
+
+
+def test_the_paper_study_is_planned_with_its_gpu_hours_and_memory(project, capsys):
+    assert (
+        main(["plan", "--configfile", "config/paper.yaml", "--cores", "16", "--gpus", "8", "--json", "plan.json"]) == 0
+    )
+    plan = json.loads(Path("plan.json").read_text())
+    training = [job["expected"] for job in plan["jobs"] if job["rule"] == "train_hashhop"]
+    assert len(training) == 18
+    assert all(cost["gpu_minutes"] == cost["minutes"] > 60 and cost["card_megabytes"] > 10_000 for cost in training)
+    total = plan["total"]
+    assert total["gpu_jobs"] == 144
+    assert total["gpu_minutes"] == pytest.approx(sum(job["expected"]["gpu_minutes"] for job in plan["jobs"]))
+    assert "train_hashhop" in total["too_large"]
+    printed = capsys.readouterr().out
+    assert f"GPU hours: {total['gpu_minutes'] / 60:.1f}" in printed
+    assert "TFLOP/s" in printed
+    assert "| llama2-7b " in printed
+
+
+def test_the_memory_plan_alone_needs_no_dry_run(project, capsys):
+    (project / "Snakefile").unlink()
+    assert main(["plan", "--memory", "--configfile", "config/paper.yaml"]) == 0
+    assert "FSDP" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,45 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     assert planned["figure"] == 7
     assert planned["needle"] == planned["continuation"] > 0
     assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
+
+
+PAPER = {
+    "all": 1,
+    "attention_map": 3,
+    "backbone": 3,
+    "baseline": 3,
+    "cache": 3,
+    "claims": 1,
+    "complexity": 1,
+    "contribution": 3,
+    "convert": 24,
+    "corpus": 1,
+    "figure": 6,
+    "hashhop": 18,
+    "influence": 3,
+    "lm_eval": 6,
+    "memory": 3,
+    "mqar": 72,
+    "perplexity": 6,
+    "profile_text": 3,
+    "pyramidinfer": 1,
+    "select": 24,
+    "sink": 3,
+    "table": 5,
+    "train_hashhop": 18,
+    "train_text": 6,
+    "total": 217,
+}
+"""By rule: 3 backbones, 6 shares on HashHop and 2 on text; 6 shares, 4 learning rates and 3 seeds of MQAR."""
+
+
+def test_the_paper_study_has_these_jobs(tmp_path):
+    answer = snakemake("all", "--configfile", "config/paper.yaml", folder=tmp_path)
+    planned = jobs(answer)
+    assert planned == PAPER
+    asked = re.findall(r"^rule (\w+):\n(?:    .*\n)*?    resources: .*gpu=1", answer.stdout, re.MULTILINE)
+    assert Counter(asked)["train_hashhop"] == PAPER["train_hashhop"]
+    assert not {"select", "table", "convert"} & set(asked)
 
 
 def test_one_figure_needs_only_its_own_jobs(tmp_path):

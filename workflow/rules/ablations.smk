@@ -14,8 +14,9 @@ rule head_scores:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("ablations", "scores"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -45,8 +46,9 @@ rule ra_i_settings:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("ablations", "recency"),
         profiling=flags("language", "profiling"),
@@ -74,8 +76,8 @@ rule select_other:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=10,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         scope=config["selection"]["scope"],
         scores=scores_flag,
@@ -107,8 +109,8 @@ rule convert_to_mixer:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=30,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         mamba=flags("mamba"),
         window=window_flags,
@@ -140,8 +142,8 @@ rule pool_kv:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=30,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         code=code("pool_kv"),
     shell:
@@ -169,8 +171,9 @@ rule train_changed_on_text:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=12000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "training"),
         tokens=config["language"]["tokens"],
@@ -202,8 +205,9 @@ rule train_changed_on_hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "training"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -233,8 +237,9 @@ rule needle:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("ablations", "needle"),
         identity=text_identity,
@@ -262,8 +267,9 @@ rule continuation:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("ablations", "continuation"),
         identity=text_identity,
@@ -290,8 +296,9 @@ rule ablation_hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),

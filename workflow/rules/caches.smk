@@ -12,8 +12,8 @@ rule cache:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         betas=config["betas"],
         settings=flags("caches", "sizes"),
@@ -43,8 +43,8 @@ rule memory:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         betas=config["betas"],
         settings=flags("caches", "sizes"),
@@ -72,8 +72,8 @@ rule complexity:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         settings=flags("caches", "sizes"),
         mamba=flags("mamba", prefix="mamba-"),
@@ -97,8 +97,8 @@ rule pyramidinfer:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         settings=flags("caches", "sizes"),
         code=code("pyramidinfer"),

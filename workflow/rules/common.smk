@@ -5,6 +5,7 @@ from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.digest import code_digest
+from recurformer.plan.rules import request
 from recurformer.study import load_study
 
 try:
@@ -167,6 +168,21 @@ def backbone_flags(wildcards):
 
 def shape_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone], "backbone-")
+
+
+def mem_mb(wildcards, attempt, threads, rulename):
+    """Megabytes by formula, more with every attempt."""
+    return attempt * request(rulename, config, wildcards, threads).memory_mb
+
+
+def runtime(wildcards, attempt, threads, rulename):
+    """Minutes after which a job that hangs is stopped, more with every attempt."""
+    return attempt * request(rulename, config, wildcards, threads).limit_minutes
+
+
+def gpu(wildcards, rulename):
+    """Cards, nothing in a study without any."""
+    return request(rulename, config, wildcards).gpus or None
 
 
 def lm_eval_hashhop_flags():

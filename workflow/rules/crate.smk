@@ -20,8 +20,8 @@ rule crate:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         results=subpath(output.archive, parent=True),
         figures=subpath(input[0], parent=True),

@@ -19,8 +19,8 @@ rule figure:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         code=code("figure"),
     shell:

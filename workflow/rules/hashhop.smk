@@ -13,8 +13,9 @@ rule pretrain_hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "pretraining"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -43,8 +44,9 @@ rule baseline:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -75,8 +77,9 @@ rule train_hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "training"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -104,8 +107,9 @@ rule hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),

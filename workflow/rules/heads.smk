@@ -13,8 +13,9 @@ rule profile_text:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "profiling"),
         seed=config["seed"],
@@ -41,8 +42,9 @@ rule profile_hashhop:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("hashhop", "profiling"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -70,8 +72,8 @@ rule select:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=10,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         settings=flags("selection"),
         seed=config["seed"],
@@ -101,8 +103,8 @@ rule convert:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=30,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         settings=flags("mamba"),
         code=code("convert"),
@@ -129,8 +131,9 @@ rule sink:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "maps"),
         seed=config["seed"],
@@ -158,8 +161,9 @@ rule contribution:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "maps"),
         seed=config["seed"],
@@ -188,8 +192,9 @@ rule attention_map:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "maps"),
         seed=config["seed"],
@@ -219,8 +224,9 @@ rule influence:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "maps"),
         seed=config["seed"],

@@ -16,8 +16,9 @@ rule train_text:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=12000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "training"),
         tokens=config["language"]["tokens"],
@@ -49,8 +50,9 @@ rule perplexity:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "perplexity"),
         code=code("perplexity"),
@@ -78,8 +80,9 @@ rule lm_eval:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=8000,
-        runtime=240,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("language", "tasks"),
         hashhop=lm_eval_hashhop_flags(),

@@ -11,8 +11,9 @@ rule mqar:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=600,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("mqar", "task"),
         mamba=flags("mamba", prefix="mamba-"),

@@ -11,8 +11,8 @@ rule corpus:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         downloads=DOWNLOADS,
         settings=flags("corpus"),
@@ -38,8 +38,8 @@ rule backbone:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         downloads=DOWNLOADS,
         settings=backbone_flags,

@@ -20,8 +20,8 @@ rule table:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=mem_mb,
+        runtime=runtime,
     params:
         study=config["study"],
         code=code("table"),

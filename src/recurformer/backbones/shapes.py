@@ -1,4 +1,4 @@
-"""Published shapes of the paper's backbones (and SmolLM2), and models of such shapes without weights.
+"""Models of the published shapes of the paper's backbones (and SmolLM2), without weights or with random ones.
 
 A model on the meta device has every parameter's shape and no memory, so parameters and caches of 7B models are counted
 on a laptop.
@@ -9,71 +9,10 @@ from collections.abc import Callable
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 
+from recurformer.published import PUBLISHED
 
-def _rope(theta: float) -> dict[str, object]:
-    return {"rope_type": "default", "rope_theta": theta}
-
-
-# Values of the config.json that each model's authors publish.
-SHAPES: dict[str, Callable[[], PreTrainedConfig]] = {
-    "llama2-7b": lambda: LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        vocab_size=32000,
-        max_position_embeddings=4096,
-        rms_norm_eps=1e-5,
-        rope_parameters=_rope(10_000.0),
-        tie_word_embeddings=False,
-        bos_token_id=1,
-        eos_token_id=2,
-    ),
-    "qwen2-7b": lambda: Qwen2Config(
-        hidden_size=3584,
-        intermediate_size=18944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        vocab_size=152064,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-6,
-        rope_parameters=_rope(1_000_000.0),
-        tie_word_embeddings=False,
-        bos_token_id=151643,
-        eos_token_id=151643,
-    ),
-    "qwen2-0.5b": lambda: Qwen2Config(
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        vocab_size=151936,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-6,
-        rope_parameters=_rope(1_000_000.0),
-        tie_word_embeddings=True,
-        bos_token_id=151643,
-        eos_token_id=151643,
-    ),
-    "smollm2-135m": lambda: LlamaConfig(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        vocab_size=49152,
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-        rope_parameters=_rope(100_000.0),
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-    ),
-}
+SHAPES = PUBLISHED
+CONFIGURATIONS: dict[str, Callable[..., PreTrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 
 
 def load_shape(name: str) -> PreTrainedConfig:
@@ -84,7 +23,9 @@ def load_shape(name: str) -> PreTrainedConfig:
     """
     if name not in SHAPES:
         raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(SHAPES)}")
-    return SHAPES[name]()
+    values = dict(SHAPES[name])
+    architecture, theta = values.pop("architecture"), values.pop("rope_theta")
+    return CONFIGURATIONS[architecture](rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
 
 
 def meta_model(config: PreTrainedConfig, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:

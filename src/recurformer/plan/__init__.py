@@ -1,7 +1,22 @@
-"""What a run of the workflow would do, before it starts: its jobs, the reason of each, and what they cost before."""
+"""What a run of the workflow would do, before it starts: its jobs, the reason of each, and what each of them takes, by
+what it took before or by formula.
+"""
 
-from recurformer.plan.costs import Cost, estimate, past_costs
+from recurformer.plan.costs import FORMULA, Expected, estimate, past_costs
 from recurformer.plan.dry_run import Job, dry_run
 from recurformer.plan.listing import by_job, by_rule, summary, totals
+from recurformer.plan.resources import ASSUMPTIONS
 
-__all__ = ["Cost", "Job", "by_job", "by_rule", "dry_run", "estimate", "past_costs", "summary", "totals"]
+__all__ = [
+    "ASSUMPTIONS",
+    "FORMULA",
+    "Expected",
+    "Job",
+    "by_job",
+    "by_rule",
+    "dry_run",
+    "estimate",
+    "past_costs",
+    "summary",
+    "totals",
+]

@@ -1,31 +1,32 @@
-"""What jobs cost before, from the benchmark files beside run records, and what a job will cost from that.
+"""What jobs cost before, from benchmark files beside run records, and what a job will cost: from that or by formula.
 
 A record's command line says which file of the workflow it once was, in a recording too. So a benchmark is only ever
 taken for a job of the same study. It does not know what jobs do.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from recurformer.costs import cost_of, option
+from recurformer.costs import Cost, cost_of, option
 from recurformer.plan.dry_run import Job
+from recurformer.plan.rules import WORKS, request
 from recurformer.records import benchmark_beside, read_record
+
+FORMULA = "formula"
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one job: minutes, minutes times the processor cores that it held, peak memory in megabytes; and from where."""
+class Expected(Cost):
+    """What one job will cost, and where that is from."""
 
-    minutes: float
-    core_minutes: float
-    megabytes: float | None
     source: str
 
 
-def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Cost]]:
+def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Expected]]:
     for place in sorted(folder.rglob("*run.json")):
         benchmark = place.with_name(benchmark_beside(place.name))
         if not benchmark.is_file():
@@ -36,14 +37,14 @@ def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Cost]]:
         except (ValueError, KeyError):  # an older record, or a benchmark that a killed run left unfinished
             continue
         if name := option(record["argv"], "--record"):
-            yield benchmark_beside(name), Cost(cost.minutes, cost.core_minutes, cost.megabytes, source)
+            yield benchmark_beside(name), Expected(**asdict(cost), source=source)
 
 
-def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:
+def past_costs(folders: Mapping[Path, str]) -> dict[str, Expected]:
     """Costs by the name that the workflow has for the benchmark file; `folders` says where to look, and each one's
     source as it is to be named. The first folder that knows a file counts.
     """
-    found: dict[str, Cost] = {}
+    found: dict[str, Expected] = {}
     for folder, source in folders.items():
         for name, cost in _costs_below(folder, source):
             found.setdefault(name, cost)
@@ -51,25 +52,39 @@ def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:
 
 
 def _same_rule(job: Job, benchmark: str) -> re.Pattern[str]:
-    """Benchmark files of the same rule and study: equal but for the values of the wildcards."""
-    values = sorted(filter(None, job.wildcards.values()), key=len, reverse=True)
+    """Benchmark files of the same rule, study and backbone, whose size decides: other wildcards may differ."""
+    free = {value for name, value in job.wildcards.items() if value and name != "backbone"}
+    values = sorted(free, key=len, reverse=True)
     parts = re.split("|".join(map(re.escape, values)), benchmark) if values else [benchmark]
     return re.compile("[^/]+".join(map(re.escape, parts)))
 
 
-def estimate(job: Job, past: Mapping[str, Cost]) -> Cost | None:
-    """What the job itself cost before, else the median over other jobs of its rule, else nothing."""
-    if job.benchmark is None:
+def by_formula(job: Job, study: Mapping[str, Any]) -> Expected | None:
+    """What the formulas say of a job in a study (`Study.model_dump`), None of a rule that they do not know."""
+    if job.rule not in WORKS:
         return None
+    asked = request(job.rule, study, job.wildcards, job.threads)
+    minutes = asked.minutes
+    return Expected(minutes, minutes * job.threads, minutes * asked.gpus, asked.memory_mb, asked.card_mb, FORMULA)
+
+
+def estimate(job: Job, past: Mapping[str, Expected], study: Mapping[str, Any]) -> Expected | None:
+    """What the job itself cost before, else the median over other jobs of its rule and size, else by formula."""
     if job.benchmark in past:
         return past[job.benchmark]
-    pattern = _same_rule(job, job.benchmark)
+    pattern = _same_rule(job, job.benchmark or "")
     others = [cost for name, cost in past.items() if pattern.fullmatch(name)]
     if not others:
-        return None
-    return Cost(
+        return by_formula(job, study)
+    return Expected(
         minutes=median(cost.minutes for cost in others),
         core_minutes=median(cost.core_minutes for cost in others),
-        megabytes=max((cost.megabytes for cost in others if cost.megabytes is not None), default=None),
+        gpu_minutes=median(cost.gpu_minutes for cost in others),
+        megabytes=_largest(cost.megabytes for cost in others),
+        card_megabytes=_largest(cost.card_megabytes for cost in others),
         source=f"median of {len(others)} of its rule",
     )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -50,8 +50,9 @@ class Job:
 
     @property
     def gpu(self) -> str | None:
-        """The accelerators that it asks for, in either spelling."""
-        return self.resources.get("gpu") or self.resources.get("gres")
+        """The cards that it asks for, in either spelling."""
+        asked = self.resources.get("gpu") or self.resources.get("gres")
+        return None if asked == "0" else asked
 
 
 def _changed_params(before: str, now: str) -> list[str]:

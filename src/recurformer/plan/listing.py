@@ -1,15 +1,19 @@
-"""Planned jobs and their expected costs as tables and totals. An unknown cost is shown as unknown, never as nothing."""
+"""Planned jobs and their expected costs as tables and totals, each with its source.
 
+An unknown cost is shown as unknown, never as nothing.
+"""
+
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
-from recurformer.plan.costs import Cost
+from recurformer.plan.costs import FORMULA, Expected
 from recurformer.plan.dry_run import Job
 
-Planned = Sequence[tuple[Job, Cost | None]]
+Planned = Sequence[tuple[Job, Expected | None]]
 
 
 def _counted(words: Iterable[str]) -> str:
@@ -38,6 +42,7 @@ def _row(planned: Planned) -> dict[str, Any]:
     costs = [cost for _, cost in planned if cost]
     unknown = [job for job, cost in planned if not cost]
     peaks = [cost.megabytes for cost in costs if cost.megabytes is not None]
+    cards = [cost.card_megabytes for cost in costs if cost.card_megabytes is not None]
     unmeasured = [job.requested("mem_mb") for job, cost in planned if not cost or cost.megabytes is None]
     return {
         "jobs": len(jobs),
@@ -48,7 +53,9 @@ def _row(planned: Planned) -> dict[str, Any]:
             [cost.minutes for cost in costs], [job.requested("runtime") for job in unknown], ".1f"
         ),
         "core minutes": f"{sum(cost.core_minutes for cost in costs):.1f}" if costs else "unknown",
+        "GPU hours": f"{sum(cost.gpu_minutes for cost in costs) / 60:.1f}" if costs else "unknown",
         "peak MB": _known_or_requested(peaks, unmeasured, ",.0f"),
+        "card MB": _range(cards, ",.0f") if cards else "-",
         "estimate from": _counted(cost.source if cost else "none" for _, cost in planned),
     }
 
@@ -59,12 +66,12 @@ def _table(rows: Iterable[dict[str, Any]], left_out: set[str]) -> str:
 
 
 def _no_gpu(planned: Planned) -> set[str]:
-    return set() if any(job.gpu for job, _ in planned) else {"GPU"}
+    return set() if any(job.gpu for job, _ in planned) else {"GPU", "GPU hours", "card MB"}
 
 
 def by_rule(planned: Planned) -> str:
     """A Markdown table with a row for each rule, the costliest first, the unknown ones last."""
-    groups: dict[str, list[tuple[Job, Cost | None]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Job, Expected | None]]] = defaultdict(list)
     for job, cost in planned:
         groups[job.rule].append((job, cost))
     core_minutes = {rule: sum(cost.core_minutes for _, cost in group if cost) for rule, group in groups.items()}
@@ -78,28 +85,41 @@ def by_job(planned: Planned) -> str:
     return _table(rows, {"jobs"} | _no_gpu(planned))
 
 
+def _time(minutes: float) -> str:
+    return f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:,.1f} hours"
+
+
 def _jobs(number: int) -> str:
     return f"{number} job" if number == 1 else f"{number} jobs"
 
 
-def totals(planned: Planned, cores: int) -> dict[str, Any]:
-    """Sums over the jobs whose cost is known, and how many are not; minutes, megabytes."""
+def totals(planned: Planned, cores: int, gpus: int = 1, card_gib: float = math.inf) -> dict[str, Any]:
+    """Sums over the jobs whose cost is known, and how many are not; minutes, megabytes. `card_gib`: of a GPU."""
     known = [(job, cost) for job, cost in planned if cost]
     unknown = [job for job, cost in planned if not cost]
     core_minutes = sum(cost.core_minutes for _, cost in known)
+    gpu_minutes = sum(cost.gpu_minutes for _, cost in known)
     longest, longest_cost = max(known, key=lambda pair: pair[1].minutes, default=(None, None))
+    longest_minutes = longest_cost.minutes if longest_cost else 0.0
+    measured = [cost.megabytes for _, cost in known if cost.source != FORMULA and cost.megabytes is not None]
+    too_large = [job for job, cost in known if (cost.card_megabytes or 0) > card_gib * 1024]
     return {
         "jobs": len(planned),
         "unknown_jobs": len(unknown),
         "core_minutes": core_minutes,
+        "gpu_minutes": gpu_minutes,
         "cores": cores,
-        "wall_minutes_at_least": max(core_minutes / cores, longest_cost.minutes if longest_cost else 0.0),
+        "gpus": gpus,
+        "wall_minutes_at_least": max(core_minutes / cores, gpu_minutes / gpus, longest_minutes),
         "longest_minutes": longest_cost.minutes if longest_cost else None,
         "longest_job": longest.outputs[0] if longest else None,
-        "peak_megabytes": max((cost.megabytes for _, cost in known if cost.megabytes is not None), default=None),
+        "sources": dict(Counter(cost.source if cost else "none" for _, cost in planned)),
+        "peak_megabytes": max(measured, default=None),
         "requested_megabytes": max((job.requested("mem_mb") or 0 for job, _ in planned), default=None),
         "unknown_requested_minutes": sum(job.requested("runtime") or 0 for job in unknown),
         "gpu_jobs": sum(bool(job.gpu) for job, _ in planned),
+        "card_gib": card_gib,
+        "too_large": dict(Counter(job.rule for job in too_large)),
     }
 
 
@@ -107,17 +127,24 @@ def summary(total: dict[str, Any]) -> str:
     """`totals` in sentences."""
     lines = [_jobs(total["jobs"]) + (f", {total['gpu_jobs']} of them on GPUs" if total["gpu_jobs"] else "")]
     known = total["jobs"] - total["unknown_jobs"]
+    on = f"{total['cores']} cores" + (f" and {total['gpus']} GPUs" if total["gpu_jobs"] else "")
     if known:
         lines += [
-            f"core minutes: {total['core_minutes']:.1f} ({_jobs(known)}; minutes times the threads that a job held)",
-            f"wall time on {total['cores']} cores: about {total['wall_minutes_at_least']:.1f} minutes or more (core "
-            f"minutes / cores); the longest job takes {total['longest_minutes']:.1f} ({total['longest_job']})",
+            f"core time: {_time(total['core_minutes'])} ({_jobs(known)}; time times the threads that a job holds)",
+            f"wall time on {on}: about {_time(total['wall_minutes_at_least'])} or more; "
+            f"the longest job takes {_time(total['longest_minutes'])} ({total['longest_job']})",
         ]
+    if total["gpu_jobs"]:
+        lines.insert(1, f"GPU hours: {total['gpu_minutes'] / 60:.1f}")
     if total["unknown_jobs"]:
         lines.append(
-            f"unknown: {_jobs(total['unknown_jobs'])} without any benchmark, in none of these sums; "
+            f"unknown: {_jobs(total['unknown_jobs'])} without any benchmark or formula, in none of these sums; "
             f"their rules request {total['unknown_requested_minutes']:,} minutes at most"
         )
     measured = f"{total['peak_megabytes']:,.0f} MB measured, " if total["peak_megabytes"] else ""
     lines.append(f"largest memory of a job: {measured}{total['requested_megabytes']:,} MB requested")
+    if total["too_large"]:
+        jobs = ", ".join(f"{rule} ({number})" for rule, number in total["too_large"].items())
+        lines.append(f"too large for a GPU of {total['card_gib']:g} GiB: {jobs}")
+    lines.append("sources: " + "; ".join(f"{name} ({_jobs(number)})" for name, number in total["sources"].items()))
     return "\n".join(lines)

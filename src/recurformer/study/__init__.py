@@ -5,7 +5,7 @@ Each block is also the settings of one command: `cli.arguments` turns its keys i
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -128,6 +128,8 @@ class Study(Block):
     """Its name: `default` writes to results/ and figures/, any other below them."""
     seed: int = 0
     """Seed of all that is drawn at random."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """What trains and measures models: gpu asks for one card for each such job, and for the memory and time of one."""
     betas: Annotated[list[Share], Field(min_length=1)]
     """Shares of heads replaced."""
     backbones: dict[str, Backbone]
