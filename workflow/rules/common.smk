@@ -13,6 +13,9 @@ try:
 except ValueError as error:
     sys.exit(str(error))
 
+if config["device"] == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 DOWNLOADS = "resources/downloads"
 LEARNS_HASHHOP = {
     name

@@ -3,9 +3,11 @@
 import os
 import sys
 from argparse import ArgumentParser
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
 from recurformer import __version__
+from recurformer.cards import own_cards
 from recurformer.cli.arguments import InputPath, OutputPath, paths_of
 from recurformer.records import run_record
 
@@ -49,6 +51,13 @@ STAGES = {
     "study": "check a study's configuration and print it in full",
 }
 
+COMPUTING = ("profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity")
+COMPUTING += ("hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "lm-eval", "sink", "contribution")
+COMPUTING += ("attention-map", "influence")
+"""Stages that have a GPU for themselves where there are any."""
+COPYING = ("convert", "pool-kv")
+"""Stages that only change weights, and leave GPUs to others."""
+
 NOT_SETTINGS = {"record", "threads", "stage"}
 
 
@@ -68,6 +77,10 @@ def _parser(stage: str) -> tuple[ArgumentParser, object]:
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
     return parser, module
+
+
+def _cards(stage: str) -> AbstractContextManager[None]:
+    return own_cards(int(stage in COMPUTING)) if stage in COMPUTING + COPYING else nullcontext()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     try:
         inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
-        with run_record(args.record, stage, argv, settings, inputs=inputs, outputs=outputs):
+        with _cards(stage), run_record(args.record, stage, argv, settings, inputs=inputs, outputs=outputs):
             module.run(args)  # type: ignore[attr-defined]
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):

@@ -1,0 +1,87 @@
+"""One process, its own GPUs: cards of this machine are given out by file locks, so that no two processes share one.
+
+A lock is the kernel's (flock): it falls when its holder ends, however it ends. Whoever has already decided, a scheduler
+such as SLURM, a launcher of several processes or a user, says so in CUDA_VISIBLE_DEVICES and is not overruled. This
+module knows neither torch nor what is computed.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SECONDS_BETWEEN_LOOKS = 0.2
+Found = TypeVar("Found")
+
+
+def machine_cards() -> list[str]:
+    """Ids of the NVIDIA cards that this process may see, in the driver's order; none without the driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout.split() if answer.returncode == 0 else []
+
+
+@contextmanager
+def own_cards(count: int) -> Iterator[None]:
+    """Run the block with `count` cards that no other process has, waiting for them if need be; with 0, without any.
+
+    Nothing happens where CUDA_VISIBLE_DEVICES is set already, or where there are no cards.
+
+    Raises:
+        ValueError: the machine has fewer cards.
+    """
+    decided = VISIBLE in os.environ
+    cards = machine_cards() if count and not decided else []
+    if decided or (count and not cards):
+        yield
+        return
+    if count > len(cards):
+        raise ValueError(f"{count} GPUs are asked for, this machine has {len(cards)}: ask for fewer")
+    with ExitStack() as held:
+        os.environ[VISIBLE] = ",".join(_take(cards, count, held) if count else [])
+        held.callback(os.environ.pop, VISIBLE)
+        yield
+
+
+def _take(cards: list[str], count: int, held: ExitStack) -> list[str]:
+    """Lock `count` of the cards. One process at a time chooses, so that two never wait for each other's."""
+    folder = Path(tempfile.gettempdir(), f"recurformer-cards-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    taken: list[str] = []
+    with ExitStack() as choosing:
+        _wait(lambda: _lock(folder / "choosing", choosing))
+        while len(taken) < count:
+            taken.append(_wait(lambda: next((card for card in cards if _lock(folder / card, held)), None)))
+    return taken
+
+
+def _wait(look: Callable[[], Found]) -> Found:
+    """What `look` finds, as soon as it finds something."""
+    if not (found := look()):
+        print("waiting for a GPU that nobody uses", file=sys.stderr, flush=True)
+    while not found:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        found = look()
+    return found
+
+
+def _lock(path: Path, held: ExitStack) -> bool:
+    """Whether the lock could be had; it lasts as long as `held`, or this process."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return False
+    held.callback(os.close, file)
+    return True

@@ -1,0 +1,127 @@
+"""GPUs given out by file locks, with real processes and made-up cards."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+
+from recurformer.cards import own_cards
+from recurformer.cli import main as command
+from recurformer.cli import sink
+
+CARDS = ["GPU-aaaa", "GPU-bbbb"]
+WORK = """
+import os, sys, time
+from recurformer.cards import own_cards
+count, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+with own_cards(count):
+    cards, start = os.environ.get("CUDA_VISIBLE_DEVICES", "all"), time.monotonic()
+    with open(log, "a") as file:
+        file.write(f"{os.getpid()} {cards} {start}\\n")
+    time.sleep(seconds)
+    with open(log, "a") as file:
+        file.write(f"{os.getpid()} {cards} {time.monotonic()}\\n")
+"""
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with two cards and no lock taken; where processes write when they had which."""
+    driver = tmp_path / "bin/nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text("#!/bin/sh\n" + "".join(f"echo {card}\n" for card in CARDS))
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(driver.parent), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path / "log"
+
+
+def start(log, count=1, seconds=0.3):
+    return subprocess.Popen([sys.executable, "-c", WORK, str(count), str(seconds), str(log)], stderr=subprocess.DEVNULL)
+
+
+def wait_until_held(log, process):
+    while f"{process.pid} " not in (log.read_text() if log.exists() else ""):
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def held(log):
+    """(start, end) of every time that a card was held, by card."""
+    times = defaultdict(list)
+    for line in log.read_text().splitlines():
+        process, cards, moment = line.split()
+        for card in cards.split(","):
+            times[card, process].append(float(moment))
+    spans = defaultdict(list)
+    for (card, _), span in times.items():
+        spans[card].append(tuple(span))
+    return spans
+
+
+def test_no_two_processes_share_a_card_and_all_get_one(machine):
+    processes = [start(machine, count) for count in (1, 1, 2, 1, 1, 2, 1, 1)]
+    assert [process.wait(timeout=120) for process in processes] == [0] * 8
+    spans = held(machine)
+    assert set(spans) == set(CARDS)
+    assert sum(map(len, spans.values())) == 6 + 2 * 2
+    for times in spans.values():
+        assert all(end <= after for (_, end), (after, _) in zip(sorted(times), sorted(times)[1:], strict=False))
+
+
+def test_a_killed_process_frees_its_cards(machine):
+    holder = start(machine, count=2, seconds=600)
+    wait_until_held(machine, holder)
+    waiting = start(machine)
+    time.sleep(1)
+    assert waiting.poll() is None
+    assert f"{waiting.pid} " not in machine.read_text()
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert waiting.wait(timeout=60) == 0
+
+
+def test_who_has_decided_is_not_overruled(machine, monkeypatch):
+    holder = start(machine, count=2, seconds=600)
+    wait_until_held(machine, holder)
+    try:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+        with own_cards(1):  # without waiting
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_more_cards_than_there_are_are_refused(machine):
+    with pytest.raises(ValueError, match="3 GPUs are asked for, this machine has 2"), own_cards(3):
+        pass
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_a_machine_without_cards_changes_nothing(machine, monkeypatch):
+    monkeypatch.setenv("PATH", str(machine.parent))
+    with own_cards(1):
+        assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_a_stage_that_only_changes_weights_sees_no_card(machine):
+    with own_cards(0):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sink, "run", lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    words = ["sink", "model", "sink.parquet", "--articles", "a", "--name", "x", "--samples", "1", "--tokens", "8"]
+    assert command.main(words) == 0
+    assert seen == CARDS[:1]
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
