@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pandas as pd
 import pytest
-from ablation_frames import SELECTORS, SETTINGS, needle_frame, ra_i_settings_frame
+from ablation_frames import SELECTORS, SETTINGS, hashhop_sizes_frame, needle_frame, ra_i_settings_frame
 from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -170,6 +170,19 @@ def test_length_shows_loss_above_the_original_and_hops_reached(measurements):
     assert line.get_ydata() == pytest.approx([(hops >= hop).mean() for hop in range(1, 9)])
     budgets = of(measurements["continuation"], method="h2o")["setting"].unique()
     assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
+
+
+def test_sizes_stand_over_the_length_and_over_the_hops(measurements):
+    figure = draw("ablation_sizes", measurements)
+    by_size, by_hops = figure.axes
+    assert (by_size.get_xlabel(), by_hops.get_xlabel()) == ("chains in the prompt", "hops asked for")
+    rows = hashhop_sizes_frame()
+    for axes, column, kept, trained in ((by_size, "size", "hops", 8), (by_hops, "hops", "size", 2)):
+        original = of(rows, family="original", **{kept: trained})
+        expected = (original["correct"] / original["hops"]).groupby(original[column]).mean()
+        line = axes.containers[0].lines[0]
+        np.testing.assert_array_equal(line.get_xdata(), expected.index)
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), expected.to_numpy(float))
 
 
 def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):

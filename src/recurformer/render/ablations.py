@@ -162,6 +162,7 @@ NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", _accuracy, 
     ("task", "length", "depth", "sample"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _every, _perplexity,
     -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=_passkeys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
