@@ -328,8 +328,9 @@ rule hashhop_sizes:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=8000,
-        runtime=120,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         settings=flags("ablations", "sizes"),
         task=flags("hashhop", "task", prefix="task-"),

@@ -53,8 +53,8 @@ STAGES = {
 }
 
 COMPUTING = ("profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity")
-COMPUTING += ("hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "lm-eval", "sink", "contribution")
-COMPUTING += ("attention-map", "influence")
+COMPUTING += ("hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "sink")
+COMPUTING += ("contribution", "attention-map", "influence")
 """Stages that have a GPU for themselves where there are any."""
 COPYING = ("convert", "pool-kv")
 """Stages that only change weights, and leave GPUs to others."""

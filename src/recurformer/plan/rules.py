@@ -5,13 +5,14 @@ asks for constants of its own.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from recurformer.batching import samples_per_batch
 from recurformer.plan.resources import DEVICES, Work, card_mb, limit_minutes, memory_mb, minutes
 from recurformer.plan.shapes import Shape
+from recurformer.study import HashHopEvaluation, HashHopTask
 
 Study = Mapping[str, Any]
 Names = Mapping[str, str]
@@ -98,7 +99,7 @@ def _profile_text(study: Study, names: Names) -> Work:
 
 
 def _profile_hashhop(study: Study, names: Names) -> Work:
-    return _read(study, names, _hashhop_tokens(study), study["hashhop"]["profiling"]["samples"])
+    return _read(study, names, _hashhop_tokens(study["hashhop"]["task"]), study["hashhop"]["profiling"]["samples"])
 
 
 def _perplexity(study: Study, names: Names) -> Work:
@@ -127,7 +128,7 @@ def _lm_eval(study: Study, names: Names) -> Work:
     sizes = TASKS | {
         "passkey": (100, usual),
         "wikipedia": (articles, usual),
-        "hashhop": (100, _hashhop_tokens(study)),
+        "hashhop": (100, _hashhop_tokens(study["hashhop"]["task"])),
         "ruler": (13 * 500 * len(settings["ruler_lengths"]), max(settings["ruler_lengths"])),
     }
     asked = [sizes.get(name, (10_000, usual)) for name in settings["names"]] or [(1, usual)]
@@ -144,7 +145,7 @@ def _lm_eval(study: Study, names: Names) -> Work:
 def _train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]:
     def work(study: Study, names: Names) -> Work:
         settings = study[task][recipe]
-        tokens = study["language"]["tokens"] if task == "language" else _hashhop_tokens(study)
+        tokens = study["language"]["tokens"] if task == "language" else _hashhop_tokens(study["hashhop"]["task"])
         sizes = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
         shared = _sharing(study.get("distributed", {}).get(names["backbone"]), settings["batch_size"])
         return Work("train", **_model(study, names, learned=True), **sizes, **shared)
@@ -165,9 +166,8 @@ def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str
     }
 
 
-def _hashhop_tokens(study: Study) -> int:
+def _hashhop_tokens(task: Mapping[str, Any]) -> int:
     """Of a prompt with its answer."""
-    task = study["hashhop"]["task"]
     if task["form"] == "tokens":
         return 2 * task["pairs"] + task["hops"] + 4
     return ceil(TOKENS_OF_A_CHARACTER * task["characters"]) + _answer_tokens(task)
@@ -178,10 +178,23 @@ def _answer_tokens(task: Mapping[str, Any]) -> int:
 
 
 def _hashhop(study: Study, names: Names) -> Work:
-    settings, task = study["hashhop"]["evaluation"], study["hashhop"]["task"]
+    return _answered(study, names, study["hashhop"]["task"], study["hashhop"]["evaluation"])
+
+
+def _hashhop_sizes(study: Study, names: Names) -> Work:
+    """Every size as if it were the longest: that one decides on memory."""
+    settings, task = study["ablations"]["sizes"], HashHopTask(**study["hashhop"]["task"])
+    usual = HashHopEvaluation(samples=settings["samples"]).model_dump()
+    resized = [task.resized(hops, size).model_dump() for hops, size in settings["sizes"]]
+    works = [_answered(study, names, other, usual) for other in resized]
+    longest = max(works, key=lambda work: work.tokens)
+    return replace(longest, sequences=len(works) * longest.sequences)
+
+
+def _answered(study: Study, names: Names, task: Mapping[str, Any], settings: Mapping[str, Any]) -> Work:
     return Work(
         "write",
-        tokens=_hashhop_tokens(study),
+        tokens=_hashhop_tokens(task),
         sequences=settings["samples"] * len(settings["variants"]),
         batch=settings["batch_size"],
         written=_answer_tokens(task),
@@ -193,8 +206,7 @@ def _changed(study: Study, names: Names, work: Work) -> Work:
     """Several budgets or shares in one job; replacing heads on the spot holds the original and two changed models."""
     kind = _parts(names)[0]
     settings = {"evicted": study["ablations"]["budgets"], "replaced": study["ablations"]["betas"]}.get(kind, [0])
-    more = {"sequences": work.sequences * len(settings), "models": 3 if kind == "replaced" else 1}
-    return Work(**vars(work) | more)
+    return replace(work, sequences=work.sequences * len(settings), models=3 if kind == "replaced" else 1)
 
 
 def _ablation_hashhop(study: Study, names: Names) -> Work:
@@ -277,6 +289,7 @@ WORKS: dict[str, Callable[[Study, Names], Work | Light]] = {
     "needle": _needle,
     "continuation": _continuation,
     "ablation_hashhop": _ablation_hashhop,
+    "hashhop_sizes": _hashhop_sizes,
     "ablation_claims": lambda study, names: Light(400),
 }
 """Rule -> its work."""
