@@ -6,9 +6,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from recurformer.plan.resources import CONTEXT_MB, MB, Work
-from recurformer.plan.rules import WORKS
+from recurformer.plan.resources import CONTEXT_MB, MB
 from recurformer.plan.training_memory import STRATEGIES, Training, training_bytes
+from recurformer.plan.work_training import train
 
 CARDS = (1, 2, 4, 8)
 GIB = 2**30
@@ -20,18 +20,15 @@ SENTENCE = (
 
 def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Training]]:
     """For each backbone that a study trains, its longest training at the largest share of replaced heads."""
-    tasks = {
-        "train_text": (study["language"]["backbones"], max(study["language"]["betas"])),
-        "train_hashhop": (study["hashhop"]["backbones"], max(study["betas"])),
-    }
+    betas = {"language": max(study["language"]["betas"]), "hashhop": max(study["betas"])}
     for name in study["backbones"]:
-        works: list[Any] = [
-            WORKS[rule](study, {"backbone": name, "beta": str(beta)})
-            for rule, (trained, beta) in tasks.items()
-            if name in trained
+        works = [
+            train(task)(study, {"backbone": name, "beta": str(beta)})
+            for task, beta in betas.items()
+            if name in study[task]["backbones"]
         ]
         if works:
-            longest: Work = max(works, key=lambda work: work.tokens)
+            longest = max(works, key=lambda work: work.tokens)
             yield name, Training(longest.shape, longest.beta, longest.tokens)
 
 

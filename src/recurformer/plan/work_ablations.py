@@ -1,0 +1,45 @@
+"""The work of jobs that only the ablations have."""
+
+from dataclasses import replace
+
+from recurformer.plan.resources import Work
+from recurformer.plan.work_common import Names, Study, model_of, parts_of, reading
+from recurformer.plan.work_hashhop import hashhop
+
+ANSWER_TOKENS = 16  # of a needle
+
+
+def _changed(study: Study, names: Names, work: Work) -> Work:
+    """Several budgets or shares in one job; replacing heads on the spot holds the original and two changed models."""
+    kind = parts_of(names)[0]
+    settings = {"evicted": study["ablations"]["budgets"], "replaced": study["ablations"]["betas"]}.get(kind, [0])
+    return replace(work, sequences=work.sequences * len(settings), models=3 if kind == "replaced" else 1)
+
+
+def ablation_hashhop(study: Study, names: Names) -> Work:
+    """HashHop of changed models."""
+    return _changed(study, names, hashhop(study, names))
+
+
+def needle(study: Study, names: Names) -> Work:
+    """Prompts of several lengths; the longest decides on memory."""
+    settings = study["ablations"]["needle"]
+    prompts = len(settings["tasks"]) * len(settings["lengths"]) * len(settings["depths"]) * settings["samples"]
+    sizes = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
+    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+
+
+def continuation(study: Study, names: Names) -> Work:
+    """Prompts, and the likelihood of what follows them."""
+    settings = study["ablations"]["continuation"]
+    sizes = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
+    sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
+    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+
+
+def head_scores(study: Study, names: Names) -> Work:
+    """Each head on all lookups and windows, from its own layer on: half the layers on average."""
+    settings, shape = study["ablations"]["scores"], model_of(study, names)["shape"]
+    passes = shape.layers * shape.heads * (settings["samples"] + settings["windows"]) // 2
+    tokens = max(settings["tokens"], settings["repeated_tokens"] * settings["repetitions"])
+    return reading(study, names, tokens, passes, scored=tokens)

@@ -1,0 +1,59 @@
+"""The work of jobs that read HashHop's prompts and write their answers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from recurformer.plan.resources import Work
+from recurformer.plan.work_common import Names, Study, model_of, reading
+from recurformer.study import HashHopEvaluation, HashHopTask
+
+TOKENS_OF_A_CHARACTER = 0.8  # of random letters, by SmolLM2's tokenizer: 4,800 tokens of 6,144 characters
+
+
+def hashhop_tokens(task: Mapping[str, Any]) -> int:
+    """Of a prompt with its answer."""
+    if task["form"] == "tokens":
+        return 2 * task["pairs"] + task["hops"] + 4
+    return ceil(TOKENS_OF_A_CHARACTER * task["characters"]) + answer_tokens(task)
+
+
+def answer_tokens(task: Mapping[str, Any]) -> int:
+    """Of an answer: in letters, three stand between two hashes."""
+    return (
+        task["hops"]
+        if task["form"] == "tokens"
+        else ceil(TOKENS_OF_A_CHARACTER * task["hops"] * (task["hash_length"] + 3))
+    )
+
+
+def profile_hashhop(study: Study, names: Names) -> Work:
+    """Prompts that are only read."""
+    return reading(study, names, hashhop_tokens(study["hashhop"]["task"]), study["hashhop"]["profiling"]["samples"])
+
+
+def hashhop(study: Study, names: Names) -> Work:
+    """Prompts of all layouts, and their answers."""
+    return _answered(study, names, study["hashhop"]["task"], study["hashhop"]["evaluation"])
+
+
+def hashhop_sizes(study: Study, names: Names) -> Work:
+    """Every size as if it were the longest: that one decides on memory."""
+    settings, task = study["ablations"]["sizes"], HashHopTask(**study["hashhop"]["task"])
+    usual = HashHopEvaluation(samples=settings["samples"]).model_dump()
+    resized = [task.resized(hops, size).model_dump() for hops, size in settings["sizes"]]
+    works = [_answered(study, names, other, usual) for other in resized]
+    longest = max(works, key=lambda work: work.tokens)
+    return replace(longest, sequences=len(works) * longest.sequences)
+
+
+def _answered(study: Study, names: Names, task: Mapping[str, Any], settings: Mapping[str, Any]) -> Work:
+    return Work(
+        "write",
+        tokens=hashhop_tokens(task),
+        sequences=settings["samples"] * len(settings["variants"]),
+        batch=settings["batch_size"],
+        written=answer_tokens(task),
+        **model_of(study, names, learned=True),
+    )

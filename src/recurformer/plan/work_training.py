@@ -1,0 +1,46 @@
+"""The work of trainings, in one process or shared among several."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any
+
+from recurformer.plan.resources import Work
+from recurformer.plan.shapes import Shape
+from recurformer.plan.work_common import Names, Study, model_of
+from recurformer.plan.work_hashhop import hashhop_tokens
+
+
+def train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]:
+    """Training by a recipe of a task, `language` or `hashhop`."""
+
+    def work(study: Study, names: Names) -> Work:
+        settings = study[task][recipe]
+        tokens = study["language"]["tokens"] if task == "language" else hashhop_tokens(study["hashhop"]["task"])
+        sizes = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
+        shared = _sharing(study.get("distributed", {}).get(names["backbone"]), settings["batch_size"])
+        return Work("train", **model_of(study, names, learned=True), **sizes, **shared)
+
+    return work
+
+
+def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:
+    """How a training lies on its processes."""
+    if distributed is None:
+        return {"batch": batch_size}
+    passes = distributed["processes"] * distributed["gradient_accumulation"]
+    return {
+        "batch": ceil(batch_size / passes),
+        "processes": distributed["processes"],
+        "strategy": distributed["strategy"],
+        "checkpointing": distributed["activation_checkpointing"],
+    }
+
+
+def mqar(study: Study, names: Names) -> Work:
+    """Training of the small model; its tests take little beside it."""
+    task, training = study["mqar"]["task"], study["mqar"]["task"]["training"]
+    sizes = {name: task[name] for name in ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "vocabulary")}
+    shape = Shape(**sizes, intermediate_size=4 * task["hidden_size"], **study["mamba"])
+    tokens, batch = max(length for length, _ in task["train"]), training["batch_size"]
+    sequences = training["steps"] * batch
+    return Work("train", shape, tokens, sequences, batch, beta=float(names["beta"]))
