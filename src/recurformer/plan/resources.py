@@ -58,14 +58,25 @@ class Work:
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a kind of work: what its libraries take in megabytes, and how many forward passes a pass costs."""
+    """Of a kind of work: what its libraries take in megabytes, how many forward passes a pass costs, and bytes of weights
+    that it opens in a second.
+    """
 
     library_mb: int
     passes: int
+    opening: float = 5e8
 
 
-KINDS = {"copy": Kind(500, 0), "read": Kind(500, 1), "write": Kind(600, 1), "train": Kind(850, 3)}
-"""Copying and changing weights; reading text; reading and writing it; training, whose backward pass costs two."""
+KINDS = {
+    "fetch": Kind(500, 0, opening=2e7),
+    "copy": Kind(500, 0),
+    "read": Kind(500, 1),
+    "write": Kind(600, 1),
+    "train": Kind(850, 3),
+}
+"""Downloading weights; copying and changing them; reading text; reading and writing it; training, whose backward pass
+costs two.
+"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,6 @@ ASSUMPTIONS = (
 SLACK = 1.2  # memory: allocators round, and blocks of both sizes exist while one replaces the other
 CONTEXT_MB = 1000  # of a card: CUDA's context and its libraries' workspaces
 START_SECONDS = 20  # imports
-READ_BYTES = 5e8  # a second, of a checkpoint
 LIMIT_FACTOR, LIMIT_MINUTES = 3, 10  # a limit stops what hangs: it is no estimate
 
 
@@ -169,7 +179,7 @@ def minutes(work: Work, device: Device, threads: int = 1) -> float:
     batches = ceil(work.sequences / (work.batch * work.processes))
     passes = batches * (KINDS[work.kind].passes + work.written)
     weights = parameters(work) * work.weight_bytes
-    seconds = START_SECONDS + work.models * weights / READ_BYTES
+    seconds = START_SECONDS + work.models * weights / KINDS[work.kind].opening
     seconds += operations(work) / speed + passes * work.shape.layers * device.layer_seconds
     return (seconds + batches * work.written * weights / device.bandwidth) / 60
 

@@ -34,6 +34,10 @@ class Light:
     minutes: float = 1.0
 
 
+def _fetch(study: Study, names: Names) -> Work:
+    return Work("fetch", **model_of(study, names), models=2)
+
+
 def _copy(study: Study, names: Names) -> Work:
     return Work("copy", **model_of(study, names), models=2)
 
@@ -44,7 +48,7 @@ def _corpus(study: Study, names: Names) -> Light:
 
 WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
     "corpus": _corpus,
-    "backbone": _copy,
+    "backbone": _fetch,
     "profile_text": profile_text,
     "profile_hashhop": profile_hashhop,
     "select": Light(600),
@@ -95,7 +99,7 @@ def request(rule: str, study: Study, names: Names, threads: int = 1) -> Request:
     work = known(study, names) if callable(known) else known
     if isinstance(work, Light):
         return Request(work.memory_mb, None, work.minutes, limit_minutes(work.minutes), 0)
-    device = DEVICES["cpu" if work.kind == "copy" else study["device"]]
+    device = DEVICES["cpu" if work.kind in {"fetch", "copy"} else study["device"]]
     expected = minutes(work, device, threads)
     host = memory_mb(work, device)
     return Request(host, card_mb(work, device), expected, limit_minutes(expected), work.processes * device.is_card)

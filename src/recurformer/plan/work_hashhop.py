@@ -21,11 +21,8 @@ def hashhop_tokens(task: Mapping[str, Any]) -> int:
 
 def answer_tokens(task: Mapping[str, Any]) -> int:
     """Of an answer: in letters, three stand between two hashes."""
-    return (
-        task["hops"]
-        if task["form"] == "tokens"
-        else ceil(TOKENS_OF_A_CHARACTER * task["hops"] * (task["hash_length"] + 3))
-    )
+    characters = task["hops"] * (task["hash_length"] + 3)
+    return task["hops"] if task["form"] == "tokens" else ceil(TOKENS_OF_A_CHARACTER * characters)
 
 
 def profile_hashhop(study: Study, names: Names) -> Work:
