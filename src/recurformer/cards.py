@@ -65,7 +65,7 @@ def _take(cards: list[str], count: int, held: ExitStack) -> list[str]:
     return taken
 
 
-def _wait(look: Callable[[], Found]) -> Found:
+def _wait(look: Callable[[], Found | None]) -> Found:
     """What `look` finds, as soon as it finds something."""
     if not (found := look()):
         print("waiting for a GPU that nobody uses", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.study import read_study
@@ -61,7 +62,7 @@ def run(args: Namespace) -> None:
         _print_memory(study)
 
 
-def _print_memory(study: dict) -> None:
+def _print_memory(study: dict[str, Any]) -> None:
     from recurformer.plan.memory_plan import memory_table
 
     print(memory_table(study))

@@ -58,8 +58,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a kind of work: what its libraries take in megabytes, how many forward passes a pass costs, and bytes of weights
-    that it opens in a second.
+    """Of a kind of work: what its libraries take in megabytes, how many forward passes a pass costs, and bytes of
+    weights that it opens in a second.
     """
 
     library_mb: int

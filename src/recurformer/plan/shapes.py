@@ -34,7 +34,7 @@ class Shape:
     dt_rank: int = 256
 
     @classmethod
-    def of(cls, backbone: Mapping[str, Any], mamba: Mapping[str, int]) -> Self:
+    def of(cls, backbone: Mapping[str, Any], mamba: Mapping[str, Any]) -> Self:
         """The shape of a study's backbone: a published one, or a random one's own sizes."""
         if backbone.get("shape") is None:
             return cls._random(backbone, mamba)
@@ -54,7 +54,7 @@ class Shape:
         )
 
     @classmethod
-    def _random(cls, backbone: Mapping[str, Any], mamba: Mapping[str, int]) -> Self:
+    def _random(cls, backbone: Mapping[str, Any], mamba: Mapping[str, Any]) -> Self:
         sizes = {name: backbone[name] for name in ("hidden_size", "layers", "heads", "kv_heads", "head_dim")}
         return cls(
             **sizes,

@@ -1,6 +1,7 @@
 """The work of jobs that only the ablations have."""
 
 from dataclasses import replace
+from typing import Any
 
 from recurformer.plan.resources import Work
 from recurformer.plan.work_common import Names, Study, model_of, parts_of, reading
@@ -25,14 +26,14 @@ def needle(study: Study, names: Names) -> Work:
     """Prompts of several lengths; the longest decides on memory."""
     settings = study["ablations"]["needle"]
     prompts = len(settings["tasks"]) * len(settings["lengths"]) * len(settings["depths"]) * settings["samples"]
-    sizes = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
+    sizes: dict[str, Any] = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
     return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
 
 
 def continuation(study: Study, names: Names) -> Work:
     """Prompts, and the likelihood of what follows them."""
     settings = study["ablations"]["continuation"]
-    sizes = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
+    sizes: dict[str, Any] = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
     sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
     return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
 

@@ -16,7 +16,7 @@ def train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]
     def work(study: Study, names: Names) -> Work:
         settings = study[task][recipe]
         tokens = study["language"]["tokens"] if task == "language" else hashhop_tokens(study["hashhop"]["task"])
-        sizes = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
+        sizes: dict[str, Any] = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
         shared = _sharing(study.get("distributed", {}).get(names["backbone"]), settings["batch_size"])
         return Work("train", **model_of(study, names, learned=True), **sizes, **shared)
 
