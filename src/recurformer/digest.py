@@ -102,6 +102,7 @@ def modules_used(module: str) -> dict[str, Path]:
     return found
 
 
+@cache
 def code_digest(module: str) -> str:
     """Sixteen hexadecimal digits that change when the code used by `module` does."""
     digest = sha256()

@@ -11,7 +11,7 @@ from recurformer import digest
 
 def forget():
     """A run reads every module once; these tests edit them."""
-    for remembered in (digest._tree, digest._imports, digest._content):
+    for remembered in (digest._tree, digest._imports, digest._content, digest.code_digest):
         remembered.cache_clear()
 
 
