@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from collections import Counter
+import subprocess
 
 import pytest
 
 from tests.cluster.workspace import ROOT, needs, run, workflow_in
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 HERE = ROOT / "tests/cluster"
 CARDS = """
 rule all:
@@ -33,11 +33,12 @@ rule card:
 @pytest.fixture(autouse=True)
 def slurm():
     needs("slurm")
-    missing = [program for program in PROGRAMS if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")]
-    if missing:
+    if missing := [program for program in PROGRAMS if not shutil.which(program)]:
         pytest.skip(f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge")
     if os.geteuid() != 0:
         pytest.skip("needs root: SLURM's daemons are started")
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("needs leave to make namespaces, which some containers withhold")
 
 
 @pytest.mark.slow
@@ -45,7 +46,8 @@ def test_jobs_of_the_workflow_run_and_one_that_dies_runs_again(tmp_path):
     targets = ["results/smoke/caches/complexity.csv", "results/smoke/caches/pyramidinfer.csv"]
     answer = run(HERE / "with_slurm", HERE / "smoke_study", *targets, folder=workflow_in(tmp_path))
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert Counter(answer.stdout.split())["JobState=COMPLETED"] == 1
+    assert "2 JobState=COMPLETED" in answer.stdout
+    assert "1 JobState=FAILED" in answer.stdout
     assert (tmp_path / ".snakemake/died").is_dir()
     assert all((tmp_path / target).is_file() for target in targets)
 
