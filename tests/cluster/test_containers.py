@@ -37,7 +37,7 @@ def test_both_images_are_made_of_the_same():
         assert f"{HOME}/containers/install\n" in text
 
 
-@pytest.mark.parametrize(("place", "source"), oci())
+@pytest.mark.parametrize(("place", "source"), list(oci()))
 def test_what_is_copied_is_there_and_keeps_its_place(place, source):
     assert (ROOT / source).exists()
     assert PurePosixPath(place).relative_to(HOME) == PurePosixPath(source)
