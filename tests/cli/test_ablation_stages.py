@@ -84,6 +84,37 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
     assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
 
 
+def test_evictions_keep_as_much_as_others_held(world, tmp_path):
+    held, out = tmp_path / "held.csv", tmp_path / "rows.csv"
+    pd.DataFrame({"ratio": [0.7, 0.8]}).to_csv(held)
+    words = ["--evict", "streaming_llm", "--budgets", "0.5", "--match", str(held)]
+    assert run_stage(world, "continuation", out, *words) == 0
+    held_by = pd.read_csv(out).groupby("setting").ratio.first().to_dict()
+    assert held_by == pytest.approx({0.5: 0.5, 0.75: 0.75}, rel=0.1)  # where the tokens stood counts too
+
+
+def test_what_to_match_must_say_how_much_was_held(world, tmp_path, capsys):
+    held, out = tmp_path / "held.csv", tmp_path / "rows.csv"
+    pd.DataFrame({"accuracy": [0.7]}).to_csv(held)
+    words = ["--evict", "streaming_llm", "--budgets", "0.5", "--match", str(held)]
+    assert run_stage(world, "continuation", out, *words) == 1
+    assert f"--match {held}: has no column ratio" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_other_sizes_of_hashhop_stand_beside_that_of_the_training(world, tmp_path):
+    sizes, usual = tmp_path / "sizes.csv", tmp_path / "usual.csv"
+    where = [str(world / "hashes"), str(sizes), "--original", str(world / "hashes"), "--name", "tiny"]
+    task = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8", "--samples", "4"]
+    assert main(["hashhop-sizes", *where, "--sizes", "4:2", "2:3", *task]) == 0
+    rows = pd.read_csv(sizes)
+    assert set(rows.columns) == STAGES["ablation-hashhop"][1] | IDENTITY | {"size", "form", "as_trained"}
+    assert rows[~rows.as_trained][["hops", "size", "form"]].drop_duplicates().to_numpy().tolist() == [[2, 3, "tokens"]]
+    assert run_stage(world, "ablation-hashhop", usual) == 0
+    trained = rows[rows.as_trained].drop(columns=["size", "form", "as_trained"])
+    pd.testing.assert_frame_equal(trained.reset_index(drop=True), pd.read_csv(usual))
+
+
 @pytest.mark.parametrize(("unit", "family"), [("kv_group", "mixer"), ("layer", "layers")])
 def test_one_process_measures_every_share_of_replaced_heads(world, unit, family, tmp_path):
     """Half of a model is one layer, or the query groups of highest score; what is replaced by nothing holds nothing."""
@@ -126,6 +157,7 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
             ["--evict", "last", "--budgets", "0.5", "--family", "mixer"],
             "--evict: one change of the original is measured at a time, not with --family mixer",
         ),
+        (["--match", "rows.csv"], "--match: only --evict keeps as much as others held"),
         (["--replace", "mean"], "--replace and --betas: give both or neither"),
         (["--family", "magic"], "--family magic: Input should be"),
     ],

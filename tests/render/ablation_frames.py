@@ -11,6 +11,7 @@ from recurformer.render.measurements import COLUMNS
 
 SETTINGS = (0.25, 0.5, 0.75)
 SELECTORS = {"mean_rr": -0.01, "inverse_ra_i": -0.4, "retrieval": 0.01, "echo": -0.08, "sensitivity": 0.0}
+HASHHOP_SIZES = ((8, 1), (8, 2), (8, 3), (8, 4), (2, 2), (4, 2), (12, 2))
 STRENGTH = {
     ("original", "full"): 1.0, ("mixer", "mamba"): 0.99, ("mixer", "window"): 0.93, ("mixer", "linear"): 0.9,
     ("mixer", "gated"): 0.96, ("mixer", "mean"): 0.75, ("mixer", "zero"): 0.6, ("layers", "mamba"): 0.85,
@@ -47,6 +48,19 @@ def ablation_hashhop_frame(models: tuple[str, ...] = ("hashhop-llama", "hashhop-
         right = min(hops, int(rng.geometric(1 - strength) - 1)) if strength < 1 else hops
         rows.append((model, *about, "official", sample, right, hops))
     return pd.DataFrame(rows, columns=COLUMNS["ablation_hashhop"])
+
+
+def hashhop_sizes_frame(models: tuple[str, ...] = ("hashhop-llama",)) -> pd.DataFrame:
+    """The original fails beyond 16 pairs, which is where the replaced heads still answer."""
+    rng = np.random.default_rng(8)
+    things = [("original", "full", 1.0, "", True, 0, 1.0)]
+    things += [("mixer", mixer, beta, "ra_i", True, 0, 1 - beta) for mixer in ("mamba", "window") for beta in SETTINGS]
+    rows = []
+    for model, about, (hops, size), sample in product(models, things, HASHHOP_SIZES, range(32)):
+        share = 0.99 if about[0] != "original" or hops * size <= 16 else 0.6
+        right = int(rng.binomial(hops, share))
+        rows.append((model, *about, "official", sample, right, hops, size, "tokens", (hops, size) == (8, 2)))
+    return pd.DataFrame(rows, columns=COLUMNS["hashhop_sizes"])
 
 
 def needle_frame(model: str = "smollm2-135m") -> pd.DataFrame:
@@ -96,7 +110,10 @@ def ra_i_settings_frame(models: tuple[str, ...] = ("smollm2-135m",)) -> pd.DataF
         for window, threshold in product((32, 64, 102, 205), (0.3, 0.5, 0.7, 0.9)):
             distance = abs(np.log2(window / 102)) / 2 + abs(threshold - 0.5)
             moved = round(selected * 0.15 * distance)
-            rows.append((model, window, threshold, beta, unit, selected, selected - moved, 1 - distance / 3))
+            is_default = (window, threshold) == (102, 0.5)
+            rows.append(
+                (model, window, threshold, beta, unit, selected, selected - moved, 1 - distance / 3, is_default)
+            )
     return pd.DataFrame(rows, columns=COLUMNS["ra_i_settings"])
 
 
@@ -104,6 +121,7 @@ def ablation_frames() -> dict[str, pd.DataFrame]:
     """Every kind of the ablations."""
     return {
         "ablation_hashhop": ablation_hashhop_frame(),
+        "hashhop_sizes": hashhop_sizes_frame(),
         "needle": needle_frame(),
         "continuation": continuation_frame(),
         "head_scores": head_scores_frame(),

@@ -198,6 +198,26 @@ def ablation_hashhop() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["ablation_hashhop"])
 
 
+def hashhop_sizes() -> pd.DataFrame:
+    """The original has not learned the longest prompts."""
+    rows = [
+        (
+            model,
+            *about,
+            "official",
+            sample,
+            8 if size > 6144 and about[0] == "original" else hops,
+            hops,
+            size,
+            "text",
+            size == 6144,
+        )
+        for model, (*about, _) in product(BACKBONE_LABELS, _things()[:2])
+        for (hops, size), sample in product(((16, 1536), (16, 6144), (16, 9216), (4, 6144)), range(8))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["hashhop_sizes"])
+
+
 def needle() -> pd.DataFrame:
     rows = [
         (model, *about, "passkey", 512, 0.5, sample, int(sample < 8 * share), 1)
@@ -217,7 +237,17 @@ def continuation() -> pd.DataFrame:
 
 def ra_i_settings() -> pd.DataFrame:
     rows = [
-        (model, window, threshold, 0.5, "kv_group", 100, 100 - moved, 1 - moved / 100)
+        (
+            model,
+            window,
+            threshold,
+            0.5,
+            "kv_group",
+            100,
+            100 - moved,
+            1 - moved / 100,
+            (window, threshold) == (102, 0.5),
+        )
         for model in BACKBONE_LABELS
         for window, threshold, moved in ((102, 0.5, 0), (64, 0.5, 5), (205, 0.5, 8), (102, 0.7, 3), (32, 0.5, 40))
     ]
@@ -226,7 +256,7 @@ def ra_i_settings() -> pd.DataFrame:
 
 KINDS = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, mqar, ablation_hashhop, needle, continuation, ra_i_settings,
+    attention_map, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ra_i_settings,
 )  # fmt: skip
 
 

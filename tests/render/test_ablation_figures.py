@@ -5,13 +5,14 @@ import inspect
 import numpy as np
 import pandas as pd
 import pytest
-from ablation_frames import SELECTORS, SETTINGS, needle_frame, ra_i_settings_frame
+from ablation_frames import SELECTORS, SETTINGS, hashhop_sizes_frame, needle_frame, ra_i_settings_frame
 from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy.stats import t
 
-from recurformer.render.ablations import METHODS
+from recurformer.render.ablations import CONTINUATION, METHODS, scores
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
 from recurformer.render.figures.ablations.selectors import agreement
@@ -170,6 +171,36 @@ def test_length_shows_loss_above_the_original_and_hops_reached(measurements):
     assert line.get_ydata() == pytest.approx([(hops >= hop).mean() for hop in range(1, 9)])
     budgets = of(measurements["continuation"], method="h2o")["setting"].unique()
     assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
+
+
+def test_sizes_stand_over_the_length_and_over_the_hops(measurements):
+    figure = draw("ablation_sizes", measurements)
+    by_size, by_hops = figure.axes
+    assert (by_size.get_xlabel(), by_hops.get_xlabel()) == ("chains in the prompt", "hops asked for")
+    rows = hashhop_sizes_frame()
+    for axes, column, kept, trained in ((by_size, "size", "hops", 8), (by_hops, "hops", "size", 2)):
+        original = of(rows, family="original", **{kept: trained})
+        expected = (original["correct"] / original["hops"]).groupby(original[column]).mean()
+        line = axes.containers[0].lines[0]
+        np.testing.assert_array_equal(line.get_xdata(), expected.index)
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), expected.to_numpy(float))
+
+
+def test_the_interval_of_a_perplexity_is_that_of_the_change():
+    """Windows differ by two nats; one method loses 0.1 nats in each of them, another one 0.1 on average."""
+    about = {"model": "tiny", "by": "", "trained": False, "seed": 0, "ratio": 1.0, "position": 0, "tokens": 10}
+    losses = {"full": [3.0, 5.0], "even": [3.1, 5.1], "uneven": [3.0, 5.2]}
+    rows = pd.DataFrame(
+        {**about, "family": "mixer" if method != "full" else "original", "method": method, "setting": 1.0,
+         "window": window, "negative_log_likelihood": 10 * loss}
+        for method, found in losses.items()
+        for window, loss in enumerate(found)
+    )  # fmt: skip
+    found = scores(rows, CONTINUATION).set_index("method")
+    np.testing.assert_allclose(found.loc["full", ["mean", "low", "high"]].astype(float), -4.0)
+    np.testing.assert_allclose(found.loc["even", ["mean", "low", "high"]].astype(float), -4.1)
+    half = t.ppf(0.975, 1) * np.std([0.0, 0.2], ddof=1) / np.sqrt(2)
+    np.testing.assert_allclose(found.loc["uneven", ["mean", "high"]].astype(float), [-4.1, -4.1 + half])
 
 
 def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):

@@ -12,7 +12,7 @@ from recurformer.render.ablations import METHODS
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.reviewer_questions import AGAINST, FIGURES, OPEN, SUPPORTS, UNANSWERED
 
-KINDS = ("ablation_hashhop", "needle", "continuation", "ra_i_settings")
+KINDS = ("ablation_hashhop", "needle", "continuation", "hashhop_sizes", "ra_i_settings")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,7 @@ def test_an_answer_says_the_measured_numbers(frames, answered):
         ("needle", "needle", "correct", 0),
         ("long-context", "needle", "correct", 0),
         ("synthetic", "needle", "correct", 0),
+        ("sizes", "hashhop_sizes", "correct", 0),
     ],
 )
 def test_the_answer_changes_with_the_data(frames, answered, question, kind, column, value):
@@ -85,6 +86,12 @@ def test_a_kind_that_was_not_measured_leaves_its_questions_not_run(frames):
     others = found.drop(index=["ra_i", *UNANSWERED])
     assert set(others["verdict"]) == {"not-run"}
     assert others["answer"].str.contains("no .* measurements").all()
+
+
+def test_a_size_that_the_original_has_not_learned_is_told_apart(answered):
+    answer = answered.loc["sizes", "answer"]
+    assert "where the original itself is below 0.95 (3 more), RecurFormer scores" in answer
+    assert "8 hops, 4 chains" not in answer
 
 
 def test_one_sample_leaves_a_question_open(frames):

@@ -20,12 +20,14 @@ rule head_scores:
         settings=flags("ablations", "scores"),
         task=flags("hashhop", "task", prefix="task-"),
         by=score_flags,
+        random_seeds=ABLATIONS["seeds"],
         seed=config["seed"],
         code=code("head_scores"),
     shell:
         """
         recurformer head-scores {input.checkpoint} {output.scores} --profile {input.profile} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} {params.task} {params.by} \
+            --name {wildcards.backbone} --seed {params.seed} --random-seeds {params.random_seeds} \
+            {params.settings} {params.task} {params.by} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -220,7 +222,7 @@ rule train_changed_on_hashhop:
 
 rule needle:
     input:
-        unpack(text_models),
+        unpack(needle_models),
         articles="<results>/corpus/articles.parquet",
     output:
         needle="<results>/ablations/language/{backbone}/{subject}/needle.csv",
@@ -249,7 +251,7 @@ rule needle:
 
 rule continuation:
     input:
-        unpack(text_models),
+        unpack(continuation_models),
         articles="<results>/corpus/articles.parquet",
     output:
         continuation="<results>/ablations/language/{backbone}/{subject}/continuation.csv",
@@ -300,6 +302,35 @@ rule ablation_hashhop:
     shell:
         """
         recurformer ablation-hashhop {input.checkpoint} {output.ablation_hashhop} --original {input.original} \
+            {params.settings} {params.task} {params.identity} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule hashhop_sizes:
+    input:
+        unpack(hashhop_models),
+    output:
+        hashhop_sizes="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.csv",
+        record="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.run.json",
+    log:
+        "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+    params:
+        settings=flags("ablations", "sizes"),
+        task=flags("hashhop", "task", prefix="task-"),
+        identity=hashhop_identity,
+        code=code("hashhop_sizes"),
+    shell:
+        """
+        recurformer hashhop-sizes {input.checkpoint} {output.hashhop_sizes} --original {input.original} \
             {params.settings} {params.task} {params.identity} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

@@ -69,6 +69,7 @@ MEASUREMENTS = {
     "needle": measured_on("language", "needle.csv"),
     "continuation": measured_on("language", "continuation.csv"),
     "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.csv"),
+    "hashhop_sizes": other_sizes(),
     "head_scores": scored("language"),
     "ra_i_settings": collect(
         "<results>/ablations/language/{backbone}/ra_i_settings.csv",
@@ -96,12 +97,14 @@ ABLATION_FIGURES = {
     "ablation_selectors": ["head_scores", "needle", "continuation"],
     "ablation_mixers": ["ablation_hashhop", "needle", "continuation"],
     "ablation_length": ["ablation_hashhop", "continuation"],
+    "ablation_sizes": ["hashhop_sizes"],
     "ablation_needle": ["needle"],
     "ablation_ra_i": ["ra_i_settings"],
 }
 ABLATION_TABLES = {
     "reviewer_questions": [
         "ablation_hashhop",
+        "hashhop_sizes",
         "needle",
         "continuation",
         "ra_i_settings",
@@ -124,6 +127,7 @@ SUBJECTS = {
     "ablation_selectors": "other choices of heads",
     "ablation_mixers": "other mixers on the same heads",
     "ablation_length": "quality against generated length",
+    "ablation_sizes": "HashHop at other lengths and hops",
     "ablation_needle": "needles in a haystack",
     "ablation_ra_i": "RA-I at other k and α",
     "reviewer_questions": "what the reviewers asked",

@@ -1,5 +1,9 @@
+from typing import get_args
+
+from recurformer.study.method import MeasuredScore
+
 ABLATIONS = config["ablations"]
-MEASURED_SCORES = {"retrieval", "echo", "induction", "sensitivity"}
+MEASURED_SCORES = set(get_args(MeasuredScore))
 
 
 def trained_subject(by, unit, choice, beta, mixer):
@@ -22,6 +26,14 @@ def by_mixer(changed):
                 yield untrained_subject("ra_i", unit, 0, mixer)
 
 
+def matched(task, backbone, file):
+    """Measurements of the paper's method, whose cache the eviction methods keep too."""
+    return [
+        f"<results>/ablations/{task}/{backbone}/{trained_subject('ra_i', 'kv_group', 0, beta, 'mamba')}/{file}"
+        for beta in ABLATIONS[task]["matched"]
+    ]
+
+
 def by_selector(changed):
     """Other heads replaced, by one mixer."""
     mixer = changed["selected"]
@@ -37,18 +49,39 @@ def by_selector(changed):
 def measured_on(task, file):
     """A file of everything that is measured on a task."""
     changed = ABLATIONS[task]
-    subjects = [
+    return measurements_of(
+        task,
+        file,
         "original",
         *(["original/trained"] if task == "language" and changed["trained"] else []),
         *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
         *by_mixer(changed),
         *by_selector(changed),
         *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
-    ]
+    )
+
+
+def other_sizes():
+    """What is measured on HashHop at other sizes."""
+    changed = ABLATIONS["hashhop"]
+    return measurements_of(
+        "hashhop",
+        "hashhop_sizes.csv",
+        "original",
+        *(
+            trained_subject("ra_i", "kv_group", 0, beta, mixer)
+            for mixer in ABLATIONS["sizes"]["mixers"]
+            if mixer in changed["trained"]
+            for beta in changed["trained_betas"] or ABLATIONS["betas"]
+        ),
+    )
+
+
+def measurements_of(task, file, *subjects):
     return collect(
         "<results>/ablations/{task}/{backbone}/{subject}/{file}",
         task=task,
-        backbone=changed["backbones"],
+        backbone=ABLATIONS[task]["backbones"],
         subject=list(dict.fromkeys(subjects)),
         file=file,
     )
@@ -100,12 +133,15 @@ def trained_model(task, backbone, subject):
     return f"<results>/ablations/{task}/{backbone}/{subject}/model"
 
 
-def measured_models(task, wildcards):
-    """What a subject is measured on; for heads that are replaced on the spot also what chooses them."""
+def measured_models(task, wildcards, file):
+    """What a subject is measured on; for heads that are replaced on the spot also what chooses them, for evictions the
+    same measurements of what they are to match.
+    """
     backbone, subject = wildcards.backbone, wildcards.subject
     original = original_of(task, backbone)
     kind, *names = subject.split("/")
-    found = {"checkpoint": original, "original": original, "profile": [], "scores": []}
+    found = {"checkpoint": original, "original": original}
+    found |= {"profile": [], "scores": [], "match": []}
     if subject == "original/trained":
         found["checkpoint"] = (
             f"<results>/{task}/{backbone}/beta-0.0/seed-{config['seed']}/trained"
@@ -114,17 +150,23 @@ def measured_models(task, wildcards):
         found["checkpoint"] = trained_model(task, backbone, subject)
     elif kind == "pooled":
         found["checkpoint"] = f"<results>/ablations/{task}/{backbone}/{subject}/model"
+    elif kind == "evicted":
+        found["match"] = matched(task, backbone, file)
     elif kind == "replaced":
         found |= choosing(task, backbone, names[0].rsplit("-", 2)[0])
     return found
 
 
-def text_models(wildcards):
-    return measured_models("language", wildcards)
+def needle_models(wildcards):
+    return measured_models("language", wildcards, "needle.csv")
+
+
+def continuation_models(wildcards):
+    return measured_models("language", wildcards, "continuation.csv")
 
 
 def hashhop_models(wildcards):
-    return measured_models("hashhop", wildcards)
+    return measured_models("hashhop", wildcards, "ablation_hashhop.csv")
 
 
 def text_identity(wildcards, input):
@@ -143,6 +185,7 @@ def identity(task, wildcards, input):
         said |= {"trained": task == "hashhop" or names == ["trained"]}
     elif kind == "evicted":
         said |= {"evict": names[0], "budgets": ABLATIONS["budgets"]}
+        said |= {"match": [str(file) for file in input.match]} if input.match else {}
     elif kind == "pooled":
         said |= {"family": kind, "method": "mean", "trained": True}
     elif kind == "replaced":

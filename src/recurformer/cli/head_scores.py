@@ -14,7 +14,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--articles", type=InputPath, help="Parquet file of articles; without it, HashHop of the task")
     parser.add_argument("--profile", type=InputPath, help="head profile, whose rankings are written too")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all samples, and the first of random rankings")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all samples")
+    parser.add_argument("--random-seeds", nargs="+", type=int, default=[0], help="of the random rankings (default: 0)")
     add_block(parser, HeadScores)
     add_block(parser, HashHopTask, "task-")
 
@@ -36,7 +37,9 @@ def run(args: Namespace) -> None:
     else:
         texts = open_texts(args.articles, split="train").text.tolist()
         probes = TextProbes(tokenizer, texts, settings, args.seed)
-    frames = [profile_rows(HeadProfile.load(args.profile), args.name, args.seed)] if args.profile else []
+    frames = []
+    if args.profile:
+        frames.append(profile_rows(HeadProfile.load(args.profile), args.name, args.seed, args.random_seeds))
     model = open_model(args.checkpoint)
     for by in settings.by:
         scores = SCORES[by](model, probes, settings, progress(by))

@@ -51,6 +51,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_block(parser, Identity)
     parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
     parser.add_argument("--budgets", nargs="+", type=float, help="shares of the cache that --evict keeps")
+    parser.add_argument(
+        "--match",
+        nargs="+",
+        type=InputPath,
+        help="measurements of others: --evict also keeps as much as they held",
+    )
     parser.add_argument("--replace", help="mixer: measures the model with heads replaced, at every one of --betas")
     parser.add_argument("--betas", nargs="+", type=float, help="shares of heads that --replace takes")
     parser.add_argument("--profile", type=InputPath, help="head profile, by which --replace chooses")
@@ -76,6 +82,8 @@ def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
     from recurformer.cli.checkpoints import open_config, open_model
 
     identity = read_block(args, Identity)
+    if args.match and not args.evict:
+        raise ValueError("--match: only --evict keeps as much as others held; give both or neither")
     changes = [change for change in CHANGES if _asked(args, *change[:2])]
     if changes and (identity.family != "original" or len(changes) > 1):
         flag, family = changes[0][0], identity.family
@@ -105,11 +113,25 @@ def _asked(args: Namespace, change: str, settings: str) -> bool:
 def _evicted(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
     from recurformer.baselines import EvictingCache, evicting, make_eviction
 
-    for budget in args.budgets:
+    for budget in [*args.budgets, *map(_held, args.match or [])]:
         eviction = make_eviction(model, args.evict, budget)
         what = {"family": "eviction", "method": args.evict, "setting": budget}
         with evicting(model):
             yield model, partial(EvictingCache, eviction, model.config.num_hidden_layers), what
+
+
+def _held(measurements: str) -> float:
+    """The share of the cache that was held when something was measured, in the mean.
+
+    Raises:
+        ValueError: the file does not say it.
+    """
+    import pandas as pd
+
+    try:
+        return min(float(pd.read_csv(measurements)["ratio"].mean()), 1.0)
+    except (KeyError, pd.errors.ParserError) as error:
+        raise ValueError(f"--match {measurements}: has no column ratio, of the cache that was held") from error
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":

@@ -27,6 +27,7 @@ STAGES = {
     "needle": "keys hidden in a long text, over depth and length, from a full or a smaller cache",
     "continuation": "likelihood of what follows a prompt, from a full or a smaller cache",
     "ablation-hashhop": "generation quality h_gq on HashHop, from a full or a smaller cache",
+    "hashhop-sizes": "generation quality h_gq on HashHop at other lengths and hops than trained",
     "lm-eval": "evaluate by lm-eval tasks",
     "sink": "value norms, attention and contributions of a sink head",
     "contribution": "what the first token contributes",

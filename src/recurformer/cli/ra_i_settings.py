@@ -28,13 +28,16 @@ def run(args: Namespace) -> None:
     usual, others = read_block(args, Profiling), read_block(args, RecencySettings)
     texts = open_texts(args.articles, split="train").text.tolist()
     input_ids = windows(texts, open_tokenizer(args.checkpoint), usual.tokens, usual.samples, args.seed)
-    default, *profiles = profile_windows(
+    profiles = profile_windows(
         open_model(args.checkpoint),
         input_ids,
-        [usual.window, *others.windows],
+        sorted({usual.window, *others.windows}),
         threshold=usual.threshold,
         progress=progress("window"),
     )
-    frame = recency_settings(profiles, replace(default, model=args.name), others.thresholds, others.betas, others.units)
+    profiles = [replace(profile, model=args.name) for profile in profiles]
+    (default,) = (profile for profile in profiles if profile.window == usual.window)
+    thresholds = sorted({usual.threshold, *others.thresholds})
+    frame = recency_settings(profiles, default, thresholds, others.betas, others.units)
     with atomic_path(args.settings) as path:
         frame.to_csv(path, index=False)

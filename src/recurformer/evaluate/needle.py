@@ -17,7 +17,7 @@ from recurformer.measure.held import held_ratio
 from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeySample, PasskeyTask, score_passkey
 from recurformer.train.data import item_generator, pad_token
 
-COLUMNS = ["task", "length", "depth", "sample", "correct", "queries"]
+COLUMNS = ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
 MORE_TOKENS = 2
 
 
@@ -54,15 +54,14 @@ def needle_rows(
 
     Returns:
         One row a sample: task, length, depth (both as asked for), sample, correct and queries (right keys of so many
-        asked for), ratio (see `held_ratio`).
+        asked for), ratio (see `held_ratio`; of the prompts of that length).
 
     Raises:
         ValueError: an unknown task, a length too short for its needles, a depth outside [0, 1].
     """
     if unknown := set(tasks) - set(NEEDLE_TASKS):
         raise ValueError(f"tasks: {min(unknown)!r} is unknown; there are {', '.join(NEEDLE_TASKS)}")
-    rows: list[tuple[str, int, float, int, int, int]] = []
-    held: list[float] = []
+    rows: list[tuple[str, int, float, int, int, int, float]] = []
     cells = [(task, depth, sample) for task, depth in product(tasks, depths) for sample in range(samples)]
     for length in lengths:
         generators = {
@@ -76,6 +75,7 @@ def needle_rows(
         size = batch_size or samples_per_batch(model.device.type, length)
         order = sorted(range(len(cells)), key=lambda index: problems[index].tokens)  # little is padded
         correct = dict.fromkeys(order, 0)
+        held: list[float] = []
         for start in range(0, len(order), size):
             indices = order[start : start + size]
             right, batch_held = _answer(model, tokenizer, [problems[index] for index in indices], new_cache)
@@ -83,11 +83,12 @@ def needle_rows(
             held.append(batch_held)
             if progress is not None:
                 progress(len(rows) + start + len(indices), len(cells) * len(lengths))
+        ratio = held_ratio(held, original, model.dtype)
         rows += [
-            (task, length, depth, sample, correct[index], len(problems[index].keys))
+            (task, length, depth, sample, correct[index], len(problems[index].keys), ratio)
             for index, (task, depth, sample) in enumerate(cells)
         ]
-    return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(held, original, model.dtype))
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _answer(

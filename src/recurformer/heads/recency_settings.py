@@ -9,7 +9,7 @@ from torch import Tensor
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import Unit, ra_i_scores, replaced_count, replacement_order, unit_scores
 
-COLUMNS = ["model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation"]
+COLUMNS = ["model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default"]
 
 
 def replacement_ranks(scores: Tensor, kv_heads: int, unit: Unit) -> np.ndarray:
@@ -41,20 +41,22 @@ def recency_settings(
 
     Returns:
         model, window, threshold, beta, unit, selected (units chosen), shared (of them chosen by the default too),
-        rank_correlation (Spearman's, of all units, with the default's ranking).
+        rank_correlation (Spearman's, of all units, with the default's ranking), default (whether it is that setting).
     """
 
-    def rows() -> Iterator[tuple[str, int, float, float, str, int, int, float]]:
+    def rows() -> Iterator[tuple[str, int, float, float, str, int, int, float, bool]]:
         for unit in units:
             usual = replacement_ranks(ra_i_scores(default), default.kv_heads, unit)
             for profile in profiles:
                 for threshold in thresholds:
+                    is_default = (profile.window, threshold) == (default.window, default.threshold)
                     scores = ra_i_scores(profile.with_threshold(threshold))
                     ranks = replacement_ranks(scores, profile.kv_heads, unit)
                     correlation = rank_correlation(ranks, usual)
                     for beta in betas:
                         count = replaced_count(len(ranks), beta)
                         shared = int(((ranks < count) & (usual < count)).sum())
-                        yield default.model, profile.window, threshold, beta, unit, count, shared, correlation
+                        setting = (default.model, profile.window, threshold, beta, unit)
+                        yield *setting, count, shared, correlation, is_default
 
     return pd.DataFrame(rows(), columns=COLUMNS)

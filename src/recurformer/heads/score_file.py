@@ -1,5 +1,6 @@
 """The file of head scores: one row per ranking, seed and head. How they came about is not known here."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import SELECTORS
 
 COLUMNS = ["model", "by", "seed", "layer", "head", "score"]
-RANDOM_SEEDS = 3
 
 
 def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
@@ -22,12 +22,12 @@ def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
     return pd.DataFrame(rows)[COLUMNS]
 
 
-def profile_rows(profile: HeadProfile, model: str, seed: int) -> pd.DataFrame:
-    """The rows of all rankings that a profile gives; of the random one with `RANDOM_SEEDS` seeds from `seed` on."""
+def profile_rows(profile: HeadProfile, model: str, seed: int, random_seeds: Sequence[int]) -> pd.DataFrame:
+    """The rows of all rankings that a profile gives; of the random one with seeds of its own."""
     return pd.concat(
         score_rows(model, by, at, selector(profile, at))
         for by, selector in SELECTORS.items()
-        for at in range(seed, seed + (RANDOM_SEEDS if by == "random" else 1))
+        for at in (random_seeds if by == "random" else [seed])
     )
 
 

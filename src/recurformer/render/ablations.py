@@ -119,8 +119,21 @@ def _longest(rows: pd.DataFrame) -> pd.DataFrame:
     return learned[learned["length"] == learned.groupby("model")["length"].transform("max")]
 
 
-def _every(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows
+def _level(rows: pd.DataFrame) -> pd.DataFrame:
+    """Continuations without what makes one window of text harder than another: the original's own difference.
+
+    The means stay; the intervals are those of the change, not of the choice of texts (within-subject intervals,
+    Cousineau 2005).
+    """
+    original = rows[rows["family"] == "original"]
+    first = original.groupby("model")["trained"].transform("min")
+    columns = ["negative_log_likelihood", "tokens"]
+    sums = original[original["trained"] == first].groupby(["model", "window"])[columns].sum()
+    hardness = sums["negative_log_likelihood"] / sums["tokens"]
+    above = (hardness - hardness.groupby("model").transform("mean")).rename("above")
+    levelled = rows.join(above, on=["model", "window"])
+    spared = levelled["tokens"] * levelled.pop("above").fillna(0.0)
+    return levelled.assign(negative_log_likelihood=levelled["negative_log_likelihood"] - spared)
 
 
 @dataclass(frozen=True)
@@ -160,8 +173,9 @@ HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)",
     LEARNED, ("variant", "sample"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", _accuracy, _learned_tasks, _same, LEARNED,
     ("task", "length", "depth", "sample"))  # fmt: skip
-CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _every, _perplexity,
+CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level, _perplexity,
     -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=_passkeys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = (HASHHOP, NEEDLE, CONTINUATION)

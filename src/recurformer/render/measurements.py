@@ -29,10 +29,21 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "profile": ("model", "sample", "layer", "head", "rr", "threshold"),
     "influence": ("model", "mixer", "layer", "head", "query", "key", "weight"),
     "ablation_hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
+    "hashhop_sizes": (*IDENTITY, "variant", "sample", "correct", "hops", "size", "form", "as_trained"),
     "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
     "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
     "head_scores": ("model", "by", "seed", "layer", "head", "score"),
-    "ra_i_settings": ("model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation"),
+    "ra_i_settings": (
+        "model",
+        "window",
+        "threshold",
+        "beta",
+        "unit",
+        "selected",
+        "shared",
+        "rank_correlation",
+        "default",
+    ),
 }
 """Kind of measurement -> the columns that the renderers read."""
 

@@ -18,9 +18,13 @@ def changed_share(rows: pd.DataFrame) -> pd.Series:
 
 
 def default_setting(rows: pd.DataFrame) -> tuple[float, float]:
-    """Window and threshold that one model's others are compared with: those that agree with themselves wholly."""
-    agree = rows.assign(changed=changed_share(rows)).groupby(["window", "threshold"]).agg(
-        correlation=("rank_correlation", "min"), changed=("changed", "max")
-    )  # fmt: skip
-    window, threshold = agree.sort_values(["correlation", "changed"], ascending=[False, True], kind="stable").index[0]
+    """Window and threshold that one model's others are compared with.
+
+    Raises:
+        ValueError: no row, or rows of several settings, are marked as the default.
+    """
+    marked = rows.loc[rows["default"].astype(bool), ["window", "threshold"]].drop_duplicates()
+    if len(marked) != 1:
+        raise ValueError(f"ra_i_settings measurements mark {len(marked)} settings as the default; needed: one")
+    window, threshold = marked.iloc[0]
     return float(window), float(threshold)

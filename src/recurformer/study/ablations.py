@@ -67,6 +67,8 @@ class Changed(Block):
     """The same without any training."""
     layers: list[Mixer] = []
     """Mixers in the place of whole layers, trained or not as the same mixer is above."""
+    matched: list[Share] = []
+    """Eviction methods also keep as much cache as the trained Mamba blocks of these shares of heads held."""
     kv_heads: list[Count] = []
     """Key-value heads that are left after mean pooling, then trained likewise."""
     selectors: list[Selector] = []
@@ -83,7 +85,20 @@ class Changed(Block):
             for mixer in mixers:
                 if mixer not in (*self.trained, *self.untrained):
                     raise ValueError(f"{key}: {mixer!r} is neither in trained nor in untrained; add it to one of them")
+        if self.matched and "mamba" not in self.trained:
+            raise ValueError("matched: no cache to match without 'mamba' in trained; add it, or leave matched empty")
         return self
+
+
+class HashHopSizes(Block):
+    """HashHop at other lengths and hops than those of the training."""
+
+    sizes: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
+    """Hops, and how long the prompt is: full chains of so many hops in form tokens, characters in form text."""
+    samples: Count = 128
+    """Test samples of each size and variant."""
+    mixers: list[Mixer] = ["mamba"]
+    """Of those trained in the place of heads, which are measured beside the original."""
 
 
 class Ablations(Block):
@@ -101,6 +116,8 @@ class Ablations(Block):
     """On HashHop."""
     language: Changed
     """On text: needles and continuations."""
+    sizes: HashHopSizes
+    """Other sizes of HashHop."""
     needle: Needle
     """Needles in a haystack of text."""
     continuation: Continuation

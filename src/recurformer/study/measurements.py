@@ -69,6 +69,12 @@ class HashHopTask(Block):
     paper_share: Share = 0.0
     """Share of the training samples in the paper's layout: one chain among lone pairs."""
 
+    def resized(self, hops: int, size: int) -> "HashHopTask":
+        """The task with chains of other lengths: `size` full chains in form tokens, so many characters in form text."""
+        if self.form == "text":
+            return self.model_copy(update={"hops": hops, "characters": size})
+        return self.model_copy(update={"hops": hops, "chains": size, "pairs": hops * size})
+
 
 class HashHopEvaluation(Block):
     """How h_gq is measured."""

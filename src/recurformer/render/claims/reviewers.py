@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -11,6 +12,8 @@ from recurformer.paper.questions import QUESTIONS
 from recurformer.render.ablations import (
     CONTINUATION,
     HASHHOP,
+    HASHHOP_SIZES,
+    LEARNED,
     LONGEST,
     MEASURES,
     NEEDLE,
@@ -47,6 +50,8 @@ ALLOWED_GROWTH = 0.05
 """Nats per token that the loss above the original's may gain from the first to the second half of a continuation."""
 NEEDS = "the ablation study (`snakemake ablations`) on the paper's models (config/paper.yaml)"
 MIXERS = ("window", "linear")
+LENGTHS = {"tokens": "chains", "text": "characters"}
+"""Form of HashHop -> what the size of a prompt counts."""
 
 
 def judge_pareto(evidence: Evidence) -> Finding:
@@ -150,6 +155,31 @@ def judge_length(evidence: Evidence) -> Finding:
         "the interval reaches over the bound", decided=decided)  # fmt: skip
 
 
+def judge_sizes(evidence: Evidence) -> Finding:
+    """RecurFormer at β = 0.5 beside the original at every length and number of hops that the original has learned."""
+    found: list[Comparison] = []
+    beyond: list[Estimate] = []
+    for (hops, size, form), rows in groups(evidence.rows(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
+        points = scores(rows, HASHHOP_SIZES)
+        for model in models_in_order(points):
+            of_model = points[points["model"] == model]
+            pairs = beside_original(of_model, HASHHOP_SIZES)
+            if why_not_run(of_model, HASHHOP_SIZES):
+                beyond += [one.ours for one in pairs]
+                continue
+            found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
+    if not found:
+        raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
+    finding = judge_comparisons(found, allowed=ALLOWED_DROP)
+    if not beyond:
+        return finding
+    text = (
+        f"{finding.ours}; where the original itself is below {LEARNED:g} ({len(beyond)} more), RecurFormer scores "
+        f"{min(one.mean for one in beyond):.3g} or more"
+    )
+    return replace(finding, ours=text)
+
+
 def _near(values: pd.Series, default: float) -> pd.Series:
     return (values <= FACTOR * default) & (values * FACTOR >= default)
 
@@ -192,6 +222,9 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
     "length": (judge_length, "The loss of quality does not grow with the generated length",
         "at every β below 1 the loss above the original's gains no more from the first to the second half",
         f"{ALLOWED_GROWTH:g} nats per token"),
+    "sizes": (judge_sizes, "RecurFormer's quality on HashHop holds at other lengths and hops than were trained",
+        "at β = 0.5, at every size at which the original scores 0.95 or more, h_gq falls short of it by no more",
+        f"{ALLOWED_DROP:g}"),
     "needle": (judge_needle, "RecurFormer at β = 0.5 finds needles at least as often as eviction at the same cache",
         "accuracy is no less than each method's, interpolated to the cache that RecurFormer held", NO_LESS),
     "ra_i": (judge_ra_i, "The choice of heads hardly depends on the threshold α and the window k",

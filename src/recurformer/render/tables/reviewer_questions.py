@@ -18,7 +18,7 @@ FIGURES = {
     "perplexity-gap": "ablation_pareto", "mqa": "ablation_granularity", "granularity": "ablation_granularity",
     "synthetic": "ablation_pareto", "pareto": "ablation_pareto", "window": "ablation_mixers",
     "linear": "ablation_mixers", "mixers": "ablation_mixers", "selectors": "ablation_selectors",
-    "ra_i": "ablation_ra_i", "length": "ablation_length",
+    "ra_i": "ablation_ra_i", "length": "ablation_length", "sizes": "ablation_sizes",
 }  # fmt: skip
 """Id of a question -> the figure that shows its answer."""
 UNANSWERED = {
@@ -64,6 +64,7 @@ def _evidence(question: Question, answer: Answer) -> str:
 
 def reviewer_questions(
     ablation_hashhop: pd.DataFrame | None = None,
+    hashhop_sizes: pd.DataFrame | None = None,
     needle: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
@@ -72,9 +73,10 @@ def reviewer_questions(
 
     Args:
         ablation_hashhop: identity, variant, sample, correct, hops.
+        hashhop_sizes: identity, variant, sample, correct, hops, size, form, as_trained.
         needle: identity, task, length, depth, sample, correct, queries.
         continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
-        ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation.
+        ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation, default.
 
     Raises:
         ValueError: missing columns, or no rows in what was given.
@@ -83,6 +85,7 @@ def reviewer_questions(
 
     given = {
         "ablation_hashhop": ablation_hashhop,
+        "hashhop_sizes": hashhop_sizes,
         "needle": needle,
         "continuation": continuation,
         "ra_i_settings": ra_i_settings,

@@ -11,6 +11,7 @@ from recurformer.render.figures.ablations.needle import ablation_needle
 from recurformer.render.figures.ablations.pareto import ablation_pareto
 from recurformer.render.figures.ablations.ra_i import ablation_ra_i
 from recurformer.render.figures.ablations.selectors import ablation_selectors
+from recurformer.render.figures.ablations.sizes import ablation_sizes
 
 ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_pareto": ablation_pareto,
@@ -18,6 +19,7 @@ ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_selectors": ablation_selectors,
     "ablation_mixers": ablation_mixers,
     "ablation_length": ablation_length,
+    "ablation_sizes": ablation_sizes,
     "ablation_needle": ablation_needle,
     "ablation_ra_i": ablation_ra_i,
 }

@@ -145,6 +145,8 @@ def notes_of(panels: list[Panel]) -> list[str]:
     )
     needles = any(panel.measure is NEEDLE and not panel.reason for panel in panels)
     tasks = ["Needles: the tasks that the original has learned."] if needles else []
+    if any(panel.measure is CONTINUATION and not panel.reason for panel in panels):
+        tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
     reasons = [f"{panel.reason[0].upper()}{panel.reason[1:]}." for panel in panels if panel.reason]
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
