@@ -5,11 +5,15 @@ PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
 BENCH ?=
+# A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
+PROFILE ?=
 
 STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
 REPORT = $(if $(filter default,$(STUDY)),results,results/$(STUDY))/report.html
 
 INSTALLED := $(VENV)/.installed
+PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)
+RUNNER = $(if $(PROFILE),--workflow-profile workflow/profiles/$(PROFILE),--cores $(CORES))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 export HF_HUB_DISABLE_TELEMETRY := 1
@@ -31,14 +35,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 	touch $@
 
 # A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
-results: $(INSTALLED)
+results: $(INSTALLED) $(PLUGIN)
 	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
-	$(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
+	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
 
 # What the reviewers asked for: eviction methods, other mixers, other choices of heads.
-ablations: $(INSTALLED)
+ablations: $(INSTALLED) $(PLUGIN)
 	$(VENV)/bin/python workflow/unlock.py ablations --configfile $(CONFIG)
-	$(VENV)/bin/snakemake ablations --cores $(CORES) --configfile $(CONFIG)
+	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml
@@ -67,6 +71,11 @@ dashboard: $(VENV)/.tracking
 	mkdir -p results
 	$(VENV)/bin/recurformer track results
 	$(VENV)/bin/trackio show --project recurformer
+
+# The plugin of a profile; what is locked stays as it is.
+$(VENV)/.profile-%: pyproject.toml $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$*]'
+	touch $@
 
 # A peer that the benchmarks compare with; they do without it.
 $(VENV)/.bench: pyproject.toml $(INSTALLED)

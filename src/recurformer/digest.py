@@ -38,6 +38,7 @@ def _tree(path: Path) -> ast.Module:
     return tree
 
 
+@cache
 def _imports(module: str, path: Path) -> set[str]:
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
@@ -75,6 +76,12 @@ def _data(path: Path) -> Iterator[Path]:
             yield file
 
 
+@cache
+def _content(path: Path) -> bytes:
+    """What counts of a module: its code and its data files. Most stages share most modules."""
+    return _dump(_tree(path)).encode() + b"\n" + b"".join(file.read_bytes() for file in _data(path))
+
+
 def modules_used(module: str) -> dict[str, Path]:
     """`module` and all modules of the package that it imports, with their files.
 
@@ -95,12 +102,10 @@ def modules_used(module: str) -> dict[str, Path]:
     return found
 
 
+@cache
 def code_digest(module: str) -> str:
     """Sixteen hexadecimal digits that change when the code used by `module` does."""
     digest = sha256()
-    used = modules_used(module)
-    for name, path in sorted(used.items()):
-        digest.update(f"{name}\n{_dump(_tree(path))}\n".encode())
-        for file in _data(path):
-            digest.update(file.read_bytes())
+    for name, path in sorted(modules_used(module).items()):
+        digest.update(f"{name}\n".encode() + _content(path))
     return digest.hexdigest()[:16]

@@ -9,19 +9,25 @@ import recurformer
 from recurformer import digest
 
 
+def forget():
+    """A run reads every module once; these tests edit them."""
+    for remembered in (digest._tree, digest._imports, digest._content, digest.code_digest):
+        remembered.cache_clear()
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A copy of the package that may be edited."""
     root = tmp_path / "recurformer"
     shutil.copytree(Path(recurformer.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(digest, "ROOT", root)
-    digest._tree.cache_clear()
+    forget()
     yield root
-    digest._tree.cache_clear()
+    forget()
 
 
 def after(edit):
-    digest._tree.cache_clear()
+    forget()
     edit()
     return digest.code_digest("recurformer.cli.select")
 
@@ -72,20 +78,21 @@ def test_comments_docstrings_and_layout_do_not_count(package):
 def test_data_files_count_for_the_stages_that_read_them(package, file, stage, counts):
     before = digest.code_digest(f"recurformer.cli.{stage}")
     append(package / file, "\n# A remark.\n")
+    forget()
     assert (digest.code_digest(f"recurformer.cli.{stage}") != before) is counts
 
 
 def test_an_evaluator_does_not_count_for_the_training(package):
     before = digest.code_digest("recurformer.cli.train_hashhop")
     append(package / "evaluate/hashhop.py", "\nEXTRA = 1\n")
-    digest._tree.cache_clear()
+    forget()
     assert digest.code_digest("recurformer.cli.train_hashhop") == before
 
 
 def test_trackers_do_not_count_for_the_trainings_they_show(package):
     before = digest.code_digest("recurformer.cli.train")
     append(package / "tracking/live.py", "\nEXTRA = 1\n")
-    digest._tree.cache_clear()
+    forget()
     assert digest.code_digest("recurformer.cli.train") == before
 
 

@@ -1,6 +1,7 @@
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
@@ -199,7 +200,13 @@ def lm_eval_hashhop_flags():
 
 
 def code(stage):
-    """A digest of the modules that `stage` uses: when they change, its jobs run again."""
+    """A digest of the modules that `stage` uses: when they change, its jobs run again. Computed for the stages of the
+    jobs at hand only, as a job of a cluster starts Snakemake anew.
+    """
+    return partial(stage_digest, stage)
+
+
+def stage_digest(stage, wildcards):
     return code_digest(f"recurformer.cli.{stage}")
 
 
