@@ -10,19 +10,21 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; not the weights once more in older formats."""
 
 
-def open_hub(repo: str, revision: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model, in the type that it was published in, and tokenizer of a hub repository.
+def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a hub repository.
 
     Args:
         repo: `owner/name`.
         revision: the commit (40 hexadecimal digits).
+        dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; one type for
+            all is what their caches and mixers are compared in.
 
     Raises:
         ValueError: `revision` is no commit.
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
     """
     folder = fetch_snapshot(repo, revision, FILES)
-    model, tokenizer = load_backbone(folder)
+    model, tokenizer = load_backbone(folder, dtype)
     if tokenizer is None:
         raise ResourceError(f"{repo} at revision {revision} holds no tokenizer")
     return model, tokenizer
