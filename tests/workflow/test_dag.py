@@ -40,7 +40,7 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
 
 
 def test_the_paper_study_plans_all_that_the_paper_has(tmp_path):
-    """Three backbones; six shares of replaced heads on HashHop, two on text; MQAR: six at four rates with three seeds."""
+    """Three backbones: six shares of replaced heads on HashHop, two on text. MQAR: six, at four rates, three seeds."""
     planned = jobs(snakemake("all", "--configfile", "config/paper.yaml", folder=tmp_path))
     once = ["corpus", "complexity", "pyramidinfer", "claims", "all"]
     for_each_backbone = ["backbone", "profile_text", "sink", "contribution", "attention_map", "influence", "baseline"]
