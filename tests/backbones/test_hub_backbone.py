@@ -1,71 +1,68 @@
+import json
+
 import pytest
-from huggingface_hub.errors import (
-    GatedRepoError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-)
+import torch
+from safetensors.torch import load_file
 
-from recurformer.backbones import hub, make_random, open_backbone
+from recurformer.backbones import open_backbone
 from recurformer.corpora.package import ResourceError
+from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
-SETTINGS = {"source": "hub", "repo": "meta-llama/Llama-2-7b-hf", "revision": "0" * 40, "cache_dir": "unused"}
-
-
-def http_error(kind):
-    """The hub's error without the HTTP response that its constructor wants, whose library differs between versions."""
-    return kind.__new__(kind, "no access\nmore")
+REVISION = "0123456789" * 4
+TEXTS = ["The quick brown fox jumps over the lazy dog, again and again, and the dog sleeps on. " * 20]
 
 
-@pytest.mark.parametrize(
-    ("cause", "message"),
-    [
-        (
-            lambda: http_error(GatedRepoError),
-            "is gated: accept its licence at https://huggingface.co/meta-llama/Llama-2-7b-hf and set HF_TOKEN",
-        ),
-        (lambda: http_error(RepositoryNotFoundError), "the hub has no model meta-llama/Llama-2-7b-hf"),
-        (
-            lambda: LocalEntryNotFoundError("no file"),
-            "is not in the cache and the hub cannot be reached: check the network",
-        ),
-        (lambda: OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE forbids"),
-        (lambda: RuntimeError("odd\nthing"), "cannot load meta-llama/Llama-2-7b-hf at revision 0+: wrapped"),
-    ],
-)
-def test_what_to_do_is_said_in_one_line(monkeypatch, cause, message):
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+def settings(repo, revision=REVISION):
+    return {"source": "hub", "repo": repo, "revision": revision}
 
-    def from_pretrained(repo, **options):
-        raise OSError("wrapped by transformers\nin many lines") from cause()
 
-    monkeypatch.setattr(hub.AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    with pytest.raises(ResourceError, match=message) as caught:
-        open_backbone(SETTINGS)
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and no network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("repo", CONFIGS)
+def test_the_model_is_the_one_in_the_cache(repo, cache, tmp_path):
+    """Every weight, shards put together, and the tokenizer's own beginning of a text."""
+    write_checkpoint(tmp_path / "files", CONFIGS[repo], TEXTS)
+    published = {}
+    for file in (tmp_path / "files").glob("*.safetensors"):
+        published |= load_file(file)
+    into_cache(tmp_path / "files", cache, repo, REVISION)
+    model, tokenizer = open_backbone(settings(repo))
+    weights = model.state_dict()
+    assert set(weights) - set(published) == ({"lm_head.weight"} if repo.endswith("0.5B") else set())
+    for name, values in published.items():
+        assert values.dtype == (torch.float16 if "Llama" in repo else torch.bfloat16)
+        assert torch.equal(weights[name], values.bfloat16()), name
+    assert ("model.layers.0.self_attn.q_proj.bias" in weights) == repo.startswith("Qwen")
+    assert len(tokenizer) <= model.config.vocab_size
+    text = "The naïve fox → dog 42"
+    ids = tokenizer(text).input_ids
+    assert (ids[0] == tokenizer.bos_token_id) == ("Llama" in repo)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_a_shard_that_is_missing_is_said(cache, tmp_path):
+    repo = "Qwen/Qwen2-7B"
+    write_checkpoint(tmp_path / "files", CONFIGS[repo], TEXTS)
+    index = json.loads((tmp_path / "files/model.safetensors.index.json").read_text())
+    (tmp_path / "files" / sorted(set(index["weight_map"].values()))[0]).unlink()
+    into_cache(tmp_path / "files", cache, repo, REVISION)
+    with pytest.raises(ResourceError, match="holds no readable model") as caught:
+        open_backbone(settings(repo))
     assert "\n" not in str(caught.value)
-
-
-def test_the_pinned_revision_reaches_model_and_tokenizer(monkeypatch):
-    asked = []
-
-    def from_pretrained(repo, **options):
-        asked.append((repo, options["revision"], options["cache_dir"]))
-        return make_random()
-
-    monkeypatch.setattr(hub.AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    monkeypatch.setattr(hub.AutoTokenizer, "from_pretrained", from_pretrained)
-    open_backbone(SETTINGS)
-    assert asked == [("meta-llama/Llama-2-7b-hf", "0" * 40, "unused")] * 2
 
 
 @pytest.mark.parametrize("revision", ["main", "", "0" * 39, "v1.0"])
 def test_a_revision_that_can_move_is_refused(revision):
     with pytest.raises(ValueError, match="must be a commit of 40 hexadecimal digits"):
-        open_backbone(SETTINGS | {"revision": revision})
+        open_backbone(settings("owner/name", revision))
 
 
-def test_really_offline(monkeypatch, tmp_path):
-    """Through transformers' own errors: with the hub switched off and an empty cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ResourceError, match="is not in the cache"):
-        open_backbone(SETTINGS | {"cache_dir": str(tmp_path)})
+def test_really_offline(cache):
+    with pytest.raises(ResourceError, match=r"is not, or not wholly, in the cache .* and HF_HUB_OFFLINE forbids"):
+        open_backbone(settings("owner/name"))

@@ -70,7 +70,7 @@ def test_without_a_tokenizer():
             "backbone source 'shape': .*nmae|missing a required argument: 'name'",
         ),
         (
-            {"source": "hub", "repo": "a/b", "cache_dir": "x"},
+            {"source": "hub", "repo": "a/b"},
             "backbone source 'hub': missing a required argument: 'revision'",
         ),
     ],

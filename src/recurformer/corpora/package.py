@@ -21,6 +21,11 @@ class ResourceError(ValueError):
     """A file that is missing, corrupt or cannot be written; the message is one line that names it."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 @dataclass(frozen=True)
 class PackageMember:
     """One file inside a published wheel.

