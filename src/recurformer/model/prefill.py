@@ -26,7 +26,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bo
 
 
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-    """Attend to all tokens before the chunk; heads that share keys become one longer query, so that none is repeated."""
+    """Attend to all tokens before the chunk; heads that share keys become one longer query, so none is repeated."""
     grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
     output, logsumexp = _fused(grouped, key, value, scaling, causal=False)
     return output.reshape(query.shape), logsumexp.reshape(query.shape[:-1])
