@@ -49,6 +49,15 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
 
 
+@pytest.mark.parametrize(("study", "asked"), [("default", 0), ("smoke", 0), ("gpu", 3 * 6 * 2), ("paper", 3 * 6 * 2)])
+def test_the_longest_input_is_measured_where_the_study_asks_for_it(study, asked, tmp_path):
+    """Three backbones at six shares by two protocols; where it is not asked, the tables show the memory model's."""
+    folder = "results" if study == "default" else f"results/{study}"
+    answer = snakemake(f"{folder}/tables/table4.csv", "--configfile", f"config/{study}.yaml", folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert jobs(answer).get("longest_input", 0) == asked
+
+
 def test_one_figure_needs_only_its_own_jobs(tmp_path):
     planned = jobs(snakemake("figures/figure4.svg", folder=tmp_path))
     assert set(planned) == {"figure", "mqar", "total"}
