@@ -31,6 +31,7 @@ wildcard_constraints:
     choice=r"\d+",
     mixer=r"\w+",
     kv_heads=r"\d+",
+    protocol="one_shot|chunked",
 
 
 include: "workflow/rules/prepare.smk"

@@ -15,6 +15,7 @@ _PUBLIC = {
     "convert": "recurformer.model.convert",
     "folded": "recurformer.model.fold",
     "DecodeGraph": "recurformer.model.decode_graph",
+    "prefill": "recurformer.model.prefill",
     "selective_scan": "recurformer.model.scan",
 }
 
@@ -24,6 +25,7 @@ __all__ = [
     "__version__",
     "convert",
     "folded",
+    "prefill",
     "profile_heads",
     "select_heads",
     "selective_scan",

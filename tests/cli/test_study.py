@@ -52,6 +52,7 @@ def changed(settings, path, value):
         ("hashhop.training.steps", "many", r"hashhop\.training\.steps = 'many'"),
         ("hashhop.pretraining", None, r"hashhop\.pretraining: this key is missing; 'hashhop-tiny' is random"),
         ("selection", {"by": "charm"}, r"selection\.by = 'charm'"),
+        ("caches.measured", ["hashhop-tiny"], r"caches\.measured: 'hashhop-tiny' is not in caches\.backbones"),
         ("study", "../elsewhere", "study = '../elsewhere'"),
         ("ablations.evictions", ["oracle"], r"ablations\.evictions\.0 = 'oracle'"),
         ("ablations.language.backbones", ["hashhop-tiny"], r"ablations\.language\.backbones: 'hashhop-tiny' is not in"),

@@ -15,8 +15,9 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert, profile_heads
-from recurformer.heads import flash, recency, run, stream
+from recurformer.heads import recency, run, stream
 from recurformer.heads.profiling import profile_windows
+from recurformer.model import flash
 
 LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
 SHAPE = {
@@ -200,7 +201,7 @@ def test_cuda_kernels_are_called_with_the_arguments_that_they_have(usable, kv_he
     query, key = torch.empty(2, 6, 10, 64, device="meta"), torch.empty(2, kv_heads, 10, 64, device="meta")
     monkeypatch.setattr(flash, "can_use_flash_attention", lambda params: usable == "flash")
     monkeypatch.setattr(flash, "can_use_efficient_attention", lambda params: True)
-    output, logsumexp = flash.KERNELS["cuda"](query, key, key, 0.1)
+    output, logsumexp = flash.KERNELS["cuda"](query, key, key, 0.1, True)
     assert output.shape == query.shape and logsumexp.shape == query.shape[:-1]
 
 

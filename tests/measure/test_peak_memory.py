@@ -9,11 +9,13 @@ from torch import nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer import convert
+from recurformer.backbones import load_shape, meta_model
 from recurformer.measure import memory as memory_module
 from recurformer.measure.complexity import measure_complexity
 from recurformer.measure.memory import longest_input, longest_length, measure_memory, weight_bytes
 from recurformer.measure.parameters import count_parameters, parameter_kind
 from recurformer.measure.peak import PeakMemory
+from recurformer.model.attending import attending_by
 from recurformer.render.tables.table1 import growth_exponent
 
 TINY = {
@@ -133,8 +135,7 @@ def test_longest_input_is_the_longest(protocol, heads):
     length = result["l_m"]
     assert length > 20_000
     measured = memory_module.PROTOCOLS[protocol]
-    model.set_attn_implementation(memory_module.IMPLEMENTATION)
-    with torch.no_grad():
+    with torch.no_grad(), attending_by(model, memory_module.IMPLEMENTATION):
         peak, cache = measured(model, length, 256)
     slack = 2**14  # scan blocks of 32 tokens are rounded up
     assert result["weight_bytes"] == weight_bytes(model)
@@ -143,32 +144,29 @@ def test_longest_input_is_the_longest(protocol, heads):
     assert budget - slack < result["weight_bytes"] + peak <= budget + slack
 
 
-def test_chunked_prefill_holds_old_and_new_cache_of_a_layer():
-    """Growing a layer's cache copies it: while the last layer's values are copied, both copies are alive."""
-    model, length = tiny(num_key_value_heads=4), 20_000
-    model.set_attn_implementation(memory_module.IMPLEMENTATION)
-    with torch.no_grad():
-        peak, cache = memory_module.peak_chunked(model, length, 1)
-    values_of_a_layer = (length - 1) * 4 * 8 * 2  # KV heads x head_dim x bytes
-    assert cache == 2 * 2 * length * 4 * 8 * 2
-    assert cache + values_of_a_layer <= peak < cache + 1.1 * values_of_a_layer
+def test_a_prefill_in_chunks_holds_the_cache_once():
+    """Room is reserved: the peak is the cache and what one chunk needs, whatever the prompt's length."""
+    model = tiny(num_key_value_heads=4)
+    with torch.no_grad(), attending_by(model, memory_module.IMPLEMENTATION):
+        sizes = [memory_module.peak_chunked(model, length, 64) for length in (2_000, 20_000)]
+    assert [cache for _, cache in sizes] == [2 * 2 * length * 4 * 8 * 2 for length in (2_000, 20_000)]
+    beyond = [peak - cache for peak, cache in sizes]
+    assert beyond[0] == beyond[1] < 64 * 48 * 2 * 4  # a few activations of the width of the MLP
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_fused_attention_allocates_what_the_kernels_do(masked):
-    batch, heads, kv_heads, queries, keys, dim = 1, 4, 2, 10, 30, 8
-
-    def states(count: int, length: int) -> torch.Tensor:
-        return torch.empty(batch, count, length, dim, device="meta", dtype=torch.bfloat16)
-
-    query, key, value = states(heads, queries), states(kv_heads, keys), states(kv_heads, keys)
-    mask = torch.empty(1, 1, queries, keys, device="meta", dtype=torch.bool) if masked else None
-    with PeakMemory() as memory:
-        output, _ = memory_module._fused_attention(None, query, key, value, mask)
-    expected = heads * queries * (dim * 2 + 4)  # output in 16 bit, log-sum-exp in 32
-    if masked:
-        expected += 2 * heads * keys * dim * 2 + queries * keys * 2  # repeated keys and values, the mask as a bias
-    assert memory.peak == expected and output.shape == (batch, queries, heads, dim)
+@pytest.mark.parametrize("shape", ["llama2-7b", "qwen2-7b"])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_a_prefill_in_chunks_comes_near_the_limit_of_the_card(shape, beta):
+    """The limit by hand: what the weights leave of 80 GiB, by keys and values of the retained heads."""
+    converted = memory_module.converted_twin(meta_model(load_shape(shape)), beta)
+    row = longest_input(converted, 80 * 2**30, "chunked")
+    config = converted.config
+    size = config.hidden_size // config.num_attention_heads
+    group = config.num_attention_heads // config.num_key_value_heads
+    kept = config.num_hidden_layers * config.num_key_value_heads - sum(map(len, config.recurrent_heads)) // group
+    by_hand = (80 * 2**30 - row["weight_bytes"]) / (kept * 2 * size * 2)
+    assert row["limit"] == pytest.approx(by_hand, rel=0.001)
+    assert 0.99 * row["limit"] < row["l_m"] <= row["limit"]
 
 
 def test_memory_is_restored_and_refused():
@@ -187,8 +185,7 @@ def test_one_shot_activations_are_linear():
     model = tiny()
     peaks = {}
     for name in (memory_module.IMPLEMENTATION, "eager"):
-        model.set_attn_implementation(name)
-        with torch.no_grad():
+        with torch.no_grad(), attending_by(model, name):
             sizes = [memory_module.peak_one_shot(model, length, 0)[0] for length in (4096, 8192, 16384)]
         peaks[name] = growth_exponent(np.array([4096, 8192, 16384]), np.array(sizes))
     assert peaks[memory_module.IMPLEMENTATION] == pytest.approx(1, abs=0.02)
@@ -204,6 +201,7 @@ def test_rows_of_memory_csv():
         "parameters",
         "mamba_parameters",
         "l_m",
+        "limit",
         "weight_bytes",
         "cache_bytes",
         "activation_bytes",

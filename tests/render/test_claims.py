@@ -148,6 +148,8 @@ def test_every_mutation_breaks_a_claim(name):
     ("claim", "kind", "column", "value", "why"),
     [
         ("table4/llama2-7b/0.90/l_m", "memory", "source", "model", "computed only"),
+        ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
+        ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
         ("table4/llama2-7b/0.90/h_gq", "baseline", "correct", 8, "needs 0.95"),
         ("text/quality-kept", "baseline", "correct", 8, "0.95 is needed"),
         ("figure4/poor-without-attention", "mqar", "correct", 5, "lowest accuracy on a trained length is 0.005"),

@@ -303,6 +303,25 @@ def test_a_measured_length_replaces_a_modelled_one(measurements):
         assert (line["ours"], line["status"], line["difference"]) == (88_000, "measured", 88_000 - 91_800)
 
 
+def test_what_is_known_of_a_measured_length_is_said(measurements):
+    memory = measurements["memory"].assign(limit=10**6)
+    row = memory[(memory["model"] == "llama2-7b") & (memory["beta"] == 0.9) & (memory["protocol"] == "chunked")]
+    measured = row.assign(l_m=990_000, source="measured", at_least=True, error=0.0123)
+    table = build("table4", measurements, memory=pd.concat([memory, measured]))
+    line = table.display[(table.display["", "Model"] == "Llama2-7B") & (table.display["", "β"] == "0.90")].iloc[0]
+    assert line["l_m", "chunked"] == "990,000 (at least)"
+    assert line["l_m", "limit"] == "1,000,000 (computed)"
+    assert "The memory model's error where l_m was measured: +1.2 % to +1.2 %." in table.notes
+
+
+def test_only_one_forward_pass_is_compared_with_the_paper(measurements):
+    memory = measurements["memory"].assign(limit=10**6)
+    frame = build("table4", measurements, memory=memory[memory["protocol"] == "chunked"]).frame
+    rows = frame[(frame["model"] == "llama2-7b") & (frame["quantity"] == "l_m")]
+    assert set(rows.loc[rows["compared"], "status"]) == {"not-run"}
+    assert set(rows.loc[~rows["compared"], "setting"]) == {"chunked", "limit"}
+
+
 def test_profiled_ranking_is_preferred_and_doubles_are_refused(measurements):
     cache = measurements["cache"]
     profiled = cache[cache["model"] == "smollm2-135m"].assign(ranking="profile", ratio=0.123)

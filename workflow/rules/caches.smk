@@ -60,6 +60,39 @@ rule memory:
         """
 
 
+rule longest_input:
+    output:
+        memory="<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.csv",
+        record="<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.run.json",
+    log:
+        "<logs>/longest_input/{backbone}/beta-{beta}/{protocol}.log",
+    benchmark:
+        "<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=16000,
+        runtime=240,
+        gpu=1,
+    params:
+        trials=subpath(output.memory, parent=True),
+        settings=flags("caches", "sizes"),
+        search=flags("caches", "search", prefix="search-"),
+        backbone=shape_flags,
+        mamba=flags("mamba", prefix="mamba-"),
+        seed=config["seed"],
+        code=code("longest_input"),
+    shell:
+        """
+        recurformer longest-input {output.memory} --name {wildcards.backbone} \
+            --beta {wildcards.beta} --protocol {wildcards.protocol} --seed {params.seed} \
+            --trials {params.trials}/trials.jsonl \
+            {params.settings} {params.search} {params.backbone} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
 rule complexity:
     output:
         complexity="<results>/caches/complexity.csv",

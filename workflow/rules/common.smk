@@ -46,9 +46,15 @@ PROFILED = collect(
 CACHES = collect(
     "<results>/caches/{backbone}/{{file}}", backbone=config["caches"]["backbones"]
 )
+LONGEST = collect(
+    "<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.csv",
+    backbone=config["caches"]["measured"],
+    beta=config["betas"],
+    protocol=["one_shot", "chunked"],
+)
 MEASUREMENTS = {
     "cache": collect(CACHES, file="cache.csv"),
-    "memory": collect(CACHES, file="memory.csv"),
+    "memory": collect(CACHES, file="memory.csv") + LONGEST,
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": collect(HASHHOP, file="hashhop.csv"),

@@ -11,7 +11,7 @@ from transformers.masking_utils import sdpa_mask
 
 from recurformer.baselines.cache import EvictingCache
 from recurformer.baselines.pruning import StatePruning
-from recurformer.heads.interface import UNSUPPORTED
+from recurformer.model.attending import UNSUPPORTED, attending_by
 
 IMPLEMENTATION = "recurformer_evicting"
 
@@ -79,13 +79,8 @@ def evicting(model: PreTrainedModel) -> Iterator[None]:
     Raises:
         ValueError: the model does not attend through transformers' attention interface.
     """
-    implementation = model.config._attn_implementation
     layers: Any = model.base_model.layers
-    with ExitStack() as stack:
-        stack.callback(model.set_attn_implementation, implementation)
-        model.set_attn_implementation(IMPLEMENTATION)
-        if model.config._attn_implementation != IMPLEMENTATION:
-            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+    with attending_by(model, IMPLEMENTATION), ExitStack() as stack:
         for layer in layers:
             for handle in _hooks(layer):
                 stack.callback(handle.remove)

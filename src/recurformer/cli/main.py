@@ -37,6 +37,7 @@ STAGES = {
     "influence": "weights that attention and Mamba give to earlier tokens",
     "cache": "cache sizes, counted",
     "memory": "the longest input by a memory model",
+    "longest-input": "the longest input, measured on a card",
     "pyramidinfer": "the cache sizes of the PyramidInfer baseline",
     "complexity": "growth of cache peak and cache size",
     "table": "render one table of the paper",

@@ -22,11 +22,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from recurformer.measure.memory import measure_memory
 
+    sizes = read_block(args, Sizes)
     frame = measure_memory(
         meta_backbone(read_block(args, Backbone, "backbone-")),
         args.name,
         args.betas,
-        memory_gib=read_block(args, Sizes).memory_gib,
+        memory_gib=sizes.memory_gib,
+        chunk=sizes.chunk,
         seed=args.seed,
         mamba=read_block(args, Mamba, "mamba-").model_dump(),
         progress=progress("model"),

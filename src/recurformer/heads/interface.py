@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
+from recurformer.model.attending import UNSUPPORTED, attending_by
+
 IMPLEMENTATION = "recurformer_stream"
-UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # arguments that change the weights in ways not recomputed here
 
 
 class Attend(Protocol):
@@ -70,13 +71,10 @@ def attending(model: PreTrainedModel) -> Iterator[None]:
     Raises:
         ValueError: the model does not attend through transformers' attention interface.
     """
-    implementation, training = model.config._attn_implementation, model.training
-    try:
-        model.set_attn_implementation(IMPLEMENTATION)
-        if model.config._attn_implementation != IMPLEMENTATION:
-            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
-        model.eval()
-        yield
-    finally:
-        model.set_attn_implementation(implementation)
-        model.train(training)
+    training = model.training
+    with attending_by(model, IMPLEMENTATION):
+        try:
+            model.eval()
+            yield
+        finally:
+            model.train(training)

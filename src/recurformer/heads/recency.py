@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recurformer.heads.flash import flash_attention
 from recurformer.heads.run import LayerInputs
 from recurformer.heads.stream import AttentionBlock, attend_by_rows
+from recurformer.model.flash import flash_attention
 
 BLOCK = 64  # queries whose bands are cut from one product
 SCORES = 2**19  # scores that exist at the same time, or those of one key-value head if they are more

@@ -3,10 +3,9 @@
     memory = weights + cache + activations
 
 Weights are the model's parameters and buffers. The rest is the peak of the tensors that the model's own code holds
-during a forward pass on the meta device (`PeakMemory`), with the logits of the last token only. The attention kernel
-alone is replaced, by what PyTorch's fused CUDA kernels allocate: the output, one float32 per query and head, and
-under an explicit mask the repeated keys and values and the mask as a bias. What stays out: the CUDA context, the
-allocator's rounding and fragmentation, and the kernels' inner workspace. Real cards therefore hold somewhat less.
+during a forward pass on the meta device (`PeakMemory`), with the logits of the last token only and fused attention.
+What stays out: the CUDA context, the allocator's rounding and fragmentation, and the kernels' inner workspace. Real
+cards therefore hold somewhat less.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,37 +14,18 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
-from transformers.integrations.sdpa_attention import repeat_kv
-from transformers.masking_utils import sdpa_mask
+from transformers import DynamicCache, PreTrainedModel
 
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
 from recurformer.measure.parameters import count_parameters
 from recurformer.measure.peak import PeakMemory
+from recurformer.model.attending import attending_by
 from recurformer.model.convert import convert
+from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, read_chunk
 
-IMPLEMENTATION = "recurformer_fused_shapes"
 GIB = 2**30
 PROBES = (16_384, 32_768)  # the peak is affine between and beyond: both are far above all constant terms
-
-
-def _fused_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
-) -> tuple[Tensor, None]:
-    """Allocate what a fused attention kernel allocates, on the meta device, and compute nothing."""
-    batch, heads, length, _ = query.shape
-    held = []
-    if attention_mask is not None:  # no grouped-query kernel under a mask
-        groups = heads // key.shape[1]
-        key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-        held.append(attention_mask.to(query.dtype))  # the kernel takes an additive bias
-    held.append(query.new_empty(batch, heads, length, dtype=torch.float32))  # log-sum-exp of every row
-    return query.new_empty(batch, length, heads, value.shape[-1]), None
-
-
-AttentionInterface.register(IMPLEMENTATION, _fused_attention)
-AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 def weight_bytes(model: torch.nn.Module) -> int:
@@ -54,27 +34,26 @@ def weight_bytes(model: torch.nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _forward(model: PreTrainedModel, tokens: int, cache: DynamicCache) -> None:
-    input_ids = torch.empty(1, tokens, dtype=torch.long, device="meta")
-    model(input_ids=input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+def _tokens(count: int) -> Tensor:
+    return torch.empty(1, count, dtype=torch.long, device="meta")
 
 
 def peak_one_shot(model: PreTrainedModel, length: int, chunk: int) -> tuple[int, int]:
     """(peak of cache and activations, cache afterwards) in bytes when the whole prompt is one forward pass."""
     cache = DynamicCache(config=model.config)
     with PeakMemory() as memory:
-        _forward(model, length, cache)
+        read_chunk(model, _tokens(length), cache)
     return memory.peak, int(cache_bytes(cache).bytes.sum())
 
 
 def peak_chunked(model: PreTrainedModel, length: int, chunk: int) -> tuple[int, int]:
-    """The same for the last of the chunks of `chunk` tokens, which has the largest peak."""
+    """The same for the last of the chunks of `chunk` tokens; all but the first have the same peak."""
     if length <= chunk:
         return peak_one_shot(model, length, chunk)
-    cache = DynamicCache(config=model.config)
-    _forward(model, length - chunk, cache)
+    cache = ReservedCache(model.config, length)
+    read_chunk(model, _tokens(length - chunk), cache)
     with PeakMemory(include=[tensor for *_, tensor in cache_tensors(cache)]) as memory:
-        _forward(model, chunk, cache)
+        read_chunk(model, _tokens(chunk), cache)
     return memory.peak, int(cache_bytes(cache).bytes.sum())
 
 
@@ -113,7 +92,8 @@ def longest_input(
         chunk: tokens of a chunk in the chunked protocol.
 
     Returns:
-        l_m (0 when not even one token fits), and at this length weight_bytes, cache_bytes, activation_bytes (bytes).
+        l_m (0 when not even one token fits), and at this length weight_bytes, cache_bytes, activation_bytes (bytes);
+        limit: tokens whose cache alone fills what the weights leave, which no prefill can exceed.
 
     Raises:
         ValueError: an unknown protocol, or chunk below 1.
@@ -123,12 +103,8 @@ def longest_input(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1 token, got {chunk}")
     twin = meta_twin(model)
-    implementation = twin.config._attn_implementation
-    twin.set_attn_implementation(IMPLEMENTATION)
-    try:
+    with attending_by(twin, IMPLEMENTATION):
         (peak_a, cache_a), (peak_b, cache_b) = (PROTOCOLS[protocol](twin, length, chunk) for length in PROBES)
-    finally:
-        twin.set_attn_implementation(implementation)
 
     def line(value_a: int, value_b: int, length: int) -> int:
         return value_a + (value_b - value_a) * (length - PROBES[0]) // (PROBES[1] - PROBES[0])
@@ -138,9 +114,50 @@ def longest_input(
     cache = line(cache_a, cache_b, longest) if longest else 0
     return {
         "l_m": longest,
+        "limit": longest_length(lambda length: weights + line(cache_a, cache_b, length) <= memory_bytes),
         "weight_bytes": weights,
         "cache_bytes": cache,
         "activation_bytes": line(peak_a, peak_b, longest) - cache if longest else 0,
+    }
+
+
+def converted_twin(
+    model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, int] | None = None
+) -> PreTrainedModel:
+    """The model with a share beta of its heads replaced, on the meta device.
+
+    Whole query groups are replaced, in a random order: the size of what remains depends on the number in each layer
+    only.
+
+    Args:
+        model: the unconverted model; only its shape and dtype matter.
+        beta: share of heads to replace.
+        seed: of the random order.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+
+    Raises:
+        ValueError: beta outside [0, 1].
+    """
+    base = meta_twin(model)
+    config = base.config
+    ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
+    return convert(base, rank_heads(ranking, config.num_key_value_heads, beta), "mamba", **(mamba or {}))
+
+
+def memory_row(
+    converted: PreTrainedModel, name: str, beta: float, protocol: str, memory_bytes: int, chunk: int
+) -> dict[str, Any]:
+    """One row of memory.csv: the longest input of a converted model, see `measure_memory`."""
+    counts = count_parameters(converted).set_index("kind").parameters
+    return {
+        "model": name,
+        "beta": beta,
+        "protocol": protocol,
+        "parameters": int(counts.sum()),
+        "mamba_parameters": int(counts["mamba"]),
+        **longest_input(converted, memory_bytes, protocol, chunk),
+        "memory_bytes": memory_bytes,
+        "source": "model",
     }
 
 
@@ -157,51 +174,28 @@ def measure_memory(
 ) -> pd.DataFrame:
     """Compute the longest input of one shape at every beta: the rows of memory.csv.
 
-    Whole query groups are replaced, in a random order: the size of what remains depends on the number in each layer
-    only.
-
     Args:
         model: the unconverted model; only its shape and dtype matter.
         name: written to the column `model`.
-        betas: shares of heads to replace.
+        betas: shares of heads to replace, see `converted_twin`.
         memory_gib: memory of the card in GiB.
         protocols: names in `PROTOCOLS`.
         chunk: tokens of a chunk in the chunked protocol.
-        seed: of the random order.
+        seed: of the random order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
         progress: called with (betas done, betas).
 
     Returns:
         model, beta, protocol, parameters (of the whole model at this beta, shared ones once), mamba_parameters (those
-        of the Mamba blocks among them; 0 at beta 0), l_m (tokens), weight_bytes, cache_bytes, activation_bytes,
-        memory_bytes, source ("model").
+        of the Mamba blocks among them; 0 at beta 0), the columns of `longest_input`, memory_bytes, source ("model").
 
     Raises:
         ValueError: beta outside [0, 1], an unknown protocol, or a parameter of no kind that `count_parameters` knows.
     """
-    base = meta_twin(model)
-    config = base.config
-    ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
-    memory_bytes = int(memory_gib * GIB)
     rows = []
     for done, beta in enumerate(betas, start=1):
-        heads = rank_heads(ranking, config.num_key_value_heads, beta)
-        converted = convert(base, heads, "mamba", **(mamba or {}))
-        counts = count_parameters(converted).set_index("kind").parameters
-        for protocol in protocols:
-            result = longest_input(converted, memory_bytes, protocol, chunk)
-            rows.append(
-                {
-                    "model": name,
-                    "beta": beta,
-                    "protocol": protocol,
-                    "parameters": int(counts.sum()),
-                    "mamba_parameters": int(counts["mamba"]),
-                    **result,
-                    "memory_bytes": memory_bytes,
-                    "source": "model",
-                }
-            )
+        converted = converted_twin(model, beta, seed, mamba)
+        rows += [memory_row(converted, name, beta, protocol, int(memory_gib * GIB), chunk) for protocol in protocols]
         if progress is not None:
             progress(done, len(betas))
     return pd.DataFrame(rows)

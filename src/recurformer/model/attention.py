@@ -14,13 +14,14 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager
 from .layout import HeadLayout, head_layout
 from .mixer_base import ReplacedHeads
 from .mixers import MIXERS
+from .prefill import IMPLEMENTATION as CHUNKED
 from .products import Folding
 from .streams import side_by_side
 
 # Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
 BROADCASTING_ATTENTION = frozenset({"eager", "sdpa"})
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
-HEADWISE_ATTENTION = BROADCASTING_ATTENTION | {"flash_attention_2", "flash_attention_3", "flex_attention"}
+HEADWISE_ATTENTION = BROADCASTING_ATTENTION | {"flash_attention_2", "flash_attention_3", "flex_attention", CHUNKED}
 
 
 class RecurFormerAttention(nn.Module):

@@ -18,6 +18,7 @@ from recurformer.study.measurements import (
     Maps,
     MqarTask,
     Perplexity,
+    Search,
     Sizes,
     Tasks,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Profiling",
     "RecencyRatio",
     "RecencySettings",
+    "Search",
     "Selection",
     "Sizes",
     "Study",
@@ -119,6 +121,10 @@ class Caches(Block):
     """Names in `backbones`; only their shapes are used."""
     sizes: Sizes = Sizes()
     """The same for all of them."""
+    measured: list[str] = []
+    """Those of them whose longest input is also measured, with random weights on a card of at least that memory."""
+    search: Search = Search()
+    """How closely it is measured."""
 
 
 class Study(Block):
@@ -172,6 +178,9 @@ class Study(Block):
     @model_validator(mode="after")
     def names_known(self) -> Self:
         """Every name of a backbone has an entry."""
+        for name in self.caches.measured:
+            if name not in self.caches.backbones:
+                raise ValueError(f"caches.measured: {name!r} is not in caches.backbones; add it there")
         for block in ("language", "hashhop", "caches"):
             for name in getattr(self, block).backbones:
                 if name not in self.backbones:

@@ -125,6 +125,17 @@ class Sizes(Block):
     units: list[Literal["kv_group", "head"]] = ["kv_group", "head"]
     """Selection units that are compared."""
     memory_gib: Rate = 80.0
-    """Memory of the card for which the longest input is computed."""
+    """Memory of the card for which the longest input is computed, and measured."""
+    chunk: Count = 1024
+    """Tokens of a chunk where the longest prompt is read in chunks."""
     growth_lengths: list[Count] = [1024, 2048, 4096, 8192, 16384]
     """Lengths over which growth exponents are fitted (Table 1)."""
+
+
+class Search(Block):
+    """The search for the longest input on a card."""
+
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    """A prompt longer by this share does not fit any more."""
+    maximum: Count = 2097152
+    """Tokens beyond which nothing is tried: reading them would take hours."""

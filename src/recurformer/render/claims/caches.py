@@ -13,6 +13,7 @@ from recurformer.render.claims.cells import (
     JUDGES,
     at_paper_sizes,
     computed_only,
+    ends_at_its_maximum,
     judge_number,
     needs_of,
 )
@@ -116,7 +117,10 @@ def judge_longer_inputs(evidence: Evidence) -> Finding:
     """Measured l_m at Table 2's beta above that of the original, for every model of the paper."""
     gains = []
     for model, beta in BETAS.items():
-        rows = evidence.rows("memory", model=model, protocol="one_shot", source="measured").set_index("beta")["l_m"]
+        measured = evidence.rows("memory", model=model, protocol="one_shot", source="measured")
+        rows = measured.set_index("beta")["l_m"]
+        if ends_at_its_maximum(measured[measured["beta"].isin([0.0, beta])]):
+            raise Missing(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
         if not {0.0, beta} <= set(rows.index):
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
         gains.append(float(rows.loc[beta] / rows.loc[0.0]))

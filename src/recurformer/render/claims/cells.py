@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from recurformer.paper import CELLS, PrintedCell, label
 from recurformer.paper.sizes import CACHE_LENGTHS
@@ -57,6 +58,11 @@ def judge_cache(cell: PrintedCell, evidence: Evidence) -> Finding:
     return Finding(holds, ours, at_scale=True, reason=reason)
 
 
+def ends_at_its_maximum(memory: pd.DataFrame) -> bool:
+    """Whether a measured length is only known to be at least so long, because nothing longer was tried."""
+    return "at_least" in memory and bool(memory["at_least"].eq(True).any())
+
+
 def judge_length(cell: PrintedCell, evidence: Evidence) -> Finding:
     """The longest measured prompt; what a memory model computes is no measurement."""
     if cell.method == PYRAMIDINFER:
@@ -66,6 +72,8 @@ def judge_length(cell: PrintedCell, evidence: Evidence) -> Finding:
     if measured.empty:
         raise Missing(f"computed only ({number(rows['l_m'].iloc[0], 0)} by the memory model), not measured on a card")
     longest = float(measured["l_m"].iloc[0])
+    if ends_at_its_maximum(measured) and longest < cell.value * (1 + LENGTH_TOLERANCE):
+        raise Missing(f"at least {number(longest, 0)}: nothing longer was tried")
     return Finding(abs(longest / cell.value - 1) <= LENGTH_TOLERANCE, number(longest, 0), at_scale=True)
 
 

@@ -13,14 +13,16 @@ from recurformer.render.tables.measured import QUANTITIES, Key, Row, Value, sett
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
-HEADINGS = {"chunked": "chunked", "paper": "appendix layout", "official": "official layout", "head": "unit head"}
-"""Headings of what stands beside the compared value."""
+HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
+"""Headings of what stands beside the compared value, where they are not the name of the setting."""
 REASONS = {
     "l_m": "not measured nor computed in this study",
     "h_gq": "no HashHop run in this study: it needs the published weights and a GPU (config/paper.yaml)",
     "cs_10k": "caches of 10,240 tokens were not counted in this study",
     "cs_60k": "caches of 61,440 tokens were not counted in this study",
 }
+SAID = ("model", "computed", "at least")
+"""What is said of a value beside it: that it was not measured, or not to its end."""
 PYRAMIDINFER = "PyramidInfer"
 
 
@@ -40,9 +42,9 @@ def long_frame(
     Returns:
         model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
         low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured",
-        "computed" by a formula or by a "model"; "not-run" where the paper has a value and we have none, and where ours
-        is withheld for a weak baseline; else ""), claim (id in the ledger), verdict (its verdict there), runs (ids of
-        the runs behind ours).
+        measured to be "at least" that, "computed" by a formula or by a "model"; "not-run" where the paper has a value
+        and we have none, and where ours is withheld for a weak baseline; else ""), claim (id in the ledger), verdict
+        (its verdict there), runs (ids of the runs behind ours).
     """
     entries = []
     for row in rows:
@@ -73,7 +75,7 @@ def _ours_text(entry: Any) -> str:
         return entry.status or NOTHING
     text = number(entry.ours, DECIMALS[entry.quantity])
     limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
-    return f"{text} {limits}".strip() + (f" ({entry.status})" if entry.status in {"model", "computed"} else "")
+    return f"{text} {limits}".strip() + (f" ({entry.status})" if entry.status in SAID else "")
 
 
 def display(long: pd.DataFrame) -> pd.DataFrame:
@@ -113,6 +115,15 @@ def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
     ]
 
 
+def _memory_model_note(memory: pd.DataFrame) -> list[str]:
+    """How far the memory model is from what was measured."""
+    if "error" not in memory or memory["error"].isna().all():
+        return []
+    ends = float(memory["error"].min()), float(memory["error"].max())
+    low, high = (number(100 * error, 1, signed=True) for error in ends)
+    return [f"The memory model's error where l_m was measured: {low} % to {high} %."]
+
+
 def notes(
     long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]
 ) -> tuple[str, ...]:
@@ -126,7 +137,9 @@ def notes(
         "interval; prompts as the public generator lays them out (several full chains), “appendix layout”: one chain "
         "among lone pairs.",
         f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
-        "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do.",
+        "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do; “limit”: where the "
+        "cache alone fills what the weights leave.",
+        *_memory_model_note(memory),
         *_h_gq_notes(scores),
         LEGEND,
     ]

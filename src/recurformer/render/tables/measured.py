@@ -1,5 +1,6 @@
 """What the measurements say about l_m, h_gq and the cache sizes of a model at one beta, for Tables 2 and 4."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,12 +12,12 @@ from recurformer.render.measurements import groups, records, require, runs_of
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {
-    "l_m": ("one_shot", "chunked"),
+    "l_m": ("one_shot", "chunked", "limit"),
     "h_gq": ("official", "paper"),
     **dict.fromkeys(CACHE_LENGTHS, ("kv_group", "head")),
 }
-"""How each quantity can be measured (protocol of the prefill, layout of the task, selection unit): the first that a
-model has is compared with the paper, the others stand beside it."""
+"""How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
+selection unit): the first that a model has is compared with the paper, the others stand beside it."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,11 @@ def _longest(memory: pd.DataFrame) -> dict[Key, Value]:
     # A measured length replaces a computed one, whatever the order of the rows.
     ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
     for row in records(ordered):
-        values[replacing(row.model, row.beta), "l_m", row.protocol] = Value(
-            float(row.l_m), source=row.source, runs=getattr(row, "run", "")
-        )
+        line, runs = replacing(row.model, row.beta), getattr(row, "run", "")
+        source = "at least" if getattr(row, "at_least", False) is True else row.source
+        values[line, "l_m", row.protocol] = Value(float(row.l_m), source=source, runs=runs)
+        if (limit := getattr(row, "limit", math.nan)) >= 0:
+            values[line, "l_m", "limit"] = Value(float(limit), source="computed", runs=runs)
     return values
 
 
@@ -119,5 +122,7 @@ def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[
         for row, what, setting in values
         if row.model == line.model and what == quantity and (row.beta is None) == (line.beta is None)
     }
+    if quantity == "l_m":
+        known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
     ordered = [setting for setting in SETTINGS[quantity] if setting in known]
     return (*ordered, *sorted(known.difference(ordered))) or SETTINGS[quantity][:1]

@@ -1,0 +1,60 @@
+"""A limit to the memory that this process can take, and how to tell that it was reached."""
+
+import ctypes
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc")
+STATUS = Path("/proc/self/status")
+MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt: larger blocks go back to the system when they are freed
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation failed."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def _data_bytes() -> int:
+    """Memory that this process may write to, resident or not."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> Iterator[None]:
+    """Inside, an allocation fails that would take this process beyond a limit.
+
+    Args:
+        device: whose memory is limited.
+        memory_bytes: for all that this process allocates there; on a processor, whose memory also holds the program,
+            for the `held_bytes` and all that comes on top of them.
+        held_bytes: taken already.
+
+    Raises:
+        ValueError: the card is smaller, or the processor's system (not Linux) knows no such limit.
+    """
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        if memory_bytes > total:
+            gib = 2**30
+            raise ValueError(f"memory_gib={memory_bytes / gib:g}: the card has {total / gib:.1f} GiB; give no more")
+        torch.cuda.set_per_process_memory_fraction(memory_bytes / total)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        return
+    if not STATUS.exists():
+        raise ValueError("on a processor the longest input can be measured under Linux only, which limits a process")
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
+        mallopt(MMAP_THRESHOLD, SMALL)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + memory_bytes - held_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

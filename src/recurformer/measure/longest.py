@@ -1,0 +1,136 @@
+"""The longest input that a device really takes: prefills of random weights, closer and closer, until one fits and one
+slightly longer does not.
+
+The memory model says where to begin. A prefill that runs out of memory is an answer, not a failure.
+"""
+
+import copy
+import gc
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from recurformer.measure.cache import cache_bytes
+from recurformer.measure.limit import is_out_of_memory, memory_limit
+from recurformer.measure.memory import GIB, converted_twin, memory_row
+from recurformer.measure.trials import Trial, Trials, search
+from recurformer.model.prefill import prefill, read_chunk
+
+
+def _one_shot(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> CausalLMOutputWithPast:
+    return read_chunk(model, input_ids.to(model.device), DynamicCache(config=model.config))
+
+
+# name -> f(model, prompt (1, L), tokens of a chunk) -> output with the cache; the names are the memory model's
+PREFILLS: dict[str, Callable[[PreTrainedModel, Tensor, int], CausalLMOutputWithPast]] = {
+    "one_shot": _one_shot,
+    "chunked": prefill,
+}
+
+
+@torch.no_grad()
+def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int) -> Trial:
+    """Prefill a prompt of `length` tokens; afterwards its memory is free again, however it ended."""
+    on_card = model.device.type == "cuda"
+    if on_card:
+        torch.cuda.reset_peak_memory_stats()
+    started, cache = time.perf_counter(), None
+    try:
+        output = PREFILLS[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
+        if on_card:
+            torch.cuda.synchronize()
+        cache = int(cache_bytes(output.past_key_values).bytes.sum())
+        del output
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    seconds = time.perf_counter() - started
+    gc.collect()  # behind the handler: until it is left, the error holds the tensors of all its frames
+    peak = None
+    if on_card:
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+    return Trial(length, cache is not None, round(seconds, 2), cache, peak if cache is not None else None)
+
+
+def _with_weights(twin: PreTrainedModel, device: torch.device, seed: int) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    with device:
+        model = type(twin)._from_config(copy.deepcopy(twin.config), dtype=twin.dtype)
+    return model.eval().requires_grad_(False)
+
+
+def measure_longest(
+    model: PreTrainedModel,
+    name: str,
+    beta: float,
+    protocol: str,
+    device: torch.device,
+    memory_gib: float = 80.0,
+    chunk: int = 1024,
+    tolerance: float = 0.01,
+    maximum: int = 2**21,
+    seed: int = 0,
+    mamba: dict[str, int] | None = None,
+    trials: Path | None = None,
+) -> pd.DataFrame:
+    """Measure the longest input of one shape at one beta: a row of memory.csv.
+
+    Args:
+        model: the unconverted model; only its shape and dtype matter, its weights are drawn anew.
+        name: written to the column `model`.
+        beta: share of heads to replace, see `converted_twin`.
+        protocol: a name in `PREFILLS`.
+        device: to measure on; the process is limited to `memory_gib` of its memory.
+        memory_gib: in GiB, for weights, cache and activations.
+        chunk: tokens of a chunk in the chunked protocol.
+        tolerance: see `search`.
+        maximum: tokens beyond which nothing is tried.
+        seed: of weights and of the order of heads.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+        trials: where to keep the search's trials, for the case that it is killed.
+
+    Returns:
+        The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,
+        by the memory model), error (of it, as a share of l_m; NaN where nothing fitted or `maximum` did), at_least
+        (bool: `maximum` fitted), trials (their number), seconds (of the prefill of l_m tokens).
+
+    Raises:
+        ValueError: an unknown protocol, beta outside [0, 1], or a limit that cannot be set on this device.
+    """
+    memory_bytes = int(memory_gib * GIB)
+    twin = converted_twin(model, beta, seed, mamba)
+    row = memory_row(twin, name, beta, protocol, memory_bytes, chunk)
+    predicted, hardware = row["l_m"], torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    about = {**{key: row[key] for key in ("model", "beta", "protocol", "parameters", "memory_bytes")},
+             "chunk": chunk, "device": hardware, "torch": torch.__version__}  # fmt: skip
+    known = Trials(trials, about)
+    built = _with_weights(twin, device, seed)
+    attempt(built, protocol, 2 * chunk, chunk)  # loads kernels, whose memory is not the model's
+    with memory_limit(device, memory_bytes, row["weight_bytes"]):
+        longest = search(
+            lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk)).fits,
+            predicted, maximum, tolerance,
+        )  # fmt: skip
+    best = known.done.get(longest, Trial(0, False, math.nan))
+    at_least = longest == maximum
+    beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)
+    measured = {
+        "l_m": longest,
+        "cache_bytes": best.cache_bytes or 0,
+        "activation_bytes": math.nan if beyond is None else beyond,
+        "source": "measured",
+        "predicted": predicted,
+        "error": math.nan if at_least or not longest else predicted / longest - 1,
+        "at_least": at_least,
+        "trials": len(known.done),
+        "seconds": best.seconds,
+    }
+    return pd.DataFrame([{**row, **measured}])

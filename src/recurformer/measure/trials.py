@@ -1,0 +1,87 @@
+"""The search for the longest length that fits, by trials that are remembered. It does not know what is tried."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attempt: its tokens, whether they fitted, its seconds, and in bytes its cache and the peak of all that was
+    allocated; None where they did not fit, and the peak also where the device does not tell.
+    """
+
+    length: int
+    fits: bool
+    seconds: float
+    cache_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+def _read(file: Path | None) -> Iterator[dict[str, Any]]:
+    """The lines of a file of trials; one that a kill has cut is left out."""
+    if file is None or not file.exists():
+        return
+    for line in file.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+class Trials:
+    """The trials of one search, kept in a file, so that a search that was killed goes on where it stopped.
+
+    Args:
+        file: JSON lines; lines about another search are left alone. None keeps nothing.
+        about: what the search depends on.
+    """
+
+    def __init__(self, file: Path | None, about: dict[str, Any]):
+        self.file, self.about = file, about
+        self.done = {one["trial"]["length"]: Trial(**one["trial"]) for one in _read(file) if one["about"] == about}
+
+    def run(self, length: int, trial: Callable[[int], Trial]) -> Trial:
+        """The trial of this length, remembered or made now."""
+        if length not in self.done:
+            self.done[length] = trial(length)
+            if self.file is not None:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                with self.file.open("a") as file:
+                    file.write(json.dumps({"about": self.about, "trial": asdict(self.done[length])}) + "\n")
+        return self.done[length]
+
+
+def search(fits: Callable[[int], bool], guess: int, maximum: int, tolerance: float) -> int:
+    """The longest length known to fit, such that one longer by the share `tolerance`, at most, does not.
+
+    Steps from the guess, longer and longer ones, until one length fits and another does not; then bisection.
+
+    Args:
+        fits: must not become true again once it is false.
+        guess: where to begin.
+        maximum: nothing longer is tried; when it fits it is the result.
+        tolerance: share of the result.
+
+    Returns:
+        0 when not even one token fits.
+    """
+    low, high, step = 0, maximum + 1, FIRST_STEP
+    length = max(1, min(guess, maximum))
+    while True:
+        if fits(length):
+            low = length
+        else:
+            high = length
+        if low == maximum or (high <= maximum and high - low <= max(1, tolerance * low)):
+            return low
+        if low and high <= maximum:
+            length = (low + high) // 2
+            continue
+        length = min(math.ceil(low * (1 + step)), maximum) if low else max(1, int(high / (1 + step)))
+        step *= 2

@@ -1,0 +1,154 @@
+"""Read a prompt in chunks, in memory that grows by the cache alone.
+
+A chunk attends to itself under the causal rule and to all tokens before it without one, so that no mask of the size
+chunk x tokens is made; the two results are joined by their softmax denominators. Keys and values are written to their
+final place, which is reserved at the beginning: nothing is copied when the cache grows. Mixers carry their own states.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from .attending import UNSUPPORTED, attending_by
+from .flash import flash_attention
+
+IMPLEMENTATION = "recurformer_chunked"
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
+    found = flash_attention(query, key, value, scaling, causal)
+    if found is None:
+        raise ValueError(f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}")
+    return found
+
+
+def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """Attend to all tokens before the chunk; heads that share keys become one longer query, so none is repeated."""
+    grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
+    output, logsumexp = _fused(grouped, key, value, scaling, causal=False)
+    return output.reshape(query.shape), logsumexp.reshape(query.shape[:-1])
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    strange = [argument for argument in (*UNSUPPORTED, "sliding_window") if kwargs.get(argument) is not None]
+    if strange:
+        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, which no prefill in chunks knows")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    seen = key.shape[2] - query.shape[2]
+    output, logsumexp = _fused(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
+    if seen:
+        before, logsumexp_before = _before(query, key[:, :, :seen], value[:, :, :seen], scaling)
+        share = torch.sigmoid(logsumexp_before - logsumexp).unsqueeze(-1)  # of the softmax's mass, before the chunk
+        output = torch.lerp(output.to(share.dtype), before.to(share.dtype), share).to(query.dtype)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _no_mask(*arguments: Any, **kwargs: Any) -> None:
+    """The causal rule is all that chunks obey; padded prompts are not read by this attention."""
+
+
+AttentionInterface.register(IMPLEMENTATION, _attention)
+AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)
+
+
+class ReservedCache(DynamicCache):
+    """A `DynamicCache` with room for so many tokens, which it fills without copying; behind them it grows as usual.
+
+    Args:
+        config: of the model.
+        tokens: for which there is room.
+    """
+
+    def __init__(self, config: PreTrainedConfig, tokens: int):
+        super().__init__(config=config)
+        self._tokens = tokens
+        self._rooms: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Take in a layer's new keys and values (B, heads, L, D); return all there are."""
+        layer: Any = self.layers[layer_idx]
+        seen = layer.get_seq_length()
+        stop = seen + key_states.shape[2]
+        if stop > self._tokens:
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if layer_idx not in self._rooms:
+            layer.lazy_initialization(key_states, value_states)
+            self._rooms[layer_idx] = self._room(key_states), self._room(value_states)
+        keys, values = self._rooms[layer_idx]
+        keys[:, :, seen:stop], values[:, :, seen:stop] = key_states, value_states
+        layer.keys, layer.values = keys[:, :, :stop], values[:, :, :stop]
+        return layer.keys, layer.values
+
+    def _room(self, states: Tensor) -> Tensor:
+        return states.new_empty(*states.shape[:2], self._tokens, states.shape[3])
+
+    def close(self) -> None:
+        """Reserve nothing any more: from now on the layers may be cropped, reordered and appended to as any others."""
+        self._tokens = 0
+        self._rooms.clear()
+
+
+def read_chunk(
+    model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache, attention_mask: Tensor | None = None
+) -> CausalLMOutputWithPast:
+    """One forward pass over the next tokens (B, L), with the logits of the last one only."""
+    return model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+
+
+@torch.no_grad()
+def prefill(
+    model: PreTrainedModel, input_ids: Tensor, chunk: int = 1024, attention_mask: Tensor | None = None
+) -> CausalLMOutputWithPast:
+    """Read a prompt in chunks; the result is that of one forward pass up to rounding.
+
+    Without padding, memory beyond the cache does not depend on the prompt's length. With padding the model's own
+    attention reads the chunks, under masks of chunk x tokens.
+
+    Args:
+        model: a causal language model, converted or not.
+        input_ids: tokens (B, L), on any device.
+        chunk: tokens of a chunk, at least 1.
+        attention_mask: 0 at padding, (B, L), or None.
+
+    Returns:
+        The logits (B, 1, vocabulary) of the last token, and the cache in `past_key_values`, ready to continue.
+
+    Raises:
+        ValueError: no token, a chunk below 1, a model that attends in a way that cannot be read in chunks, or heads
+            that no fused kernel of the device takes.
+    """
+    if chunk < 1 or not input_ids.shape[1]:
+        raise ValueError(
+            f"a prefill needs at least one token and a chunk of at least 1, got {input_ids.shape[1]}, {chunk}"
+        )
+    if attention_mask is not None and attention_mask.all():
+        attention_mask = None
+    own = model.config._attn_implementation
+    cache = ReservedCache(model.config, input_ids.shape[1])
+    with attending_by(model, own if attention_mask is not None else IMPLEMENTATION):
+        seen = 0
+        for part in input_ids.split(chunk, dim=1):
+            seen += part.shape[1]
+            mask = None if attention_mask is None else attention_mask[:, :seen]
+            output = read_chunk(model, part.to(model.device), cache, mask)
+    cache.close()
+    return output

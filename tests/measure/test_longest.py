@@ -1,0 +1,105 @@
+"""The longest input, measured on a processor in a process with a limit: it runs out of memory and goes on."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+import torch
+
+from recurformer.cli.main import main
+from recurformer.measure import longest
+from recurformer.measure.limit import is_out_of_memory, memory_limit
+from recurformer.measure.longest import PREFILLS, attempt
+from recurformer.measure.memory import PROTOCOLS
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which limits a process's data")
+MIB = 2**20
+CPU = torch.device("cpu")
+SHAPE = {
+    "source": "random", "architecture": "qwen2", "hidden-size": 128, "layers": 16, "heads": 2, "kv-heads": 2,
+    "head-dim": 64, "intermediate-size": 64, "tokenizer": "hash", "vocabulary": 64,
+}  # fmt: skip
+CACHE_BYTES = 16 * 2 * 2 * 64 * 2
+"""Of a token in bfloat16: much beside the weights, so that short prompts fill the memory."""
+
+
+def words(folder, protocol, **options):
+    given = {
+        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": 8 / 1024, "chunk": 64,
+        "trials": folder / "trials.jsonl", "record": folder / "memory.run.json", "mamba-d-state": 4,
+        "mamba-dt-rank": 8, **{f"backbone-{key}": value for key, value in SHAPE.items()}, **options,
+    }  # fmt: skip
+    flags = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+    return ["longest-input", str(folder / "memory.csv"), *flags]
+
+
+def measured(folder, protocol, **options):
+    assert main(words(folder, protocol, **options)) == 0
+    (row,) = pd.read_csv(folder / "memory.csv").to_dict("records")
+    return row
+
+
+def test_a_limited_process_runs_out_of_memory_and_recovers():
+    with memory_limit(CPU, 64 * MIB, held_bytes=0):
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(80 * MIB, dtype=torch.uint8)
+        assert is_out_of_memory(caught.value)
+        assert len(torch.empty(32 * MIB, dtype=torch.uint8)) == 32 * MIB
+    assert len(torch.empty(80 * MIB, dtype=torch.uint8)) == 80 * MIB
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(longest, "attempt", lambda *given: kept.append(attempt(*given)) or kept[-1])
+    rows = {protocol: measured(tmp_path / protocol, protocol) for protocol in ("one_shot", "chunked")}
+    assert set(rows) == set(PREFILLS) == set(PROTOCOLS)
+    for protocol, row in rows.items():
+        assert row["source"] == "measured" and not row["at_least"]
+        assert abs(row["error"]) < 0.15, row
+        assert row["error"] == pytest.approx(row["predicted"] / row["l_m"] - 1)
+        assert row["cache_bytes"] == CACHE_BYTES * row["l_m"]
+        assert not (tmp_path / protocol / "trials.jsonl").exists()
+    assert rows["one_shot"]["l_m"] < rows["chunked"]["l_m"] < rows["chunked"]["limit"]
+    lengths = {row["l_m"] for row in rows.values()}
+    assert lengths <= {trial.length for trial in kept if trial.fits}
+    for length in lengths:
+        assert any(length < trial.length <= 1.011 * length for trial in kept if not trial.fits)
+
+
+def test_a_ceiling_is_said_to_be_one(tmp_path):
+    row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 130})
+    assert (row["l_m"], row["at_least"], row["trials"]) == (130, True, 1)
+    assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
+    record = json.loads((tmp_path / "memory.run.json").read_text())
+    assert record["settings"]["memory_gib"] == str(8 / 1024)
+
+
+def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
+    class Broken:
+        device = CPU
+
+    def fail(*given):
+        raise RuntimeError("wrong shapes")
+
+    monkeypatch.setitem(PREFILLS, "chunked", fail)
+    with pytest.raises(RuntimeError, match="wrong shapes"):
+        attempt(Broken(), "chunked", 4, 2)
+
+
+def test_an_unknown_protocol_is_refused(tmp_path, capsys):
+    assert main(words(tmp_path, "chunk")) == 1
+    assert "protocol='chunk' is unknown; choose one of one_shot, chunked" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_limited_card_runs_out_of_memory_and_recovers():
+    card = torch.device("cuda")
+    with memory_limit(card, 256 * MIB, held_bytes=0):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(512 * MIB, dtype=torch.uint8, device=card)
+        torch.empty(64 * MIB, dtype=torch.uint8, device=card)
+    with pytest.raises(ValueError, match="the card has"), memory_limit(card, 2**50, held_bytes=0):
+        pass

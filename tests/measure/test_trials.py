@@ -1,0 +1,48 @@
+"""The search for the longest length that fits, and the file by which it goes on after a kill."""
+
+import json
+
+import pytest
+
+from recurformer.measure.trials import Trial, Trials, search
+
+
+def counted_search(limit, guess, maximum=10**6, tolerance=0.01):
+    tried = []
+
+    def fits(length):
+        tried.append(length)
+        return length <= limit
+
+    return search(fits, guess, maximum, tolerance), tried
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 99, 1_000, 71_680, 10**6])
+@pytest.mark.parametrize("guess", [0, 1, 1_000, 70_000, 10**7])
+def test_the_longest_that_fits_within_the_tolerance(limit, guess):
+    found, tried = counted_search(limit, guess)
+    assert found <= limit <= max(found * 1.01, found)
+    assert all(1 <= length <= 10**6 for length in tried) and len(tried) == len(set(tried))
+    assert found == 0 or found in tried
+
+
+def test_a_good_guess_takes_few_trials():
+    for limit in (99_000, 100_000, 101_000):
+        assert len(counted_search(limit, 100_000)[1]) <= 4
+
+
+@pytest.mark.parametrize("guess", [1, 400, 498, 10**6])
+def test_nothing_beyond_the_maximum_is_tried(guess):
+    found, tried = counted_search(10**9, guess, maximum=500)
+    assert found == max(tried) == 500
+
+
+def test_a_killed_search_goes_on_where_it_stopped(tmp_path):
+    file, about = tmp_path / "deep" / "trials.jsonl", {"model": "a", "beta": 0.5}
+    Trials(file, about).run(100, lambda length: Trial(length, True, 1.5, cache_bytes=7))
+    Trials(file, {"model": "b", "beta": 0.5}).run(200, lambda length: Trial(length, False, 0.1))
+    with file.open("a") as cut:
+        cut.write(json.dumps({"about": about})[:9])
+    again = Trials(file, about)
+    assert again.run(100, lambda length: pytest.fail("tried twice")) == Trial(100, True, 1.5, cache_bytes=7)
+    assert not again.run(200, lambda length: Trial(length, False, 0.1)).fits, "the other search's trial says nothing"

@@ -1,0 +1,145 @@
+"""A prefill in chunks against one forward pass: logits, cache, what follows it, and memory beyond the cache."""
+
+import pytest
+import torch
+from tiny_models import MATRIX, PAD, difference, make_backbone, make_converted, shared_converted, tokens
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+
+from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.peak import PeakMemory
+from recurformer.model.prefill import ReservedCache, prefill, read_chunk
+
+LENGTH = 37
+CHUNKS = (1, 2, 5, 16, 36, 37, 100)
+
+
+@torch.no_grad()
+def one_shot(model, ids, mask=None):
+    return read_chunk(model, ids, DynamicCache(config=model.config), mask)
+
+
+def assert_same(found, expected, tolerance):
+    assert difference(found.logits, expected.logits) < tolerance
+    ours, theirs = (list(cache_tensors(output.past_key_values)) for output in (found, expected))
+    assert [(layer, kind, tensor.shape) for layer, kind, tensor in ours] == [
+        (layer, kind, tensor.shape) for layer, kind, tensor in theirs
+    ]
+    for (layer, kind, tensor), (*_, other) in zip(ours, theirs, strict=True):
+        assert difference(tensor, other) < tolerance, (layer, kind)
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_chunks_of_any_size_give_the_logits_and_the_cache_of_one_pass(backbone, heads):
+    model, ids = make_converted(backbone, heads).double(), tokens(2, LENGTH)
+    expected = one_shot(model, ids)
+    for chunk in CHUNKS:
+        assert_same(prefill(model, ids, chunk), expected, 1e-10)
+
+
+@pytest.mark.parametrize("backbone", sorted({backbone for backbone, _ in MATRIX}))
+def test_the_backbone_is_read_in_chunks_too(backbone):
+    model, ids = make_backbone(backbone).double(), tokens(2, LENGTH)
+    expected = one_shot(model, ids)
+    for chunk in CHUNKS:
+        assert_same(prefill(model, ids, chunk), expected, 1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_lower_precisions(dtype, tolerance):
+    model, ids = make_converted("qwen2_gqa", "ragged").to(dtype), tokens(1, LENGTH)
+    assert difference(prefill(model, ids, 5).logits, one_shot(model, ids).logits) < tolerance
+
+
+@pytest.mark.parametrize("heads", ["mixed", "beta_one", "ragged"])
+def test_padding_on_the_left(heads):
+    model, ids = make_converted("llama_gqa_tied", heads).double(), tokens(3, LENGTH)
+    mask = torch.ones_like(ids)
+    for row, padding in enumerate((0, 4, 20)):
+        ids[row, :padding], mask[row, :padding] = PAD, 0
+    expected = one_shot(model, ids, mask)
+    for chunk in CHUNKS:
+        assert difference(prefill(model, ids, chunk, mask).logits, expected.logits) < 1e-10
+    assert difference(prefill(model, ids, 5).logits, expected.logits) > 1e-3, "negative control: padding matters"
+
+
+@torch.no_grad()
+def test_generation_goes_on_from_the_cache_as_from_any_other():
+    model, ids = shared_converted("qwen2_gqa", "mixed"), tokens(1, LENGTH)
+    expected = model.generate(ids, do_sample=False, max_new_tokens=8)
+    first = prefill(model, ids, 8)
+    start = torch.cat([ids, first.logits.argmax(-1)], 1)
+    found = model.generate(start, past_key_values=first.past_key_values, do_sample=False, max_new_tokens=7)
+    assert found.tolist() == expected.tolist()
+
+
+def test_a_cropped_and_reordered_cache_is_not_written_into_its_former_room():
+    model, ids = make_backbone("llama_mha"), tokens(2, LENGTH)
+    cache = prefill(model, ids, 8).past_key_values
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.crop(-3)
+    with torch.no_grad():
+        found = read_chunk(model, ids.flip(0)[:, -3:], cache)
+    assert difference(found.logits, one_shot(model, ids.flip(0)).logits) < 1e-4
+
+
+def test_the_models_own_attention_is_back_afterwards_and_bad_requests_are_refused():
+    model = make_backbone("llama_mha")
+    before = model.config._attn_implementation
+    for ids, chunk in ((tokens(1, 5), 0), (tokens(1, 0), 4)):
+        with pytest.raises(ValueError, match="at least one token and a chunk of at least 1"):
+            prefill(model, ids, chunk)
+    sliding = MistralForCausalLM(MistralConfig(**make_backbone("mistral_gqa").config.to_dict() | {"sliding_window": 8}))
+    with pytest.raises(ValueError, match="MistralAttention attends with sliding_window"):
+        prefill(sliding.eval(), tokens(1, 20), 4)
+    assert model.config._attn_implementation == sliding.config._attn_implementation == before
+
+
+def beyond_the_cache(model, length, read):
+    ids = torch.zeros(1, length, dtype=torch.long)
+    with PeakMemory() as memory:
+        output = read(model, ids)
+    return memory.peak - int(cache_bytes(output.past_key_values).bytes.sum())
+
+
+def in_chunks(model, ids):
+    return prefill(model, ids, 64)
+
+
+@torch.no_grad()
+def by_copies_and_masks(model, ids):
+    """The library's way: the cache grows by copies, the attention reads a mask of chunk x tokens."""
+    cache = DynamicCache(config=model.config)
+    for part in ids.split(64, 1):
+        output = read_chunk(model, part, cache)
+    return output
+
+
+@pytest.mark.parametrize("heads", [None, "mixed", "ragged", "beta_one"])
+def test_memory_beyond_the_cache_does_not_grow_with_the_prompt(heads):
+    model = make_backbone("qwen2_gqa") if heads is None else make_converted("qwen2_gqa", heads)
+    short, long = (beyond_the_cache(model, length, in_chunks) for length in (512, 4096))
+    assert long < 1.01 * short
+    if heads != "beta_one":
+        control, grown = (beyond_the_cache(model, length, by_copies_and_masks) for length in (512, 4096))
+        assert grown > 3 * control, "negative control"
+
+
+def test_room_is_reserved_once_and_for_the_whole_prompt():
+    model = make_backbone("llama_mha")
+    cache = ReservedCache(model.config, 20)
+    with torch.no_grad():
+        read_chunk(model, tokens(1, 4), cache)
+        place = cache.layers[0].keys.data_ptr()
+        read_chunk(model, tokens(1, 16), cache)
+        assert cache.layers[0].keys.data_ptr() == place and cache.get_seq_length() == 20
+        read_chunk(model, tokens(1, 1), cache)
+    assert cache.layers[0].keys.data_ptr() != place and cache.get_seq_length() == 21
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_card(dtype):
+    model, ids = make_converted("qwen2_gqa", "ragged").to(dtype).cuda(), tokens(1, LENGTH).cuda()
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    assert difference(prefill(model, ids, 5).logits, one_shot(model, ids).logits) < tolerance
