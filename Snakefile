@@ -31,6 +31,7 @@ wildcard_constraints:
     choice=r"\d+",
     mixer=r"\w+",
     kv_heads=r"\d+",
+    topic=r"\w+",
 
 
 include: "workflow/rules/prepare.smk"
@@ -39,6 +40,7 @@ include: "workflow/rules/language.smk"
 include: "workflow/rules/hashhop.smk"
 include: "workflow/rules/mqar.smk"
 include: "workflow/rules/caches.smk"
+include: "workflow/rules/device.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
@@ -51,5 +53,6 @@ rule all:
     input:
         rules.tables.input,
         rules.figures.input,
+        rules.device_measurements.input,
         MEASUREMENTS["lm_eval"],
         multiext("<results>/claims", ".json", ".html"),

@@ -128,3 +128,20 @@ class Sizes(Block):
     """Memory of the card for which the longest input is computed."""
     growth_lengths: list[Count] = [1024, 2048, 4096, 8192, 16384]
     """Lengths over which growth exponents are fitted (Table 1)."""
+
+
+class DeviceMeasurements(Block):
+    """What only a device itself tells: measured where a study names it, and by default not at all."""
+
+    device: Literal["cuda", "cpu"] = "cuda"
+    """What is measured; a processor shows that the rules run, no more."""
+    tests: str | None = None
+    """Which of the project's tests are run there: an expression of pytest's markers, such as `gpu`."""
+    backbones: list[str] = []
+    """Names in `backbones`, whose cache sizes and peaks are measured with random weights, at `betas` and `caches.sizes`."""
+    speed: list[
+        Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
+    ] = []
+    """Topics of the benchmarks, each a job of its own."""
+    speed_seconds: Count = 20
+    """For which each case of a topic is repeated."""
