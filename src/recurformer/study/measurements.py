@@ -138,7 +138,7 @@ class DeviceMeasurements(Block):
     tests: str | None = None
     """Which of the project's tests are run there: an expression of pytest's markers, such as `gpu`."""
     backbones: list[str] = []
-    """Names in `backbones`, whose cache sizes and peaks are measured with random weights, at `betas` and `caches.sizes`."""
+    """Names in `backbones`: their cache sizes and peaks, with random weights, at `betas` and `caches.sizes`."""
     speed: list[
         Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
     ] = []

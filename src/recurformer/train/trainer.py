@@ -76,14 +76,14 @@ def train(
         TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
         StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
-    limit = TimeLimit()
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
     if batch_size % gradient_accumulation:
         raise ValueError(f"gradient_accumulation: {gradient_accumulation} does not divide batch_size {batch_size}")
     settings = {
-        key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log", "limit"}
+        key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
     }
+    limit = TimeLimit()
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
     open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
