@@ -35,7 +35,7 @@ def check(frame):
     assert whole.total_bytes[64] == whole.total_bytes[256]
     assert (frame.peak_bytes > frame.total_bytes).all()
     short, long = (frame[frame.length == length].peak_bytes.to_numpy() for length in LENGTHS)
-    assert (long > 3 * short).all()  # what a pass holds grows with its tokens
+    assert (long > 2 * short).all()  # what a pass holds grows with its tokens
 
 
 def test_real_caches_are_the_counted_ones():
@@ -59,7 +59,7 @@ def test_what_does_not_fit_has_no_value(monkeypatch):
 def test_the_stage_writes_what_was_measured(tmp_path):
     words = ["--name", "tiny", "--betas", "0.5", "--lengths", "32", "--device", "cpu", "--mamba-dt-rank", "4"]
     shape = {"source": "random", "architecture": "llama", "hidden-size": 32, "layers": 1, "heads": 2, "kv-heads": 2}
-    shape |= {"head-dim": 16, "intermediate-size": 32, "tokenizer": "byte"}
+    shape |= {"head-dim": 16, "intermediate-size": 32, "tokenizer": "byte", "seed": 0}
     words += [word for key, value in shape.items() for word in (f"--backbone-{key}", str(value))]
     assert main(["cache-peak", str(tmp_path / "cache_peak.csv"), *words]) == 0
     frame = pd.read_csv(tmp_path / "cache_peak.csv")
