@@ -32,6 +32,7 @@ wildcard_constraints:
     mixer=r"\w+",
     kv_heads=r"\d+",
     protocol="one_shot|chunked",
+    topic=r"\w+",
 
 
 include: "workflow/rules/prepare.smk"
@@ -40,6 +41,7 @@ include: "workflow/rules/language.smk"
 include: "workflow/rules/hashhop.smk"
 include: "workflow/rules/mqar.smk"
 include: "workflow/rules/caches.smk"
+include: "workflow/rules/device.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
@@ -52,5 +54,6 @@ rule all:
     input:
         rules.tables.input,
         rules.figures.input,
+        rules.device_measurements.input,
         MEASUREMENTS["lm_eval"],
         multiext("<results>/claims", ".json", ".html"),

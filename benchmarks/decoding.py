@@ -97,7 +97,7 @@ class GraphDecoder:
 
 
 def _eager(model: PreTrainedModel, input_ids: Tensor) -> Decoder:
-    return EagerDecoder(model, fill(model, input_ids))
+    return EagerDecoder(model, fill(model, input_ids), len(input_ids))
 
 
 def held_bytes(decoder: Decoder) -> int:

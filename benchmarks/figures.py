@@ -60,14 +60,14 @@ def decode(rows: pd.DataFrame) -> Figure:
 @styled
 def prefill(rows: pd.DataFrame) -> Figure:
     """Seconds of a prompt's forward pass."""
-    rows = rows[rows.topic == "prefill"]
+    rows = rows[(rows.topic == "prefill") & (rows.batch == 1)]
     return _by_context(rows, rows.median_seconds, "Prefill time", "seconds", MEDIANS)
 
 
 @styled
 def memory(rows: pd.DataFrame) -> Figure:
     """Most memory beyond the weights during a prompt's forward pass, the cache included."""
-    rows = rows[rows.topic == "prefill"]
+    rows = rows[(rows.topic == "prefill") & (rows.batch == 1)]
     note = "the prompt's forward pass: what it takes beyond the weights, its cache included."
     return _by_context(rows, 1e-6 * rows.peak_bytes, "Prefill memory", "peak memory (MB)", note)
 

@@ -113,8 +113,8 @@ def facts(options: Options, beta: float) -> dict[str, object]:
     return {"beta": beta, "heads": heads, "model": Path(options.backbone).name, "backend": backend}
 
 
-def prompt(options: Options, tokens: int) -> Tensor:
-    """Random token ids (1, tokens) on the device."""
+def prompt(options: Options, tokens: int, batch: int = 1) -> Tensor:
+    """Random token ids (batch, tokens) on the device."""
     vocabulary = backbone(options).config.vocab_size
     generator = torch.Generator().manual_seed(SEED)
-    return torch.randint(vocabulary, (1, tokens), generator=generator).to(options.device)
+    return torch.randint(vocabulary, (batch, tokens), generator=generator).to(options.device)

@@ -1,4 +1,4 @@
-"""Time per token of greedy decoding at batch 1, after a context of random tokens; one case for each way to decode."""
+"""Time per step of greedy decoding after a context of random tokens; one case for each way to decode."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,23 +6,23 @@ from functools import partial
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.decoding import DECODERS, STEPS, held_bytes
 from benchmarks.models import facts, inference, prompt, variants
-from benchmarks.topics.prefill import contexts
+from benchmarks.topics.prefill import sizes
 from benchmarks.work import model_work
 
 
-def _decode(options: Options, beta: float, tokens: int, how: str) -> Call:
+def _decode(options: Options, beta: float, tokens: int, batch: int, how: str) -> Call:
     model = inference(options, beta)
-    decoder = DECODERS[how](model, prompt(options, tokens))
-    work = model_work(model, 1, 1, seen=tokens, cache_bytes=held_bytes(decoder))
+    decoder = DECODERS[how](model, prompt(options, tokens, batch))
+    work = model_work(model, batch, 1, seen=tokens, cache_bytes=held_bytes(decoder))
     return Call(decoder.run, work, before=decoder.renew, units=STEPS)
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One case for each length of the context and way to decode."""
-    for tokens in contexts(options):
+    """One case for each batch, length of the context and way to decode."""
+    for case, batch, tokens in sizes(options):
         for how in DECODERS:
             candidates = tuple(
-                Candidate(name, partial(_decode, options, beta, tokens, how), facts(options, beta))
+                Candidate(name, partial(_decode, options, beta, tokens, batch, how), facts(options, beta))
                 for name, beta in variants(options).items()
             )
-            yield Case(f"{tokens} tokens{how}", "backbone", candidates, {"batch": 1, "tokens": tokens})
+            yield Case(f"{case}{how}", "backbone", candidates, {"batch": batch, "tokens": tokens})

@@ -12,27 +12,37 @@ from benchmarks.work import model_work
 
 CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
 
+BATCHES = {"cpu": (1,), "cuda": (1, 8, 64)}
+MOST_TOKENS = 65536
+"""In all sequences of a batch together: a card holds two models of 7B, the caches of both, and to decode each twice."""
 
-def contexts(options: Options) -> tuple[int, ...]:
-    """Lengths in tokens, the shortest only in a quick run."""
-    return CONTEXTS[options.device][: 1 if options.quick else None]
+
+def sizes(options: Options) -> list[tuple[str, int, int]]:
+    """Name of a case, sequences in its batch, tokens in each; the first only in a quick run."""
+    found = [
+        (f"{tokens} tokens" + (f", batch {batch}" if batch > 1 else ""), batch, tokens)
+        for batch in BATCHES[options.device]
+        for tokens in CONTEXTS[options.device]
+        if batch * tokens <= MOST_TOKENS
+    ]
+    return found[: 1 if options.quick else None]
 
 
-def _prefill(options: Options, beta: float, tokens: int) -> Call:
-    model, input_ids = inference(options, beta), prompt(options, tokens)
+def _prefill(options: Options, beta: float, tokens: int, batch: int) -> Call:
+    model, input_ids = inference(options, beta), prompt(options, tokens, batch)
 
     @torch.no_grad()
     def run() -> None:
         model(input_ids, past_key_values=DynamicCache(config=model.config), use_cache=True, logits_to_keep=1)
 
-    return Call(run, model_work(model, 1, tokens))
+    return Call(run, model_work(model, batch, tokens))
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One case for each length."""
-    for tokens in contexts(options):
+    """One case for each batch and length."""
+    for case, batch, tokens in sizes(options):
         candidates = tuple(
-            Candidate(name, partial(_prefill, options, beta, tokens), facts(options, beta))
+            Candidate(name, partial(_prefill, options, beta, tokens, batch), facts(options, beta))
             for name, beta in variants(options).items()
         )
-        yield Case(f"{tokens} tokens", "backbone", candidates, {"batch": 1, "tokens": tokens})
+        yield Case(case, "backbone", candidates, {"batch": batch, "tokens": tokens})

@@ -122,6 +122,11 @@ def runs_behind(paths: Iterable[str | Path]) -> list[str]:
     return list(dict.fromkeys(read_record(record)["run"] for record in records))
 
 
+def cards_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of the CUDA devices that some runs used, each once."""
+    return list(dict.fromkeys(record["accelerator"]["name"] for record in records if record["accelerator"]))
+
+
 def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
     """The records of the runs that wrote a record's inputs, where they are still there.
 

@@ -13,7 +13,7 @@ from benchmarks.case import Call, Options, Work
 from benchmarks.clock import take_turns
 from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
-from benchmarks.topics import TOPICS, throughput
+from benchmarks.topics import TOPICS, decode, prefill, throughput
 from benchmarks.work import attention_flops, model_work
 from recurformer.backbones import make_random
 from recurformer.records import read_record
@@ -55,6 +55,24 @@ def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
     assert list(rows.heads.fillna("")) == ["", "random", "random"] * 3
     with_goals = (rows.candidate != "backbone") & ~rows.case.str.contains("graph")
     assert set(rows.met[with_goals]) <= {"met", "missed"} and rows.met[~with_goals].isna().all()
+
+
+def test_batches_are_measured_where_they_fit(tiny, monkeypatch):
+    monkeypatch.setattr(prefill, "CONTEXTS", {"cpu": (4, 16)})
+    monkeypatch.setattr(prefill, "BATCHES", {"cpu": (1, 3)})
+    monkeypatch.setattr(prefill, "MOST_TOKENS", 20)
+    options = Options("cpu", 1, quick=False, backbone=tiny, profile=None)
+    names = ["4 tokens", "16 tokens", "4 tokens, batch 3"]
+    assert [case.name for case in prefill.cases(options)] == names
+    cases = {case.name: case for case in decode.cases(options)}
+    assert list(cases) == [f"{name}{how}" for name in names for how in ("", ", graph")]
+    single, batch = (
+        {candidate.name: candidate.prepare() for candidate in cases[name].candidates}["beta 0.5"]
+        for name in ("4 tokens", "4 tokens, batch 3")
+    )
+    assert batch.work.flops == pytest.approx(3 * single.work.flops)
+    batch.before()
+    batch.run()
 
 
 def test_the_record_names_the_command_and_the_figures_name_the_record(run, tiny):

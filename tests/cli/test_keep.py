@@ -3,6 +3,7 @@
 import pytest
 
 from recurformer.cli.main import main
+from recurformer.records import read_record, run_record
 
 KEPT = ["results/tables/table1.csv", "results/mqar/mqar.csv", "results/mqar/run.json", "figures/figure1.png"]
 KEPT += ["results/corpus/run.json", "results/backbones/tiny.run.json"]
@@ -33,6 +34,52 @@ def test_an_unfinished_study_is_refused(tmp_path, capsys):
     assert main(["keep", str(tmp_path), str(tmp_path), str(tmp_path / "kept")]) == 1
     assert "no tables in it" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def run_on(monkeypatch, place, card, dirty=False):
+    """A measurement and its record, as a run on a card (or on none) leaves them."""
+    monkeypatch.setattr("recurformer.records._accelerator", lambda: card and {"name": card, "peak_memory_bytes": 1})
+    monkeypatch.setattr("recurformer.records._tree", lambda: {"commit": "c", "dirty": dirty, "difference": None})
+    place.mkdir(parents=True)
+    with run_record(place / "run.json", "mqar", [], {}, outputs=[place / "mqar.csv"]):
+        (place / "mqar.csv").write_text("beta\n0.5\n")
+
+
+def keep_by_card(folder):
+    return main(["keep", str(folder / "results"), str(folder / "figures"), str(folder / "recorded"), "--by-card"])
+
+
+def test_a_recording_is_named_by_its_card(tmp_path, monkeypatch):
+    run_on(monkeypatch, tmp_path / "results/mqar", "NVIDIA H200")
+    run_on(monkeypatch, tmp_path / "results/caches", None)
+    assert keep_by_card(tmp_path) == 0
+    kept = tmp_path / "recorded/nvidia-h200/results"
+    assert read_record(kept / "mqar/run.json")["accelerator"]["name"] == "NVIDIA H200"
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*.*")) == [
+        "caches/mqar.csv", "caches/run.json", "mqar/mqar.csv", "mqar/run.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "dirty", "said"),
+    [
+        ("NVIDIA A100-SXM4-80GB", False, "the runs were made on NVIDIA A100-SXM4-80GB and NVIDIA H200, not on one"),
+        ("NVIDIA H200", True, "other/run.json: not a run of a clean commit"),
+        ("NVIDIA H200", None, "other/run.json: not a run of a clean commit"),
+    ],
+)
+def test_a_recording_of_several_cards_or_of_unknown_code_is_refused(tmp_path, monkeypatch, capsys, other, dirty, said):
+    run_on(monkeypatch, tmp_path / "results/tested", "NVIDIA H200")
+    run_on(monkeypatch, tmp_path / "results/other", other, dirty)
+    assert keep_by_card(tmp_path) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "recorded").exists()
+
+
+def test_a_recording_without_a_card_is_refused(tmp_path, monkeypatch, capsys):
+    run_on(monkeypatch, tmp_path / "results/mqar", None)
+    assert keep_by_card(tmp_path) == 1
+    assert "made on no card, not on one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

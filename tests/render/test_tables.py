@@ -20,14 +20,14 @@ VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
 """Every printed cell has some verdict, each of the five occurs."""
 
 
-def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataFrame):
+def build(name: str, measurements: dict[str, pd.DataFrame], **replaced):
     function = TABLES[name]
-    frames = {"verdicts": VERDICTS} | measurements | replaced
+    frames = {"verdicts": VERDICTS, "recorded": {}} | measurements | replaced
     return function(**{kind: frames[kind] for kind in inspect.signature(function).parameters})
 
 
 def kinds_of(function) -> list[str]:
-    return [kind for kind in inspect.signature(function).parameters if kind != "verdicts"]
+    return [kind for kind in inspect.signature(function).parameters if kind not in {"verdicts", "recorded"}]
 
 
 @pytest.fixture(scope="module")

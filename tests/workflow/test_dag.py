@@ -35,6 +35,8 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
     planned = jobs(answer)
     assert planned["table"] == 5
     assert planned["figure"] == 6
+    on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 7} if study == "gpu" else {}
+    assert {rule: planned[rule] for rule in ("device_tests", "cache_peak", "speed") if rule in planned} == on_a_device
     below = "" if study == "default" else f"{study}/"
     assert f"results/{below}tables/table4.csv" in answer.stdout + answer.stderr
     assert f"figures/{below}figure4.svg" in answer.stdout + answer.stderr

@@ -16,8 +16,12 @@ except ValueError as error:
 
 if config["device"] == "cpu":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if config["job_minutes"]:
+    # not a parameter of any rule: when a training stops and goes on changes nothing about its result
+    os.environ["RECURFORMER_MINUTES"] = str(config["job_minutes"])
 
 DOWNLOADS = "resources/downloads"
+DEVICE = config["device_measurements"]
 LEARNS_HASHHOP = {
     name
     for name, backbone in config["backbones"].items()
@@ -55,6 +59,11 @@ LONGEST = collect(
 MEASUREMENTS = {
     "cache": collect(CACHES, file="cache.csv"),
     "memory": collect(CACHES, file="memory.csv") + LONGEST,
+    "cache_peak": collect(
+        "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
+    ),
+    "bench": collect("<results>/device/{topic}/bench.csv", topic=DEVICE["speed"]),
+    "tests": ["<results>/device/tests.csv"] if DEVICE["tests"] else [],
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": collect(HASHHOP, file="hashhop.csv"),

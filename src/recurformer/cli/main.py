@@ -36,6 +36,7 @@ STAGES = {
     "attention-map": "averaged attention maps",
     "influence": "weights that attention and Mamba give to earlier tokens",
     "cache": "cache sizes, counted",
+    "cache-peak": "cache sizes and peaks of full-size models, measured on a device",
     "memory": "the longest input by a memory model",
     "longest-input": "the longest input, measured on a card",
     "pyramidinfer": "the cache sizes of the PyramidInfer baseline",

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath, OutputPath
-from recurformer.cli.measurements import call_renderer
+from recurformer.cli.measurements import call_renderer, read_measurements
 from recurformer.files import atomic_path
-from recurformer.records import runs_behind
+from recurformer.records import cards_of, read_record, runs_behind
 
 if TYPE_CHECKING:
     from recurformer.render.claims import Decision
+    from recurformer.render.tables.recorded import Recorded
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,7 +28,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         help="files to write; the suffix (.csv, .md, .tex, .html) is the format",
     )
-    parser.add_argument("--recorded", help="folder of committed recordings, which count as evidence for the verdicts")
+    parser.add_argument(
+        "--recorded",
+        help="folder of committed recordings, which count as evidence for the verdicts; tables 2 and 4 show theirs",
+    )
     parser.add_argument("--study", default="default", help="name of the study, for the footnote")
 
 
@@ -41,6 +45,19 @@ def _decisions(args: Namespace) -> "list[Decision]":
     return list(ledger.decisions)
 
 
+def _recorded(folder: str | None) -> "Recorded":
+    """What the recordings in a folder have of one card each, for tables that show it."""
+    from recurformer.render.tables.recorded import KINDS
+
+    found = {}
+    for results in sorted(Path(folder).glob("*/results")) if folder else []:
+        cards = cards_of(map(read_record, sorted(results.rglob("*run.json"))))
+        if len(cards) == 1:
+            files = [file for kind in KINDS for file in sorted(results.rglob(f"{kind}.csv"))]
+            found[cards[0]] = read_measurements(files)
+    return found
+
+
 def run(args: Namespace) -> None:
     from recurformer.render.claims import THIS_STUDY
     from recurformer.render.claims.cost import hardware_of, runs_of
@@ -48,11 +65,12 @@ def run(args: Namespace) -> None:
 
     decisions = _decisions(args)
     verdicts = {decision.claim.id: decision.verdict for decision in decisions}
-    table = call_renderer(args.table, TABLES, args.measurements, verdicts=verdicts)
+    recorded = _recorded(args.recorded)
+    table = call_renderer(args.table, TABLES, args.measurements, verdicts=verdicts, recorded=recorded)
     hardware = hardware_of(runs_of(args.measurements))
     table = table.measured_by(args.study, hardware, runs_behind(args.measurements))
-    recorded = Counter(d.evidence.source for d in decisions if d.evidence and d.evidence.source != THIS_STUDY)
-    notes = [f"{count} verdicts rest on {source}, not on this study." for source, count in recorded.items()]
+    elsewhere = Counter(d.evidence.source for d in decisions if d.evidence and d.evidence.source != THIS_STUDY)
+    notes = [f"{count} verdicts rest on {source}, not on this study." for source, count in elsewhere.items()]
     table = replace(table, notes=(*table.notes, *notes))
     for target in args.out:
         with atomic_path(target) as path:

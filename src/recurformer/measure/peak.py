@@ -1,9 +1,10 @@
-"""The exact peak of live tensor memory during a block of code, on any device, the meta device included."""
+"""The peak of tensor memory during a block of code: exact on any device, the meta device included, or CUDA's own."""
 
 import weakref
 from collections.abc import Iterable
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -86,3 +87,25 @@ class PeakMemory(TorchDispatchMode):
         for finalizer in list(self._finalizers.values()):
             finalizer.detach()
         self._finalizers.clear()
+
+
+class AllocatorPeak:
+    """The same as CUDA's allocator counts it: with its rounding, and with what kernels allocate inside themselves.
+
+    Attributes:
+        peak: most bytes that were allocated at once beyond those from before the block, known when it ends.
+    """
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._before = 0
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        torch.cuda.synchronize()
+        self.peak = torch.cuda.max_memory_allocated() - self._before

@@ -15,6 +15,7 @@ ratio: held bytes over those of the original's full cache."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "cache": ("model", "unit", "beta", "length", "ratio"),
+    "cache_peak": ("model", "unit", "beta", "length", "ratio", "peak_bytes"),
     "pyramidinfer": ("model", "length", "ratio"),
     "memory": ("model", "beta", "protocol", "l_m", "memory_bytes", "source"),
     "hashhop": ("model", "beta", "seed", "variant", "sample", "correct", "hops"),

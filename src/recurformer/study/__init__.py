@@ -13,6 +13,7 @@ from recurformer.study.ablations import Ablations, Continuation, Needle
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
+    DeviceMeasurements,
     HashHopEvaluation,
     HashHopTask,
     Maps,
@@ -40,6 +41,7 @@ __all__ = [
     "Caches",
     "Continuation",
     "Corpus",
+    "DeviceMeasurements",
     "HashHop",
     "HashHopEvaluation",
     "HashHopTask",
@@ -156,11 +158,15 @@ class Study(Block):
     """Sizes."""
     ablations: Ablations
     """What the reviewers asked for; nothing of it belongs to `all`."""
+    device_measurements: DeviceMeasurements = DeviceMeasurements()
+    """Tests, caches and speed on a card."""
+    job_minutes: Rate | None = None
+    """A training that would take longer saves a checkpoint and fails; started again, it goes on from there."""
 
     @model_validator(mode="after")
     def name_free(self) -> Self:
         """The folders of the default study lie beside those of the others."""
-        folders = "ablations backbones bench caches corpus hashhop language logs mqar tables tracking"
+        folders = "ablations backbones bench caches corpus device hashhop language logs mqar tables tracking"
         taken = set(folders.split())
         if self.study in taken:
             raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
@@ -181,12 +187,13 @@ class Study(Block):
         for name in self.caches.measured:
             if name not in self.caches.backbones:
                 raise ValueError(f"caches.measured: {name!r} is not in caches.backbones; add it there")
-        for block in ("language", "hashhop", "caches"):
+        shapes = ("caches", "device_measurements")
+        for block in ("language", "hashhop", *shapes):
             for name in getattr(self, block).backbones:
                 if name not in self.backbones:
                     known = ", ".join(sorted(self.backbones))
                     raise ValueError(f"{block}.backbones: {name!r} has no entry in backbones (there are: {known})")
-                if block != "caches" and self.backbones[name].source == "shape":
+                if block not in shapes and self.backbones[name].source == "shape":
                     raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
         return self
 

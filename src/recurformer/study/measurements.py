@@ -139,3 +139,20 @@ class Search(Block):
     """A prompt longer by this share does not fit any more."""
     maximum: Count = 2097152
     """Tokens beyond which nothing is tried: reading them would take hours."""
+
+
+class DeviceMeasurements(Block):
+    """What only a device itself tells: measured where a study names it, and by default not at all."""
+
+    device: Literal["cuda", "cpu"] = "cuda"
+    """What is measured; a processor shows that the rules run, no more."""
+    tests: str | None = None
+    """Which of the project's tests are run there: an expression of pytest's markers, such as `gpu`."""
+    backbones: list[str] = []
+    """Names in `backbones`: their cache sizes and peaks, with random weights, at `betas` and `caches.sizes`."""
+    speed: list[
+        Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
+    ] = []
+    """Topics of the benchmarks, each a job of its own."""
+    speed_seconds: Count = 20
+    """For which each case of a topic is repeated."""

@@ -15,6 +15,7 @@ from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.surroundings import quiet_library, training_state
+from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 __all__ = ["TrainingDiverged", "train"]
 
@@ -73,6 +74,7 @@ def train(
     Raises:
         ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written.
         TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
+        StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
@@ -81,6 +83,7 @@ def train(
     settings = {
         key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
     }
+    limit = TimeLimit()
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
     open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
@@ -116,7 +119,7 @@ def train(
     )
     save_steps = -(-save_every // log_every) * log_every
     callback = _LogAndSave(
-        log, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
+        log, limit, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
     )
     with quiet_library(), training_state(model, gradient_checkpointing):
         trainer = _LeanTrainer(
@@ -131,6 +134,9 @@ def train(
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         _require_finite(model, steps)
+    if (step := trainer.state.global_step) < steps:
+        minutes = limit.elapsed_minutes()
+        raise StoppedForTime(f"stopped after {minutes:.0f} minutes at step {step} of {steps}: run again to resume")
     return pd.DataFrame(log.rows)
 
 
@@ -193,17 +199,22 @@ class _LeanTrainer(Trainer):
 class _LogAndSave(TrainerCallback):
     """Writes the metric log and says when a checkpoint is due, once the losses up to it are known to be finite."""
 
-    def __init__(self, log: MetricLog, save_steps: int, passes: int, learning_rate: Callable[[int], float]) -> None:
-        self.metric_log, self.save_steps, self.passes, self.learning_rate = log, save_steps, passes, learning_rate
+    def __init__(
+        self, log: MetricLog, limit: TimeLimit, save_steps: int, passes: int, learning_rate: Callable[[int], float]
+    ) -> None:
+        self.metric_log, self.limit, self.save_steps = log, limit, save_steps
+        self.passes, self.learning_rate = passes, learning_rate
 
     def on_step_end(self, args, state, control, **kwargs):
-        step = state.global_step
-        if self.metric_log.is_due(step):
+        step, no_time_left = state.global_step, False
+        if self.metric_log.is_due(step):  # a checkpoint is resumed only from a step that the log has
             self.metric_log.write(step, self.learning_rate(step - 1), self.passes)
+            no_time_left = self.limit.leaves_no_time()
         self.metric_log.show_progress(step)
-        if step % self.save_steps == 0 and step < state.max_steps:
+        if (step % self.save_steps == 0 or no_time_left) and step < state.max_steps:
             _require_finite(kwargs["model"], step)
             control.should_save = True
+            control.should_training_stop |= no_time_left
         return control
 
     def on_save(self, args, state, control, **kwargs):

@@ -63,7 +63,12 @@ def ranked_by_profile(cache: pd.DataFrame) -> pd.DataFrame:
     return cache[by_profile | ~profiled]
 
 
-def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
+def cache_values(cache: pd.DataFrame, source: str = "counted") -> dict[Key, Value]:
+    """Caches over those of the original, by unit of the selection.
+
+    Raises:
+        ValueError: no length of the paper's, or two caches for one cell.
+    """
     lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
     chosen = ranked_by_profile(cache[cache["length"].isin(lengths)])
     if chosen.empty:
@@ -78,11 +83,12 @@ def _caches(cache: pd.DataFrame) -> dict[Key, Value]:
                 f"cache measurements have several rows for model {row.model}, beta {row.beta}, length {row.length}, "
                 f"{row.unit}"
             )
-        values[key] = Value(float(row.ratio), source="counted", runs=getattr(row, "run", ""))
+        values[key] = Value(float(row.ratio), source=source, runs=getattr(row, "run", ""))
     return values
 
 
-def _scores(hashhop: pd.DataFrame) -> dict[Key, Value]:
+def quality_values(hashhop: pd.DataFrame) -> dict[Key, Value]:
+    """h_gq by layout of the task."""
     values: dict[Key, Value] = {}
     for (model, beta, variant), rows in groups(hashhop, ["model", "beta", "variant"]):
         mean, low, high = estimate_quality(rows)
@@ -90,7 +96,8 @@ def _scores(hashhop: pd.DataFrame) -> dict[Key, Value]:
     return values
 
 
-def _longest(memory: pd.DataFrame) -> dict[Key, Value]:
+def longest_values(memory: pd.DataFrame) -> dict[Key, Value]:
+    """l_m by protocol of the prefill."""
     values: dict[Key, Value] = {}
     # A measured length replaces a computed one, whatever the order of the rows.
     ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
@@ -112,11 +119,14 @@ def measured_values(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataF
     require(cache, "cache")
     require(hashhop, "hashhop")
     require(memory, "memory")
-    return {**_caches(cache), **_scores(hashhop), **_longest(memory)}
+    return {**cache_values(cache), **quality_values(hashhop), **longest_values(memory)}
 
 
 def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[str, ...]:
-    """The settings under which a quantity was measured for a line's model, the one to compare first; never empty."""
+    """The settings under which a quantity was measured for a line's model, the one to compare first; never empty.
+
+    Others than those of `SETTINGS`, such as cards of recordings, are shown beside and never compared.
+    """
     known = {
         setting
         for row, what, setting in values
@@ -124,5 +134,5 @@ def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[
     }
     if quantity == "l_m":
         known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
-    ordered = [setting for setting in SETTINGS[quantity] if setting in known]
-    return (*ordered, *sorted(known.difference(ordered))) or SETTINGS[quantity][:1]
+    ordered = [setting for setting in SETTINGS[quantity] if setting in known] or SETTINGS[quantity][:1]
+    return (*ordered, *sorted(known.difference(ordered)))

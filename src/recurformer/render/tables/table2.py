@@ -9,6 +9,7 @@ from recurformer.render.measurements import groups, models_in_order, records, re
 from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import PYRAMIDINFER, display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import SETTINGS, Key, Row, Value, measured_values, replacing
+from recurformer.render.tables.recorded import Recorded, recorded_frames, recorded_notes, recorded_values
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import Verdicts
 
@@ -52,6 +53,7 @@ def table2(
     memory: pd.DataFrame,
     pyramidinfer: pd.DataFrame,
     verdicts: Verdicts,
+    recorded: Recorded | None = None,
 ) -> Table:
     """Table 2: every line of the paper's, then the study's other models, each as ours, the paper's and the difference.
 
@@ -63,6 +65,7 @@ def table2(
         memory: model, beta, protocol, l_m, memory_bytes, source.
         pyramidinfer: model, length, ratio.
         verdicts: of the paper's cells.
+        recorded: of cards.
 
     Raises:
         ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
@@ -70,14 +73,15 @@ def table2(
     """
     measured = measured_values(cache, hashhop, memory)
     scores = baseline_scores(baseline, measured)
-    values = without_weak(measured, scores)
+    cards = recorded or {}
+    values = without_weak(measured, scores) | recorded_values(cards)
     require(pyramidinfer, "pyramidinfer")
     for quantity, length in CACHE_LENGTHS.items():
         for row in records(pyramidinfer[pyramidinfer["length"] == length]):
             values[Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]] = Value(
                 float(row.ratio), source="computed", runs=getattr(row, "run", "")
             )
-    models = models_in_order(cache, hashhop, memory, pyramidinfer)
+    models = models_in_order(cache, hashhop, memory, pyramidinfer, *recorded_frames(cards))
     long = long_frame(_rows(models, values), values, printed_by_row(paper.CELLS), verdicts)
     others = ", ".join(label(model) for model in models if model not in BACKBONE_LABELS)
     return Table(
@@ -88,6 +92,7 @@ def table2(
         display(long),
         (
             *notes(long, cache, memory, scores),
+            *recorded_notes(cards),
             f"PyramidInfer: caches computed from the paper's setting ({PYRAMIDINFER_RATIO:g} of the tokens kept from "
             f"layer to layer, {PYRAMIDINFER_MINIMUM} at least), which is no measurement; all of it: not-run: the "
             "method itself is not part of this study yet.",

@@ -7,12 +7,18 @@ from recurformer.render.measurements import models_in_order
 from recurformer.render.tables.baseline import baseline_scores, without_weak
 from recurformer.render.tables.comparison import display, long_frame, notes, printed_by_row
 from recurformer.render.tables.measured import measured_values
+from recurformer.render.tables.recorded import Recorded, recorded_frames, recorded_notes, recorded_values
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import Verdicts
 
 
 def table4(
-    cache: pd.DataFrame, hashhop: pd.DataFrame, baseline: pd.DataFrame, memory: pd.DataFrame, verdicts: Verdicts
+    cache: pd.DataFrame,
+    hashhop: pd.DataFrame,
+    baseline: pd.DataFrame,
+    memory: pd.DataFrame,
+    verdicts: Verdicts,
+    recorded: Recorded | None = None,
 ) -> Table:
     """Table 4: every model at every beta, the paper's and the study's; the CSV file is in long format.
 
@@ -23,6 +29,7 @@ def table4(
             "not-run".
         memory: model, beta, protocol, l_m, memory_bytes, source.
         verdicts: of the paper's cells.
+        recorded: of cards.
 
     Raises:
         ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model
@@ -30,10 +37,11 @@ def table4(
     """
     measured = measured_values(cache, hashhop, memory)
     scores = baseline_scores(baseline, measured)
-    values = without_weak(measured, scores)
+    cards = recorded or {}
+    values = without_weak(measured, scores) | recorded_values(cards)
     printed = printed_by_row(paper.CELLS)
     known = {row for row, _ in printed} | {row for row, _, _ in values}
-    models = list(dict.fromkeys([*paper.PRINTED, *models_in_order(cache, hashhop, memory)]))
+    models = list(dict.fromkeys([*paper.PRINTED, *models_in_order(cache, hashhop, memory, *recorded_frames(cards))]))
     rows = [
         row
         for model in models
@@ -45,5 +53,5 @@ def table4(
         "Longest input, generation quality and cache size at every share β of replaced heads",
         long,
         display(long).drop(columns=[("", "Method")]),
-        notes(long, cache, memory, scores),
+        (*notes(long, cache, memory, scores), *recorded_notes(cards)),
     )

@@ -1,0 +1,43 @@
+"""A wall-clock limit on a process, from the environment: a training that would pass it saves and stops.
+
+It knows no training. When a run stops changes nothing about what it ends with, so this is no setting of one.
+"""
+
+import os
+import time
+
+import psutil
+
+VARIABLE = "RECURFORMER_MINUTES"
+
+
+class StoppedForTime(RuntimeError):
+    """The time was up before the work was done; called again, it goes on from where it stopped."""
+
+
+class TimeLimit:
+    """Minutes that this process may take from its start, those in which it loaded what it works on among them.
+
+    Raises:
+        ValueError: the variable RECURFORMER_MINUTES is not a positive number.
+    """
+
+    def __init__(self) -> None:
+        given = os.environ.get(VARIABLE) or "inf"
+        try:
+            self.minutes = float(given)
+        except ValueError:
+            self.minutes = 0.0
+        if not self.minutes > 0:
+            raise ValueError(f"{VARIABLE}={given}: minutes are a positive number; leave it empty for no limit")
+        self.began = psutil.Process().create_time()
+        self.asked = time.time()
+
+    def elapsed_minutes(self) -> float:
+        """Since the process began."""
+        return (time.time() - self.began) / 60
+
+    def leaves_no_time(self) -> bool:
+        """Whether what was done since the last question (or since this limit was made) can not be done once more."""
+        since, self.asked = time.time() - self.asked, time.time()
+        return self.elapsed_minutes() + since / 60 > self.minutes

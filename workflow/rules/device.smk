@@ -1,0 +1,90 @@
+# What only the device itself tells. A study that names none of it has no such jobs; each is estimated at less than ten
+# minutes on a card of the 80 GB class and keeps no checkpoint.
+
+
+rule device_tests:
+    output:
+        tests="<results>/device/tests.csv",
+        record="<results>/device/tests.run.json",
+    log:
+        "<logs>/device/tests.log",
+    benchmark:
+        "<results>/device/tests.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 4
+    resources:
+        mem_mb=16000,
+        runtime=30,
+        gpu=1,
+    params:
+        markers=DEVICE["tests"],
+    shell:
+        """
+        python workflow/run_tests.py {output.tests} --markers {params.markers:q} \
+            --record {output.record} 2>&1 | tee {log}
+        """
+
+
+rule cache_peak:
+    output:
+        cache_peak="<results>/device/{backbone}/cache_peak.csv",
+        record="<results>/device/{backbone}/cache_peak.run.json",
+    log:
+        "<logs>/device/{backbone}/cache_peak.log",
+    benchmark:
+        "<results>/device/{backbone}/cache_peak.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 4
+    resources:
+        mem_mb=32000,
+        runtime=30,
+        gpu=1,
+    params:
+        device=DEVICE["device"],
+        betas=config["betas"],
+        settings=flags("caches", "sizes"),
+        backbone=shape_flags,
+        mamba=flags("mamba", prefix="mamba-"),
+        seed=config["seed"],
+        code=code("cache_peak"),
+    shell:
+        """
+        recurformer cache-peak {output.cache_peak} --name {wildcards.backbone} --device {params.device} \
+            --betas {params.betas} --seed {params.seed} {params.settings} {params.backbone} {params.mamba} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
+rule speed:
+    output:
+        speed="<results>/device/{topic}/bench.csv",
+        record="<results>/device/{topic}/bench.run.json",
+    log:
+        "<logs>/device/{topic}/bench.log",
+    benchmark:
+        "<results>/device/{topic}/bench.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: workflow.cores or 1  # all of them: nothing else runs while something is timed
+    resources:
+        mem_mb=64000,
+        runtime=30,
+        gpu=1,
+    params:
+        device=DEVICE["device"],
+        seconds=DEVICE["speed_seconds"],
+        results=subpath(output.speed, parent=True),
+    shell:
+        """
+        python -m benchmarks {wildcards.topic} --device {params.device} --seconds {params.seconds} \
+            --threads {threads} --results {params.results} --figures {params.results} 2>&1 | tee {log}
+        """
+
+
+rule device_measurements:
+    input:
+        MEASUREMENTS["tests"],
+        MEASUREMENTS["cache_peak"],
+        MEASUREMENTS["bench"],
