@@ -2,10 +2,12 @@
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from importlib import import_module
+from types import ModuleType
 
 from recurformer import __version__
+from recurformer.cli import launch
 from recurformer.cli.arguments import InputPath, OutputPath, paths_of
 from recurformer.records import run_record
 
@@ -61,14 +63,37 @@ def _usage() -> str:
     )
 
 
-def _parser(stage: str) -> tuple[ArgumentParser, object]:
+def _parser(stage: str) -> tuple[ArgumentParser, ModuleType]:
     module = import_module(f"recurformer.cli.{stage.replace('-', '_')}")
     parser = ArgumentParser(prog=f"recurformer {stage}", description=module.__doc__)
     module.add_arguments(parser)
     parser.set_defaults(stage=stage.replace("-", "_"))
+    if parser.get_default("stage") in launch.STAGES:
+        launch.add_arguments(parser)
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
     return parser, module
+
+
+def _run(module: ModuleType, args: Namespace, argv: list[str]) -> None:
+    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
+    spread = launch.take_spread(args)
+    processes = spread.processes if spread else 1
+    if args.threads:
+        # Before torch is imported, so that its OpenMP pool has this size from the start.
+        os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
+    if processes > 1 and not launch.is_launched():
+        launch.launch(argv, processes)
+        return
+    path = args.record if launch.is_first() else None
+    inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
+    with run_record(path, argv[0], argv, settings, inputs=inputs, outputs=outputs) as found:
+        if spread:
+            import_module("recurformer.cli.distributed").run(args, spread)
+        else:
+            module.run(args)
+        if path and args.stage in launch.STAGES:
+            found["training"] = launch.described(args, spread)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,19 +111,16 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     parser, module = _parser(stage)
     args = parser.parse_args(rest)
-    if args.threads:
-        # Before torch is imported, so that its OpenMP pool has this size from the start.
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     try:
-        inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
-        with run_record(args.record, stage, argv, settings, inputs=inputs, outputs=outputs):
-            module.run(args)  # type: ignore[attr-defined]
+        _run(module, args, argv)
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
-        print(f"recurformer {stage}: {lines[0]}", file=sys.stderr)
+        if launch.is_launched():
+            launch.tell_launcher(lines[0])
+        else:
+            print(f"recurformer {stage}: {lines[0]}", file=sys.stderr)
         return 1
     return 0
 
