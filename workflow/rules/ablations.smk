@@ -174,10 +174,10 @@ rule train_changed_on_text:
         mem_mb=12000,
         runtime=600,
     params:
-        settings=flags("language", "training"),
+        settings=training_flags("language"),
         tokens=config["language"]["tokens"],
         seed=config["seed"],
-        code=code("train"),
+        code=training_code("train"),
     shell:
         """
         recurformer train {input.converted} {output.trained} --metrics {output.metrics} \
@@ -207,10 +207,10 @@ rule train_changed_on_hashhop:
         mem_mb=4000,
         runtime=600,
     params:
-        settings=flags("hashhop", "training"),
+        settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
         seed=config["seed"],
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \

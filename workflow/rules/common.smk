@@ -1,6 +1,7 @@
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
@@ -179,9 +180,31 @@ def lm_eval_hashhop_flags():
     return flags("hashhop", "task", prefix="hashhop-") if asked else ""
 
 
+@cache
 def code(stage):
     """A digest of the modules that `stage` uses: when they change, its jobs run again."""
     return code_digest(f"recurformer.cli.{stage}")
+
+
+def training_flags(task, recipe="training"):
+    """The recipe of a task, and how the training of a backbone lies on processes, where the study says so."""
+
+    def of_backbone(wildcards):
+        spread = config["distributed"].get(wildcards.backbone, {})
+        words = [flags(task, recipe), as_flags(spread, "distributed-")]
+        return " ".join(filter(None, words))
+
+    return of_backbone
+
+
+def training_code(stage):
+    """As `code`, of the modules that train a backbone: in one process, or over several."""
+
+    def of_backbone(wildcards):
+        distributed = wildcards.backbone in config["distributed"]
+        return code("distributed" if distributed else stage)
+
+    return of_backbone
 
 
 def base_checkpoint(wildcards):

@@ -16,10 +16,10 @@ rule pretrain_hashhop:
         mem_mb=4000,
         runtime=600,
     params:
-        settings=flags("hashhop", "pretraining"),
+        settings=training_flags("hashhop", "pretraining"),
         task=flags("hashhop", "task", prefix="task-"),
         seed=config["seed"],
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint} {output.trained} --metrics {output.metrics} \
@@ -78,9 +78,9 @@ rule train_hashhop:
         mem_mb=4000,
         runtime=600,
     params:
-        settings=flags("hashhop", "training"),
+        settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \

@@ -19,9 +19,9 @@ rule train_text:
         mem_mb=12000,
         runtime=600,
     params:
-        settings=flags("language", "training"),
+        settings=training_flags("language"),
         tokens=config["language"]["tokens"],
-        code=code("train"),
+        code=training_code("train"),
     shell:
         """
         recurformer train {input.converted} {output.trained} --articles {input.articles} \
