@@ -14,7 +14,7 @@ from pathlib import Path
 PACKAGE = "recurformer"
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
-PLUMBING = frozenset({"study", "records", "files", "digest", "tracking", "cli.main", "cli.arguments"})
+PLUMBING = frozenset({"study", "records", "files", "digest", "tracking", "cli.main", "cli.launch", "cli.arguments"})
 """Modules (and what lies in them) that carry settings and files but compute nothing: settings are tracked as params."""
 
 

@@ -164,19 +164,22 @@ def run_record(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
     program: str = "recurformer",
-) -> Iterator[None]:
+) -> Iterator[dict[str, Any]]:
     """Write a record to `path` when the block ends well; with no path, only run the block. `argv` are the arguments
-    of `program`.
+    of `program`. The block gets a dict for what else it has found out about its run.
 
     The record holds: run (id), stage, argv, settings, seed, inputs (each with the id of the run that wrote it), parents
     (those ids), outputs (names in the record's folder), git (commit, dirty, digest of the difference), lock (SHA-256),
     versions, host (system, processor, cores), accelerator (name, peak_memory_bytes), scan (the backends that ran),
-    started (UTC), seconds, cpu_seconds, peak_memory_bytes.
+    started (UTC), seconds, cpu_seconds, peak_memory_bytes; of a training: training (processes, strategy,
+    samples_per_second). A run of several processes is recorded by its first one: the seconds, but neither memory nor
+    cpu_seconds, are those of all.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
     tree, lock = _tree(), _lock_digest()
     read = [{"path": str(file), "run": next(iter(runs_behind([file])), None)} for file in inputs] if path else []
-    yield
+    found: dict[str, Any] = {}
+    yield found
     if path is None:
         return
     record = {
@@ -198,6 +201,7 @@ def run_record(
         "seconds": round(time.perf_counter() - clock, 2),
         "cpu_seconds": round(time.process_time() - processor_clock, 2),
         "peak_memory_bytes": peak_memory_bytes(),
+        **found,
     }
     with atomic_path(path) as scratch:
         scratch.write_text(json.dumps(record, indent=1) + "\n")

@@ -56,6 +56,8 @@ def changed(settings, path, value):
         ("study", "../elsewhere", "study = '../elsewhere'"),
         ("ablations.evictions", ["oracle"], r"ablations\.evictions\.0 = 'oracle'"),
         ("ablations.language.backbones", ["hashhop-tiny"], r"ablations\.language\.backbones: 'hashhop-tiny' is not in"),
+        ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
+        ("distributed", {"tiny": {"processes": 3}}, r"distributed\.tiny: .* language\.training\.batch_size 2"),
         ("ablations.language.selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ],
 )

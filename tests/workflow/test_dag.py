@@ -123,6 +123,14 @@ def test_one_figure_needs_only_its_own_jobs(tmp_path):
     assert set(planned) == {"figure", "mqar", "total"}
 
 
+def test_a_backbone_too_large_for_one_card_is_trained_over_several(tmp_path):
+    large, small = (f"results/paper/language/{name}/beta-0.5/seed-0/trained" for name in ("llama2-7b", "qwen2-0.5b"))
+    answer = snakemake(large, small, "--printshellcmds", "--configfile", "config/paper.yaml", folder=tmp_path)
+    commands = [block for block in answer.stdout.split("recurformer ") if block.startswith("train ")]
+    assert len(commands) == 2
+    assert all(("--distributed-processes 4" in command) == (large in command) for command in commands)
+
+
 @pytest.mark.parametrize(
     ("found", "replaced", "named"),
     [

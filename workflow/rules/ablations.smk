@@ -177,10 +177,10 @@ rule train_changed_on_text:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=flags("language", "training"),
+        settings=training_flags("language"),
         tokens=config["language"]["tokens"],
         seed=config["seed"],
-        code=code("train"),
+        code=training_code("train"),
     shell:
         """
         recurformer train {input.converted} {output.trained} --metrics {output.metrics} \
@@ -211,10 +211,10 @@ rule train_changed_on_hashhop:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=flags("hashhop", "training"),
+        settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
         seed=config["seed"],
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \

@@ -225,6 +225,27 @@ def stage_digest(stage, wildcards):
     return code_digest(f"recurformer.cli.{stage}")
 
 
+def training_flags(task, recipe="training"):
+    """The recipe of a task, and how the training of a backbone lies on processes, where the study says so."""
+
+    def of_backbone(wildcards):
+        spread = config["distributed"].get(wildcards.backbone, {})
+        words = [flags(task, recipe), as_flags(spread, "distributed-")]
+        return " ".join(filter(None, words))
+
+    return of_backbone
+
+
+def training_code(stage):
+    """As `code`, of the modules that train a backbone: in one process, or over several."""
+
+    def of_backbone(wildcards):
+        distributed = wildcards.backbone in config["distributed"]
+        return code("distributed" if distributed else stage)
+
+    return of_backbone
+
+
 def base_checkpoint(wildcards):
     """What is profiled and converted: the backbone itself, or what it became by learning HashHop."""
     if (

@@ -17,10 +17,10 @@ rule pretrain_hashhop:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=flags("hashhop", "pretraining"),
+        settings=training_flags("hashhop", "pretraining"),
         task=flags("hashhop", "task", prefix="task-"),
         seed=config["seed"],
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint} {output.trained} --metrics {output.metrics} \
@@ -81,9 +81,9 @@ rule train_hashhop:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=flags("hashhop", "training"),
+        settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
-        code=code("train_hashhop"),
+        code=training_code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \

@@ -20,9 +20,9 @@ rule train_text:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=flags("language", "training"),
+        settings=training_flags("language"),
         tokens=config["language"]["tokens"],
-        code=code("train"),
+        code=training_code("train"),
     shell:
         """
         recurformer train {input.converted} {output.trained} --articles {input.articles} \

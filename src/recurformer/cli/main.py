@@ -2,14 +2,18 @@
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from recurformer import __version__
 from recurformer.cards import own_cards
+from recurformer.cli import launch
 from recurformer.cli.arguments import InputPath, OutputPath, paths_of
 from recurformer.records import run_record
+from recurformer.study import Distributed
 
 STAGES = {
     "corpus": "fetch and clean the Wikipedia articles",
@@ -56,7 +60,7 @@ STAGES = {
 
 COMPUTING = ("profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity")
 COMPUTING += ("hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "sink")
-COMPUTING += ("contribution", "attention-map", "influence")
+COMPUTING += ("contribution", "attention-map", "influence", "longest-input", "cache-peak")
 """Stages that have a GPU for themselves where there are any."""
 COPYING = ("convert", "pool-kv")
 """Stages that only change weights, and leave GPUs to others."""
@@ -72,18 +76,50 @@ def _usage() -> str:
     )
 
 
-def _parser(stage: str) -> tuple[ArgumentParser, object]:
+def _parser(stage: str) -> tuple[ArgumentParser, ModuleType]:
     module = import_module(f"recurformer.cli.{stage.replace('-', '_')}")
     parser = ArgumentParser(prog=f"recurformer {stage}", description=module.__doc__)
     module.add_arguments(parser)
     parser.set_defaults(stage=stage.replace("-", "_"))
+    if parser.get_default("stage") in launch.STAGES:
+        launch.add_arguments(parser)
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
     return parser, module
 
 
-def _cards(stage: str) -> AbstractContextManager[None]:
-    return own_cards(int(stage in COMPUTING)) if stage in COMPUTING + COPYING else nullcontext()
+def _cards(stage: str, processes: int) -> AbstractContextManager[None]:
+    """A card for each process of a stage that computes, none for one that only changes weights."""
+    return own_cards(processes * (stage in COMPUTING)) if stage in COMPUTING + COPYING else nullcontext()
+
+
+def _run(module: ModuleType, args: Namespace, argv: list[str]) -> None:
+    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
+    spread = launch.take_spread(args)
+    processes = spread.processes if spread else 1
+    if args.threads:
+        # Before torch is imported, so that its OpenMP pool has this size from the start.
+        os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
+    with _cards(argv[0], processes):
+        if processes > 1 and not launch.is_launched():
+            launch.launch(argv, processes)
+        else:
+            _run_recorded(module, args, argv, settings, spread)
+
+
+def _run_recorded(
+    module: ModuleType, args: Namespace, argv: list[str], settings: dict[str, Any], spread: Distributed | None
+) -> None:
+    """The stage in this process, which writes the record unless another one of the same training does."""
+    path = args.record if launch.is_first() else None
+    inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
+    with run_record(path, argv[0], argv, settings, inputs=inputs, outputs=outputs) as found:
+        if spread:
+            import_module("recurformer.cli.distributed").run(args, spread)
+        else:
+            module.run(args)
+        if path and args.stage in launch.STAGES:
+            found["training"] = launch.described(args, spread)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,19 +137,16 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     parser, module = _parser(stage)
     args = parser.parse_args(rest)
-    if args.threads:
-        # Before torch is imported, so that its OpenMP pool has this size from the start.
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     try:
-        inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
-        with _cards(stage), run_record(args.record, stage, argv, settings, inputs=inputs, outputs=outputs):
-            module.run(args)  # type: ignore[attr-defined]
+        _run(module, args, argv)
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
-        print(f"recurformer {stage}: {lines[0]}", file=sys.stderr)
+        if launch.is_launched():
+            launch.tell_launcher(lines[0])
+        else:
+            print(f"recurformer {stage}: {lines[0]}", file=sys.stderr)
         return 1
     return 0
 

@@ -24,6 +24,7 @@ from recurformer.study.measurements import (
     Tasks,
 )
 from recurformer.study.method import (
+    Distributed,
     HeadScores,
     Mamba,
     Profiling,
@@ -42,6 +43,7 @@ __all__ = [
     "Continuation",
     "Corpus",
     "DeviceMeasurements",
+    "Distributed",
     "HashHop",
     "HashHopEvaluation",
     "HashHopTask",
@@ -156,6 +158,8 @@ class Study(Block):
     """MQAR."""
     caches: Caches
     """Sizes."""
+    distributed: dict[str, Distributed] = {}
+    """Trainings of these backbones that are launched over several processes, by name; all others run in one."""
     ablations: Ablations
     """What the reviewers asked for; nothing of it belongs to `all`."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
@@ -195,6 +199,23 @@ class Study(Block):
                     raise ValueError(f"{block}.backbones: {name!r} has no entry in backbones (there are: {known})")
                 if block not in shapes and self.backbones[name].source == "shape":
                     raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
+        return self
+
+    @model_validator(mode="after")
+    def batches_divide_evenly(self) -> Self:
+        """Every process of a distributed training gets the same number of samples in every pass."""
+        for name, spread in self.distributed.items():
+            if name not in self.backbones:
+                known = ", ".join(sorted(self.backbones))
+                raise ValueError(f"distributed: {name!r} has no entry in backbones (there are: {known})")
+            parts = spread.processes * spread.gradient_accumulation
+            for task in ("language", "hashhop"):
+                block = getattr(self, task)
+                if name in block.backbones and block.training.batch_size % parts:
+                    raise ValueError(
+                        f"distributed.{name}: processes times gradient_accumulation is {parts};"
+                        f" choose a divisor of {task}.training.batch_size {block.training.batch_size}"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -127,3 +127,18 @@ class Training(Block):
     """Steps between two lines of metrics.jsonl."""
     save_every: Count = 200
     """Steps between two checkpoints to resume from."""
+
+
+class Distributed(Block):
+    """How a training lies on several processes, each with a GPU of its own where there are GPUs."""
+
+    processes: Count
+    """Processes that train together; with their number neither samples nor recipe change."""
+    strategy: Literal["ddp", "fsdp"] = "fsdp"
+    """ddp: each process has the whole model; fsdp: each has its share of weights, gradients and moments."""
+    gradient_accumulation: Count = 1
+    """Passes over which each process spreads its samples of one step."""
+    activation_checkpointing: bool = False
+    """Whether activations within a decoder layer are computed again instead of kept."""
+    precision: Literal["bf16", "float32"] = "bf16"
+    """Of products; weights, gradients and moments are float32."""

@@ -1,0 +1,104 @@
+"""What each process of a training over several does. The first one writes all that a run in one process leaves."""
+
+import os
+import shutil
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from recurformer.cli.arguments import read_block
+from recurformer.cli.launch import is_first, is_launched
+from recurformer.cli.training import keep_metrics, resumable_folder
+from recurformer.files import atomic_path
+from recurformer.study import Distributed, HashHopTask, Training
+from recurformer.tracking.live import tracked
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from recurformer.train.data import ItemDataset
+
+
+def run(args: Namespace, spread: Distributed) -> None:
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.train.distributed import train_distributed
+    from recurformer.train.sharded import whole_weights
+
+    recipe = read_block(args, Training)
+    tokenizer = open_tokenizer(args.checkpoint)
+    dataset = DATASETS[args.stage](args, recipe, tokenizer)
+    # not the folder of a run in one process: its checkpoints are of another kind
+    run = Namespace(**{**vars(args), "stage": "distributed", "task": args.stage})
+    checkpoints = resumable_folder(run, args.trained)
+    with _process_group():
+        model = open_model(args.checkpoint, dtype="float32")
+        with tracked(args, checkpoints) if is_first() else nullcontext() as on_log:
+            train_distributed(model, dataset, recipe, spread, output_dir=checkpoints, on_log=on_log)
+        weights = whole_weights(model)
+    if is_first():
+        keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
+        with atomic_path(args.trained, directory=True) as folder:
+            model.save_pretrained(folder, state_dict=weights)
+            tokenizer.save_pretrained(folder)
+        shutil.rmtree(checkpoints.parent)
+
+
+def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
+    from recurformer.cli.checkpoints import open_texts
+    from recurformer.corpora.windows import windows
+    from recurformer.train.data import WindowDataset
+
+    texts = open_texts(args.articles, split="train").text.tolist()
+    return WindowDataset(windows(texts, tokenizer, tokens=args.tokens, seed=args.seed), seed=args.seed)
+
+
+def _hashhop(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
+    from recurformer.train.hashhop_data import hashhop_dataset
+
+    task = read_block(args, HashHopTask, "task-")
+    return hashhop_dataset(task, tokenizer, size=recipe.steps * recipe.batch_size, seed=args.seed)
+
+
+DATASETS: dict[str, Callable[..., "ItemDataset"]] = {"train": _windows, "train_hashhop": _hashhop}
+
+
+@contextmanager
+def _process_group() -> Iterator[None]:
+    """The processes that were launched as a group of torch's; a process alone is a group of one.
+
+    Raises:
+        ValueError: there are GPUs, but fewer than processes.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available():
+        processes, cards = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if processes > cards:
+            raise ValueError(f"--distributed-processes {processes}: there are only {cards} GPUs for them")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if is_launched():
+        _end_with_launcher()
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _end_with_launcher() -> None:
+    """End this process soon after the one that launched it: nobody else would, and a new run writes the same files."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,104 @@
+"""Launching a training over several processes, by `accelerate launch`, and saying which of them failed and why.
+
+Every process runs the command again that was launched. It knows no training.
+"""
+
+import json
+import logging
+import os
+import signal
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from recurformer.cli.arguments import add_block, read_block
+from recurformer.study import Distributed
+
+STAGES = {"train", "train_hashhop"}
+"""Stages that can be launched."""
+PREFIX = "distributed-"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_block(parser, Distributed, PREFIX)
+
+
+def take_spread(args: Namespace) -> Distributed | None:
+    """How the training lies on processes, taken out of the arguments, which then are those of a run in one process."""
+    given = {name: value for name, value in vars(args).items() if name.startswith("distributed_")}
+    spread = read_block(args, Distributed, PREFIX) if any(given.values()) else None
+    for name in given:
+        delattr(args, name)
+    return spread
+
+
+def is_launched() -> bool:
+    """Whether this process is one of those that `launch` started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return not is_launched() or os.environ["RANK"] == "0"
+
+
+def described(args: Namespace, spread: Distributed | None) -> dict[str, str | int | float | None]:
+    """What a record says of a training that is done: its processes and strategy, and its samples per second."""
+    last = json.loads(Path(args.metrics).read_text().splitlines()[-1])
+    return {
+        "processes": spread.processes if spread else 1,
+        "strategy": spread.strategy if spread else None,
+        "samples_per_second": round(last["step"] * int(args.batch_size) / last["seconds"], 3),
+    }
+
+
+def launch(argv: list[str], processes: int) -> None:
+    """Run the command `argv` in `processes` processes; when one fails, the others are ended.
+
+    Raises:
+        RuntimeError: in one line, which process failed, and why.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    # every option that has no default is given, for accelerate would ask this user's configuration for it
+    options = {
+        "num_processes": processes,
+        "num_machines": 1,
+        "gpu_ids": "all",
+        "main_process_port": 0,
+        "mixed_precision": "no",
+        "dynamo_backend": "no",
+        "num_cpu_threads_per_process": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    for name in ("torch.distributed", "torch.distributed.elastic"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        launch_command(
+            launch_command_parser().parse_args(["--multi_gpu", *words, "--module", "recurformer.cli.main", *argv])
+        )
+    except ChildFailedError as error:
+        rank, failure = min(error.failures.items(), key=lambda item: _order(item[1]))
+        raise RuntimeError(f"process {rank} of {processes}: {_reason(failure)}; the others were ended") from None
+    except SignalException as error:
+        raise RuntimeError(f"ended by {error.sigval.name}, with all {processes} processes") from None
+
+
+def _order(failure: Any) -> tuple[bool, bool, int]:
+    """The cause first: a killed process makes others lose their connection to it, and the launcher ends the rest."""
+    return failure.exitcode == -signal.SIGTERM, failure.exitcode >= 0, failure.timestamp
+
+
+def _reason(failure: Any) -> str:
+    if failure.exitcode < 0:
+        return f"killed by {failure.signal_name()}"
+    return failure.message or f"exit code {failure.exitcode}"
+
+
+def tell_launcher(message: str) -> None:
+    """Have `launch` give `message` as the reason why this process fails."""
+    said = {"message": message, "timestamp": int(time.time())}
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(said))

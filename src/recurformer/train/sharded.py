@@ -1,0 +1,57 @@
+"""Checkpoints of a training over several processes, in which each writes its share; any number of them reads them.
+
+What is written does not say how parameters were sharded, only their names and places in the whole. It holds the weights
+and the optimiser's state.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+
+from recurformer.train.checkpoints import seal, step_of
+
+KEPT = 2
+"""Checkpoints that stay: a damaged one leaves the one before."""
+
+
+def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write `folder`, sealed by the first process when all have written their share; older ones but one are removed."""
+    dcp.save(_state(model, optimizer), checkpoint_id=folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        seal(folder)
+        for old in sorted(folder.parent.glob("checkpoint-*"), key=step_of)[:-KEPT]:
+            shutil.rmtree(old)
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Continue from what `save_checkpoint` wrote."""
+    state = _state(model, optimizer)
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def whole_weights(model: nn.Module) -> dict[str, Any]:
+    """All weights on the CPU, on the first process; every process must call this, the others get an empty dict.
+
+    A tied weight is there once, under its first name.
+    """
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    again = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
+    return {name: weight for name, weight in weights.items() if name not in again}
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}

@@ -1,0 +1,111 @@
+"""Trainings launched over several processes: how they end, what they leave, and that all others stay as they are."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from recurformer.backbones import make_random
+from recurformer.cli import launch, main
+from recurformer.cli.training import resumable_folder
+from recurformer.digest import modules_used
+from recurformer.model.convert import convert
+from recurformer.records import read_record
+from recurformer.study import Distributed
+from recurformer.tasks.tokenizer import hash_tokenizer
+
+SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
+RECIPE = ["--steps", "24", "--batch-size", "4", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
+TASK = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"]
+SPREAD = ["--distributed-precision", "float32", "--distributed-processes"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder, tokenizer = tmp_path_factory.mktemp("backbone") / "converted", hash_tokenizer()
+    convert(make_random(**SHAPE, vocab_size=len(tokenizer)), [[0, 1], [0, 1, 2, 3]], dt_rank=4).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def words(checkpoint, folder):
+    files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
+    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, *RECIPE, *TASK]
+
+
+def started(checkpoint, folder, step, *spread):
+    """A launched training that has sealed the checkpoint of `step`: the launcher, and its processes by rank."""
+    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/seal.json")):
+        assert launcher.poll() is None, launcher.stderr.read()
+        time.sleep(0.05)
+    found = psutil.Process(launcher.pid).children(recursive=True)
+    return launcher, {process.environ()["RANK"]: process for process in found if "RANK" in process.environ()}
+
+
+def losses(folder):
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_path):
+    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    processes["1"].kill()
+    said = launcher.communicate()[1].splitlines()
+    assert launcher.returncode == 1
+    assert said[-1] == "recurformer train-hashhop: process 1 of 2: killed by SIGKILL; the others were ended"
+    assert not [process for process in processes.values() if process.is_running()]
+
+    launcher, processes = started(checkpoint, tmp_path, 8, "2", "--distributed-strategy", "ddp")
+    launcher.kill()
+    launcher.communicate()
+    assert not psutil.wait_procs(processes.values(), timeout=60)[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
+
+    launcher, _ = started(checkpoint, tmp_path, 14, "2", "--distributed-gradient-accumulation", "2")
+    assert launcher.wait() == 0
+    record = read_record(tmp_path / "run.json")
+    assert record["training"].pop("samples_per_second") > 0
+    assert record["training"] == {"processes": 2, "strategy": "fsdp"}
+    assert record["settings"]["distributed_processes"] == "2"
+    assert {path.name for path in tmp_path.iterdir()} == {"trained", "metrics.jsonl", "run.json"}
+
+    one = tmp_path / "one"
+    assert main.main(words(checkpoint, one)) == 0
+    assert losses(tmp_path) == pytest.approx(losses(one), rel=1e-3)
+    assert read_record(one / "run.json")["training"]["processes"] == 1
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path):
+    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
+    assert launcher.returncode == 1
+    assert not psutil.wait_procs(processes.values(), timeout=60)[1]
+
+
+def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setenv("RANK", "1")
+    assert main.main([*words(checkpoint, tmp_path), *SPREAD, "many"]) == 1
+    assert "--distributed-processes many" in json.loads((tmp_path / "error.json").read_text())["message"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path):
+    """Neither its code, nor the folder from which it resumes."""
+    assert not {name for name in modules_used("recurformer.cli.train_hashhop") if "distributed" in name}
+    parser, _ = main._parser("train-hashhop")
+    args = parser.parse_args(words(checkpoint, tmp_path))
+    assert launch.take_spread(args) is None
+    assert not [name for name in vars(args) if name.startswith("distributed")]
+    spread = parser.parse_args([*words(checkpoint, tmp_path), *SPREAD, "3"])
+    assert launch.take_spread(spread) == Distributed(processes=3, precision="float32")
+    assert resumable_folder(args, "out") == resumable_folder(spread, "out")
