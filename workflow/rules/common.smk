@@ -14,7 +14,7 @@ except ValueError as error:
     sys.exit(str(error))
 
 if config["device"] == "cpu":
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.update(CUDA_VISIBLE_DEVICES="")
 
 DOWNLOADS = "resources/downloads"
 LEARNS_HASHHOP = {
