@@ -15,7 +15,7 @@ except ValueError as error:
     sys.exit(str(error))
 
 if config["device"] == "cpu":
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.update(CUDA_VISIBLE_DEVICES="")
 if config["job_minutes"]:
     # not a parameter of any rule: when a training stops and goes on changes nothing about its result
     os.environ["RECURFORMER_MINUTES"] = str(config["job_minutes"])
