@@ -26,7 +26,7 @@ CACHE_BYTES = 16 * 2 * 2 * 64 * 2
 
 def words(folder, protocol, **options):
     given = {
-        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": 8 / 1024, "chunk": 64,
+        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": 16 / 1024, "chunk": 64,
         "trials": folder / "trials.jsonl", "record": folder / "memory.run.json", "mamba-d-state": 4,
         "mamba-dt-rank": 8, **{f"backbone-{key}": value for key, value in SHAPE.items()}, **options,
     }  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_ceiling_is_said_to_be_one(tmp_path):
     assert (row["l_m"], row["at_least"], row["trials"]) == (130, True, 1)
     assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
     record = json.loads((tmp_path / "memory.run.json").read_text())
-    assert record["settings"]["memory_gib"] == str(8 / 1024)
+    assert record["settings"]["memory_gib"] == str(16 / 1024)
 
 
 def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):

@@ -113,12 +113,14 @@ def measure_longest(
              "chunk": chunk, "device": hardware, "torch": torch.__version__}  # fmt: skip
     known = Trials(trials, about)
     built = _with_weights(twin, device, seed)
-    attempt(built, protocol, 2 * chunk, chunk)  # loads kernels, whose memory is not the model's
-    with memory_limit(device, memory_bytes, row["weight_bytes"]):
-        longest = search(
-            lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk)).fits,
-            predicted, maximum, tolerance,
-        )  # fmt: skip
+    # On a processor oneDNN would generate and keep a kernel for every new length, in the memory that is measured.
+    with torch.backends.mkldnn.flags(enabled=False):
+        attempt(built, protocol, 2 * chunk, chunk)  # loads kernels, whose memory is not the model's
+        with memory_limit(device, memory_bytes, row["weight_bytes"]):
+            longest = search(
+                lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk)).fits,
+                predicted, maximum, tolerance,
+            )  # fmt: skip
     best = known.done.get(longest, Trial(0, False, math.nan))
     at_least = longest == maximum
     beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)
