@@ -117,9 +117,7 @@ def test_the_study_runs_offline_from_the_cache(folder, home):
 @needs_text
 @pytest.mark.slow
 def test_a_backbone_that_is_not_in_the_cache_is_one_line(folder, tmp_path):
-    answer = snakemake(
-        folder, tmp_path / "empty", f"{P}/backbones/llama2-7b", "--forcerun", "backbone", "--retries", "0"
-    )
+    answer = snakemake(folder, tmp_path / "empty", f"{P}/backbones/llama2-7b", "--forcerun", "backbone")
     assert answer.returncode != 0
     said = [line for line in (folder / P / "logs/backbone/llama2-7b.log").read_text().splitlines() if line]
     assert len(said) == 1

