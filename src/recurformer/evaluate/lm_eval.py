@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.tasks.hashhop import HashHopTask, score_hashes
 from recurformer.tasks.passkey import PasskeyTask, score_passkey
@@ -209,7 +209,7 @@ def _run(
     **harness: Any,
 ) -> list[tuple[str, str, float, float, int]]:
     """The rows of one task, given by its name or by a YAML file."""
-    with _quiet():
+    with _quiet(), _tasks_own_limits(model):
         from lm_eval import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
@@ -234,6 +234,18 @@ def _run(
                 samples = counts.get(full_name, {}).get("effective", measured.get("sample_len", 0))
                 rows.append((shown, label, float(value), float(error) if known else float("nan"), int(samples)))
     return rows
+
+
+@contextlib.contextmanager
+def _tasks_own_limits(model: PreTrainedModel) -> Iterator[None]:
+    """Without the length and sampling that a model is published with: its `max_new_tokens` would win over a task."""
+    own = model.generation_config
+    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**ends)
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 @contextlib.contextmanager
