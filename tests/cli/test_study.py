@@ -55,6 +55,9 @@ def changed(settings, path, value):
         ("study", "../elsewhere", "study = '../elsewhere'"),
         ("ablations.evictions", ["oracle"], r"ablations\.evictions\.0 = 'oracle'"),
         ("ablations.language.backbones", ["hashhop-tiny"], r"ablations\.language\.backbones: 'hashhop-tiny' is not in"),
+        ("device_measurements", {"backbones": ["gpt5"]}, r"device_measurements\.backbones: 'gpt5' has no entry"),
+        ("device_measurements", {"speed": ["luck"]}, r"device_measurements\.speed\.0 = 'luck'"),
+        ("job_minutes", 0, "job_minutes = 0"),
         ("ablations.language.selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ],
 )
