@@ -58,6 +58,9 @@ def changed(settings, path, value):
         ("ablations.language.backbones", ["hashhop-tiny"], r"ablations\.language\.backbones: 'hashhop-tiny' is not in"),
         ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
         ("distributed", {"tiny": {"processes": 3}}, r"distributed\.tiny: .* language\.training\.batch_size 2"),
+        ("device_measurements", {"backbones": ["gpt5"]}, r"device_measurements\.backbones: 'gpt5' has no entry"),
+        ("device_measurements", {"speed": ["luck"]}, r"device_measurements\.speed\.0 = 'luck'"),
+        ("job_minutes", 0, "job_minutes = 0"),
         ("ablations.language.selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ],
 )

@@ -6,7 +6,7 @@ known here: the longest input, and where the measurements go.
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import torch
@@ -18,7 +18,7 @@ from recurformer.measure.cache import cache_bytes, count_cache
 from recurformer.measure.peak import AllocatorPeak, PeakMemory
 from recurformer.model.convert import convert
 
-UNIT = "kv_group"
+UNIT: Final = "kv_group"
 DTYPE = torch.bfloat16
 
 
@@ -29,7 +29,7 @@ def _prefill(model: PreTrainedModel, length: int) -> tuple[int, int] | None:
     """
     input_ids: Any = torch.zeros(1, length, dtype=torch.long, device=model.device)
     cache = DynamicCache(config=model.config)
-    memory = AllocatorPeak() if model.device.type == "cuda" else PeakMemory()
+    memory: AllocatorPeak | PeakMemory = AllocatorPeak() if model.device.type == "cuda" else PeakMemory()
     try:
         with memory:
             model(input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
