@@ -70,19 +70,23 @@ def leaves(block, path=""):
 
 
 def test_only_sizes_are_overridden():
-    """No key says where something comes from, which heads are replaced or how; all but five are single numbers."""
+    """No key says where something comes from, which heads are replaced or how. No card is asked for."""
     overridden = deepcopy(STUDY)
     update_config(overridden, yaml.safe_load((ROOT / "tests/paper/sizes.yaml").read_text()))
     paper, ours = (dict(leaves(load_study(study).model_dump())) for study in (STUDY, overridden))
     changed = {key for key, value in ours.items() if value != paper[key]}
     assert {key for key in changed if not isinstance(ours[key], int)} == {
+        "device",
+        "caches.measured",
         "language.tasks.names",
         "mqar.learning_rates",
         "mqar.seeds",
         "mqar.task.train",
         "mqar.task.test",
     }
-    assert {key.split(".")[0] for key in changed} == {"corpus", "language", "hashhop", "mqar"}
+    assert {key.split(".")[0] for key in changed} == {
+        "device", "corpus", "caches", "distributed", "language", "hashhop", "mqar",
+    }  # fmt: skip
 
 
 @needs_text

@@ -58,11 +58,13 @@ STAGES = {
     "study": "check a study's configuration and print it in full",
 }
 
-COMPUTING = ("profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity")
-COMPUTING += ("hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "sink")
-COMPUTING += ("contribution", "attention-map", "influence", "longest-input", "cache-peak")
+COMPUTING = {
+    "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity", "hashhop",
+    "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "sink", "contribution",
+    "attention-map", "influence", "longest-input", "cache-peak",
+}  # fmt: skip
 """Stages that have a GPU for themselves where there are any."""
-COPYING = ("convert", "pool-kv")
+COPYING = {"convert", "pool-kv"}
 """Stages that only change weights, and leave GPUs to others."""
 
 NOT_SETTINGS = {"record", "threads", "stage"}
@@ -90,7 +92,7 @@ def _parser(stage: str) -> tuple[ArgumentParser, ModuleType]:
 
 def _cards(stage: str, processes: int) -> AbstractContextManager[None]:
     """A card for each process of a stage that computes, none for one that only changes weights."""
-    return own_cards(processes * (stage in COMPUTING)) if stage in COMPUTING + COPYING else nullcontext()
+    return own_cards(processes * (stage in COMPUTING)) if stage in COMPUTING | COPYING else nullcontext()
 
 
 def _run(module: ModuleType, args: Namespace, argv: list[str]) -> None:

@@ -46,7 +46,7 @@ def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int) -> T
         output = PREFILLS[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
         if on_card:
             torch.cuda.synchronize()
-        cache = int(cache_bytes(output.past_key_values).bytes.sum())
+        cache = int(cache_bytes(cast(Cache, output.past_key_values)).bytes.sum())
         del output
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -70,7 +70,7 @@ def by_formula(job: Job, study: Mapping[str, Any]) -> Expected | None:
 
 def estimate(job: Job, past: Mapping[str, Expected], study: Mapping[str, Any]) -> Expected | None:
     """What the job itself cost before, else the median over other jobs of its rule and size, else by formula."""
-    if job.benchmark in past:
+    if job.benchmark and job.benchmark in past:
         return past[job.benchmark]
     pattern = _same_rule(job, job.benchmark or "")
     others = [cost for name, cost in past.items() if pattern.fullmatch(name)]
