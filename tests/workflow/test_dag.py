@@ -42,22 +42,6 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
     assert f"figures/{below}figure4.svg" in answer.stdout + answer.stderr
 
 
-def test_the_paper_study_plans_all_that_the_paper_has(tmp_path):
-    """Three backbones: six shares of replaced heads on HashHop, two on text. MQAR: six, at four rates, three seeds."""
-    planned = jobs(snakemake("all", "--configfile", "config/paper.yaml", folder=tmp_path))
-    once = ["corpus", "complexity", "pyramidinfer", "claims", "all"]
-    for_each_backbone = ["backbone", "profile_text", "sink", "contribution", "attention_map", "influence", "baseline"]
-    for_each_backbone += ["cache", "memory"]
-    assert planned == (
-        dict.fromkeys(once, 1)
-        | dict.fromkeys(for_each_backbone, 3)
-        | dict.fromkeys(["train_hashhop", "hashhop"], 3 * 6)
-        | dict.fromkeys(["train_text", "perplexity", "lm_eval"], 3 * 2)
-        | dict.fromkeys(["select", "convert"], 3 * (6 + 2))
-        | {"mqar": 6 * 4 * 3, "table": 5, "figure": 6, "total": 217}
-    )
-
-
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, tmp_path):
     answer = snakemake("ablations", "--configfile", f"config/{study}.yaml", folder=tmp_path)

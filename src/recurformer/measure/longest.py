@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from recurformer.measure.cache import cache_bytes
