@@ -103,9 +103,9 @@ def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path)
     """Neither its code, nor the folder from which it resumes."""
     assert not {name for name in modules_used("recurformer.cli.train_hashhop") if "distributed" in name}
     parser, _ = main._parser("train-hashhop")
-    args = parser.parse_args(words(checkpoint, tmp_path))
+    args = parser.parse_args(words(checkpoint, tmp_path)[1:])
     assert launch.take_spread(args) is None
     assert not [name for name in vars(args) if name.startswith("distributed")]
-    spread = parser.parse_args([*words(checkpoint, tmp_path), *SPREAD, "3"])
+    spread = parser.parse_args([*words(checkpoint, tmp_path)[1:], *SPREAD, "3"])
     assert launch.take_spread(spread) == Distributed(processes=3, precision="float32")
     assert resumable_folder(args, "out") == resumable_folder(spread, "out")

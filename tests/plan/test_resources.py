@@ -146,7 +146,7 @@ def test_only_what_trains_or_measures_models_asks_for_a_card(name):
 def test_a_distributed_training_asks_for_a_card_for_each_process():
     settings = study("paper")
     names = {"backbone": "llama2-7b", "beta": "0.5"}
-    alone = request("train_text", settings, names)
+    alone = request("train_text", settings | {"distributed": {}}, names)
     spread = {"processes": 8, "strategy": "fsdp", "gradient_accumulation": 1, "activation_checkpointing": True}
     shared = request("train_text", settings | {"distributed": {"llama2-7b": spread}}, names)
     assert (alone.gpus, shared.gpus) == (1, 8)

@@ -67,7 +67,7 @@ rule speed:
         "<results>/device/{topic}/bench.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: workflow.cores or 1  # all of them: nothing else runs while something is timed
+    threads: 16  # or all there are: nothing else may run while something is timed
     resources:
         mem_mb=64000,
         runtime=30,
