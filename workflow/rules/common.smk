@@ -18,7 +18,7 @@ if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 if config["job_minutes"]:
     # not a parameter of any rule: when a training stops and goes on changes nothing about its result
-    os.environ["RECURFORMER_MINUTES"] = str(config["job_minutes"])
+    os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
 
 DOWNLOADS = "resources/downloads"
 DEVICE = config["device_measurements"]
