@@ -51,7 +51,8 @@ def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
     assert list(rows.candidate) == ["backbone", "beta 0.5", "beta 0.9"] * 3
     assert (rows.ratio_low <= rows.ratio).all() and (rows.ratio <= rows.ratio_high).all()
     assert (rows.ratio[rows.candidate == "backbone"] == 1).all()
-    assert (rows.median_seconds > 0).all() and (rows.peak_bytes > 0).all() and (rows.floor_share > 0).all()
+    assert (rows.median_seconds > 0).all() and (rows.floor_share > 0).all()
+    assert (rows[rows.topic == "prefill"].peak_bytes > 0).all(), "a step of decoding may take no page more"
     assert list(rows.heads.fillna("")) == ["", "random", "random"] * 3
     with_goals = (rows.candidate != "backbone") & ~rows.case.str.contains("graph")
     assert set(rows.met[with_goals]) <= {"met", "missed"} and rows.met[~with_goals].isna().all()

@@ -42,7 +42,8 @@ TASK = f"--task-vocabulary 64 --task-hops 4 --task-pairs 8 --window-tokens 8 {SI
 @pytest.mark.parametrize(("model", "flags"), [("text", TEXT), ("hashes", TASK)])
 def test_all_rankings_come_into_one_file(place, model, flags):
     target = place / f"{model}.parquet"
-    command = f"head-scores {{place}}/{model} {target} --name tiny --seed 4 --profile {{place}}/profile.parquet"
+    command = f"head-scores {{place}}/{model} {target} --name tiny --seed 4"
+    command += " --random-seeds 4 5 6 --profile {place}/profile.parquet"
     assert run(place, command, flags) == 0
     frame = pd.read_parquet(target)
     assert list(frame) == ["model", "by", "seed", "layer", "head", "score"]
