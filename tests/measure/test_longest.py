@@ -80,7 +80,8 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
         assert row["error"] == pytest.approx(row["predicted"] / row["l_m"] - 1)
         assert row["cache_bytes"] == CACHE_BYTES * row["l_m"]
         assert not (tmp_path / protocol / "trials.jsonl").exists()
-    assert rows["one_shot"]["l_m"] < rows["chunked"]["l_m"] < rows["chunked"]["limit"]
+    assert rows["one_shot"]["l_m"] < rows["chunked"]["l_m"]
+    assert rows["chunked"]["l_m"] < 1.3 * rows["chunked"]["limit"], "what the imports freed comes on top of the limit"
     lengths = {row["l_m"] for row in rows.values()}
     assert lengths <= {trial.length for trial in kept if trial.fits}
     for length in lengths:
