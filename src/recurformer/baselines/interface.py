@@ -11,7 +11,7 @@ from transformers.masking_utils import sdpa_mask
 
 from recurformer.baselines.cache import EvictingCache
 from recurformer.baselines.pruning import StatePruning
-from recurformer.model.attending import UNSUPPORTED, attending_by
+from recurformer.model.attending import attending_by, refuse
 
 IMPLEMENTATION = "recurformer_evicting"
 
@@ -28,9 +28,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor | None]:
     if evicting_cache is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    strange = [argument for argument in (*UNSUPPORTED, "sliding_window") if kwargs.get(argument) is not None]
-    if strange:
-        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, which an EvictingCache cannot honour")
+    refuse(module, kwargs, "which an EvictingCache cannot honour", "sliding_window")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return evicting_cache.attend(module.layer_idx, query, key, value, attention_mask, scaling), None
 

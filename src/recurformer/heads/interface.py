@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
-from recurformer.model.attending import UNSUPPORTED, attending_by
+from recurformer.model.attending import attending_by, refuse
 
 IMPLEMENTATION = "recurformer_stream"
 
@@ -48,12 +48,9 @@ def _attention(
     attend: Attend | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    name = type(module).__name__
-    strange = [argument for argument in UNSUPPORTED if kwargs.get(argument) is not None]
-    if strange:
-        raise ValueError(f"{name} attends with {strange[0]}, whose weights cannot be streamed")
+    refuse(module, kwargs, "whose weights cannot be streamed")
     if attend is None:
-        raise ValueError(f"{name} is not handed the keyword arguments of the forward pass")
+        raise ValueError(f"{type(module).__name__} is not handed the keyword arguments of the forward pass")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(module.layer_idx, query, key, value, attention_mask, scaling), None
 

@@ -1,11 +1,25 @@
 """Let a model attend by another function of transformers' attention interface, for a while."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from torch.nn import Module
 from transformers import PreTrainedModel
 
-UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # arguments that change the weights in ways no function here knows
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Arguments of an attention function that change the weights in ways no function here knows."""
+
+
+def refuse(module: Module, given: Mapping[str, Any], reason: str, *more: str) -> None:
+    """Check the arguments that transformers hands to an attention function.
+
+    Raises:
+        ValueError: one of `UNSUPPORTED` or `more` is given; `reason` ends the sentence.
+    """
+    strange = [name for name in (*UNSUPPORTED, *more) if given.get(name) is not None]
+    if strange:
+        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, {reason}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from .attending import UNSUPPORTED, attending_by
+from .attending import attending_by, refuse
 from .flash import flash_attention
 
 IMPLEMENTATION = "recurformer_chunked"
@@ -41,9 +41,7 @@ def _attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    strange = [argument for argument in (*UNSUPPORTED, "sliding_window") if kwargs.get(argument) is not None]
-    if strange:
-        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, which no prefill in chunks knows")
+    refuse(module, kwargs, "which no prefill in chunks knows", "sliding_window")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     seen = key.shape[2] - query.shape[2]
     output, logsumexp = _fused(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
