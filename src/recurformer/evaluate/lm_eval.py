@@ -5,23 +5,20 @@ that includes the task's own and says where the samples are; so nothing is downl
 <folder>/passkey.yaml` repeats the run.
 """
 
-import contextlib
 import functools
-import io
 import json
-import logging
-import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.evaluate.harness import quiet, tasks_own_limits
 from recurformer.tasks.hashhop import HashHopTask, score_hashes
 from recurformer.tasks.passkey import PasskeyTask, score_passkey
 from recurformer.train.data import item_generator
@@ -165,7 +162,7 @@ def _run_local(
 def _run_hub(
     model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
 ) -> list[tuple[str, str, float, float, int]]:
-    with _quiet():
+    with quiet():
         manager = _hub_manager(settings.tokenizer.name_or_path, tuple(settings.ruler_lengths))
     if name not in manager.all_tasks:
         raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
@@ -209,7 +206,7 @@ def _run(
     **harness: Any,
 ) -> list[tuple[str, str, float, float, int]]:
     """The rows of one task, given by its name or by a YAML file."""
-    with _quiet(), _tasks_own_limits(model):
+    with quiet(), tasks_own_limits(model):
         from lm_eval import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
@@ -234,33 +231,3 @@ def _run(
                 samples = counts.get(full_name, {}).get("effective", measured.get("sample_len", 0))
                 rows.append((shown, label, float(value), float(error) if known else float("nan"), int(samples)))
     return rows
-
-
-@contextlib.contextmanager
-def _tasks_own_limits(model: PreTrainedModel) -> Iterator[None]:
-    """Without the length and sampling that a model is published with: its `max_new_tokens` would win over a task."""
-    own = model.generation_config
-    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    model.generation_config = GenerationConfig(**ends)
-    try:
-        yield
-    finally:
-        model.generation_config = own
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without lm-eval's bars and remarks, which fill a log, and without the worker processes of its bootstrap."""
-    logger = logging.getLogger("lm_eval")
-    level, workers = logger.level, os.environ.get("DISABLE_MULTIPROC")
-    logger.setLevel(logging.ERROR)
-    os.environ["DISABLE_MULTIPROC"] = "1"
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
-        if workers is None:
-            del os.environ["DISABLE_MULTIPROC"]
-        else:
-            os.environ["DISABLE_MULTIPROC"] = workers
