@@ -209,6 +209,13 @@ def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
     return found[found["method"].isin(methods)] if methods else found
 
 
+def original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
+    """The original, trained likewise where it was measured so."""
+    originals = points[points["family"] == "original"]
+    alike = originals[originals["trained"] == trained]
+    return originals if alike.empty else alike
+
+
 def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     """Why nothing can be said about the methods of one model; empty when its original has learned the task."""
     model = label(points["model"].iloc[0])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of
+from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
 from recurformer.render.measurements import groups
 from recurformer.tasks.interval import Estimate
 
@@ -73,7 +73,7 @@ def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
         ours = _nearest_beta(recurformer(points)) if common else recurformer(points)
         found = []
         for method, rows in groups(after_training(of(points, family, *methods)), "method"):
-            span = pd.concat([rows, _original(points, bool(rows["trained"].any()))])
+            span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
             for _, row in ours.iterrows():
                 theirs = at_cache(span, row["ratio"])
                 if theirs is not None:
@@ -81,13 +81,6 @@ def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
         return found
 
     return pair
-
-
-def _original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
-    """The original, trained likewise where it was measured so."""
-    originals = points[points["family"] == "original"]
-    alike = originals[originals["trained"] == trained]
-    return originals if alike.empty else alike
 
 
 def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
@@ -143,7 +136,7 @@ def chosen_otherwise(by: str) -> Pairing:
 def beside_original(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
     """RecurFormer at the common β beside the original, trained likewise where it was."""
     return [
-        _compare(measure, row, "the original", _estimate(_original(points, row["trained"]).iloc[0]))
+        _compare(measure, row, "the original", _estimate(original(points, row["trained"]).iloc[0]))
         for _, row in _nearest_beta(recurformer(points)).iterrows()
     ]
 

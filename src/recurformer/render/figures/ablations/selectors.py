@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.ablations import PAPERS_SELECTOR, after_training, method_label
+from recurformer.render.ablations import PAPERS_SELECTOR, method_label, original
 from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
 from recurformer.render.measurements import groups, models_in_order, require, require_values
@@ -62,14 +62,13 @@ def _in_order(names: pd.Series) -> list[str]:
 
 def _chosen(points: pd.DataFrame) -> pd.DataFrame:
     """The points by selector, of the mixer that has most of them: trained rather than not, Mamba rather than others."""
-    original = after_training(points[points["family"] == "original"])
     by_mixer = groups(points[points["family"] == "mixer"], ["trained", "method"])
     several = [(rows["by"].nunique(), trained, method == "mamba", method) for (trained, method), rows in by_mixer]
     selectors, trained, _, method = max(several, default=(0, False, False, ""))
     if selectors < 2:
-        return original
+        return original(points, trained=False)
     of_mixer = points[(points["family"] == "mixer") & (points["method"] == method) & (points["trained"] == trained)]
-    return pd.concat([original, of_mixer])
+    return pd.concat([original(points, trained), of_mixer])
 
 
 def _draw_quality(axes: Axes, panel: Panel) -> None:
@@ -86,8 +85,8 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
             axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
             label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", **style,
         )  # fmt: skip
-    original = panel.points[panel.points["family"] == "original"]["mean"].max()
-    axes.axhline(panel.measure.shown(original), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
+    unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
+    axes.axhline(panel.measure.shown(unchanged), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
         label="original")  # fmt: skip
     axes.set_xlabel("heads replaced, β")
     axes.set_xticks(sorted(selected["setting"].unique()))
