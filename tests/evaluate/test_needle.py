@@ -5,12 +5,18 @@ from caches import sliding_cache
 
 from recurformer.evaluate.needle import needle_rows
 from recurformer.measure.cache import count_cache
+from recurformer.study import Needle
 from recurformer.tasks.passkey import NEEDLE_TASKS
 from recurformer.tasks.tokenizer import byte_tokenizer
 
 TEXTS = ["One short sentence. Another one follows it, much longer than the first was! A third? Then it ends."]
 BYTES = byte_tokenizer()
-SIZES = {"lengths": (1200, 1000), "depths": (0, 0.5), "samples": 3}
+DEPTHS = (0, 0.5)
+
+
+def asked(*lengths, tasks=("passkey",), samples=1):
+    """The same tasks, as often, at every length."""
+    return {length: dict.fromkeys(tasks, samples) for length in lengths}
 
 
 @pytest.fixture
@@ -40,7 +46,9 @@ def reader(monkeypatch):
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_right_answers_score_at_every_length_and_depth(model, reader):
     seen = reader()
-    rows = needle_rows(model, BYTES, model.config, TEXTS, **SIZES)
+    rows = needle_rows(
+        model, BYTES, model.config, TEXTS, grid=asked(1200, 1000, tasks=NEEDLE_TASKS, samples=3), depths=DEPTHS
+    )
     assert list(rows.columns) == ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
     cells = rows.groupby(["task", "length", "depth"])["sample"].apply(list)
     assert len(cells) == 3 * 2 * 2 and all(samples == [0, 1, 2] for samples in cells)
@@ -48,6 +56,19 @@ def test_right_answers_score_at_every_length_and_depth(model, reader):
     assert rows.correct.equals(rows.queries)
     assert len(set(seen)) == len(rows)
     assert [1200 - 60 < len(prompt) <= 1200 for prompt in seen].count(True) == len(rows) / 2
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_each_task_is_asked_at_its_own_lengths(model, reader):
+    reader()
+    settings = Needle(lengths=[1000, 1200], samples=3, several_lengths=[1200, 1400], several_samples=1)
+    rows = needle_rows(model, BYTES, model.config, TEXTS, grid=settings.grid(), depths=DEPTHS)
+    found = rows.groupby(["task", "length"]).size() / len(DEPTHS)
+    one = {("passkey", length): 3 for length in (1000, 1200)}
+    several = {(task, length): 1 for task in ("multi_key", "multi_query") for length in (1200, 1400)}
+    assert found.to_dict() == one | several
+    plain = Needle(lengths=[1000, 1200], samples=2)
+    assert plain.grid() == asked(1000, 1200, tasks=NEEDLE_TASKS, samples=2)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
@@ -60,10 +81,14 @@ def test_a_wrong_answer_counts_against_its_own_cell(model, reader, batch_size):
         return not re.search(r"there\. The pass key", prompt)
 
     reader(late)
-    rows = needle_rows(model, BYTES, model.config, TEXTS, tasks=["passkey"], batch_size=batch_size, **SIZES)
+    rows = needle_rows(
+        model, BYTES, model.config, TEXTS, grid=asked(1200, samples=3), depths=DEPTHS, batch_size=batch_size
+    )
     assert rows.correct.tolist() == [1 if depth == 0 else 0 for depth in rows.depth]
     reader(lambda prompt: True)
-    rows = needle_rows(model, BYTES, model.config, TEXTS, tasks=["multi_query"], batch_size=batch_size, **SIZES)
+    rows = needle_rows(
+        model, BYTES, model.config, TEXTS, grid=asked(1200, tasks=["multi_query"]), depths=DEPTHS, batch_size=batch_size
+    )
     assert set(rows.correct) == {1}
 
 
@@ -76,8 +101,8 @@ def test_batches_change_nothing(model, monkeypatch):
         monkeypatch.setattr(
             "recurformer.evaluate.needle.score_passkey", lambda text, keys, kept=words: kept.append((keys, text)) or 0
         )
-        sizes = {"lengths": [800], "depths": [0.5], "samples": 1}
-        needle_rows(model, BYTES, model.config, TEXTS, batch_size=batch_size, **sizes)
+        grid = asked(800, tasks=NEEDLE_TASKS)
+        needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=[0.5], batch_size=batch_size)
         found.append(words)
     assert len({text for _, text in found[0]}) > 1
     assert sorted(found[0]) == sorted(found[1]) == sorted(found[2])
@@ -91,7 +116,7 @@ def test_a_prompt_begins_as_the_tokenizer_begins_a_text(model, make_tokenizer, b
         lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
     )
     tokenizer = make_tokenizer(begins=begins)
-    needle_rows(model, tokenizer, model.config, TEXTS, tasks=["passkey"], lengths=[400], depths=[0], samples=1)
+    needle_rows(model, tokenizer, model.config, TEXTS, grid=asked(400), depths=[0])
     letter = tokenizer("T", add_special_tokens=False).input_ids[0]
     assert (first[0][0] == letter) is not begins
     assert begins is False or first[0] == [1, letter]
@@ -101,7 +126,7 @@ def test_the_cache_is_measured_after_the_prompt(model):
     """One for the original, what the converted model's cache is counted as, and exactly what a small cache keeps."""
     model.resize_token_embeddings(259)
     original = model.config
-    sizes = {"tasks": ["passkey"], "lengths": [500], "depths": [0.5], "samples": 1}
+    sizes = {"grid": asked(500), "depths": [0.5]}
     rows = needle_rows(model, BYTES, original, TEXTS, **sizes)
     prompt = []
     model.register_forward_hook(
@@ -125,7 +150,8 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
         made.append(sliding_cache(model, 50))
         return made[-1]
 
-    needle_rows(model, BYTES, model.config, TEXTS, tasks=["passkey"], **SIZES, batch_size=4, new_cache=new_cache)
+    grid = asked(1200, 1000, samples=3)
+    needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, batch_size=4, new_cache=new_cache)
     assert len(made) == 4
     assert all(cache.get_seq_length() > 900 and cache.layers[0].keys.shape[2] == 50 for cache in made)
 
@@ -133,6 +159,6 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_what_cannot_be_asked_is_refused(model):
     with pytest.raises(ValueError, match=r"^tasks: 'pass' is unknown; there are passkey, multi_key, multi_query$"):
-        needle_rows(model, BYTES, model.config, TEXTS, tasks=["passkey", "pass"])
+        needle_rows(model, BYTES, model.config, TEXTS, grid={400: {"passkey": 1, "pass": 1}})
     with pytest.raises(ValueError, match=r"^tokens is 100; "):
-        needle_rows(model, BYTES, model.config, TEXTS, lengths=[100])
+        needle_rows(model, BYTES, model.config, TEXTS, grid={100: {"passkey": 1}})

@@ -15,7 +15,8 @@ from scipy.stats import t
 from recurformer.render.ablations import CONTINUATION, METHODS, scores
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
-from recurformer.render.figures.ablations.selectors import agreement
+from recurformer.render.figures.ablations.selectors import agreement, selectors_in_order
+from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
 
 
 def draw(name: str, measurements: dict[str, pd.DataFrame], *kinds: str) -> Figure:
@@ -148,6 +149,25 @@ def test_selectors_shows_each_selector_and_its_agreement(measurements):
     shared = dict(zip(named, (bar.get_width() for bar in overlap.patches), strict=True))
     assert shared["inverse RA-I"] == 0
     assert shared["random"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(measurements):
+    figure = draw("ablation_head_maps", measurements)
+    scored = of(measurements["head_scores"], seed=0)
+    *panels, bar = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title() for axes in panels] == [look_of_selector(by)[0] for by in selectors_in_order(scored["by"])]
+    assert bar.get_ylabel() == "heads replaced later (share)"
+    ours, inverse = (
+        panels[[axes.get_title() for axes in panels].index(look_of_selector(by)[0])] for by in ("ra_i", "inverse_ra_i")
+    )
+    table = of(scored, by="ra_i").pivot(index="layer", columns="head", values="score").to_numpy()
+    order = np.argsort(np.argsort(table, axis=None)).reshape(table.shape) / (table.size - 1)
+    np.testing.assert_allclose(ours.images[0].get_array(), order)
+    np.testing.assert_allclose(inverse.images[0].get_array(), 1 - order)
+    heads, layers = ours.lines[0].get_data()
+    assert len(heads) == table.size // 2
+    assert (order[layers, heads] >= 0.5).all()
+    assert_nothing_cut_off(figure)
 
 
 def test_agreement_of_a_small_table_by_hand():

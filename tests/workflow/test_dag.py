@@ -47,7 +47,7 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     answer = snakemake("ablations", "--configfile", f"config/{study}.yaml", folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
     planned = jobs(answer)
-    assert planned["figure"] == 8
+    assert planned["figure"] == 9
     assert planned["needle"] == planned["continuation"] > 0
     assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
 

@@ -4,7 +4,7 @@ A prompt begins as the tokenizer itself begins a text. The model writes greedily
 has and two to see whether a number goes on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 import pandas as pd
@@ -27,10 +27,8 @@ def needle_rows(
     original: PreTrainedConfig,
     texts: Sequence[str],
     *,
-    tasks: Sequence[str] = tuple(NEEDLE_TASKS),
-    lengths: Sequence[int] = (256, 512, 1024),
+    grid: Mapping[int, Mapping[str, int]],
     depths: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
-    samples: int = 2,
     seed: int = 0,
     batch_size: int | None = None,
     new_cache: NewCache | None = None,
@@ -43,10 +41,9 @@ def needle_rows(
         tokenizer: its tokenizer.
         original: of the model before anything was changed.
         texts: the hay.
-        tasks: of `NEEDLE_TASKS`.
-        lengths: of the prompts, in tokens without those that begin a text.
+        grid: length of the prompts, in tokens without those that begin a text -> task, of `NEEDLE_TASKS` -> samples at
+            each depth.
         depths: shares of the hay before the needles that are asked for; their mean if there are several.
-        samples: at each length and depth of each task.
         seed: of the samples.
         batch_size: prompts of one length read together; None: see `samples_per_batch`.
         new_cache: makes the cache of each batch; None: the model makes its own.
@@ -59,14 +56,15 @@ def needle_rows(
     Raises:
         ValueError: an unknown task, a length too short for its needles, a depth outside [0, 1].
     """
-    if unknown := set(tasks) - set(NEEDLE_TASKS):
+    if unknown := {task for asked in grid.values() for task in asked} - set(NEEDLE_TASKS):
         raise ValueError(f"tasks: {min(unknown)!r} is unknown; there are {', '.join(NEEDLE_TASKS)}")
     rows: list[tuple[str, int, float, int, int, int, float]] = []
-    cells = [(task, depth, sample) for task, depth in product(tasks, depths) for sample in range(samples)]
-    for length in lengths:
+    total = sum(samples for asked in grid.values() for samples in asked.values()) * len(depths)
+    for length, asked in grid.items():
+        cells = [(task, depth, sample) for task, depth in product(asked, depths) for sample in range(asked[task])]
         generators = {
             (task, depth): PasskeyTask(tokenizer, length, depth, filler=texts, **NEEDLE_TASKS[task])
-            for task, depth in product(tasks, depths)
+            for task, depth in product(asked, depths)
         }
         problems = [
             generators[task, depth].sample(item_generator(seed, number, "test"))
@@ -82,7 +80,7 @@ def needle_rows(
             correct.update(zip(indices, right, strict=True))
             held.append(batch_held)
             if progress is not None:
-                progress(len(rows) + start + len(indices), len(cells) * len(lengths))
+                progress(len(rows) + start + len(indices), total)
         ratio = held_ratio(held, original, model.dtype)
         rows += [
             (task, length, depth, sample, correct[index], len(problems[index].keys), ratio)

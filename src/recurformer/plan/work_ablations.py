@@ -6,6 +6,7 @@ from typing import Any
 from recurformer.plan.resources import Work
 from recurformer.plan.work_common import Names, Study, model_of, parts_of, reading
 from recurformer.plan.work_hashhop import hashhop
+from recurformer.study import Needle
 
 ANSWER_TOKENS = 16  # of a needle
 
@@ -24,9 +25,10 @@ def ablation_hashhop(study: Study, names: Names) -> Work:
 
 def needle(study: Study, names: Names) -> Work:
     """Prompts of several lengths; the longest decides on memory."""
-    settings = study["ablations"]["needle"]
-    prompts = len(settings["tasks"]) * len(settings["lengths"]) * len(settings["depths"]) * settings["samples"]
-    sizes: dict[str, Any] = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
+    settings = Needle(**study["ablations"]["needle"])
+    grid = settings.grid()
+    prompts = len(settings.depths) * sum(samples for asked in grid.values() for samples in asked.values())
+    sizes: dict[str, Any] = {"tokens": max(grid), "sequences": prompts, "written": ANSWER_TOKENS}
     return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
 
 

@@ -39,6 +39,20 @@ class Needle(Block):
     """Shares of the text before the keys that are asked for; the mean of several."""
     samples: Count = 2
     """At each length and depth of each task."""
+    several_lengths: list[Count] = []
+    """Tokens of a prompt with several keys, where they differ; none: as `lengths`."""
+    several_samples: Count | None = None
+    """Of the tasks with several keys, where they differ."""
+
+    def grid(self) -> dict[int, dict[str, int]]:
+        """Length -> task asked at it -> samples at each depth."""
+        asked: dict[int, dict[str, int]] = {}
+        for task in self.tasks:
+            alone = task == "passkey"
+            samples = self.samples if alone else self.several_samples or self.samples
+            for length in self.lengths if alone else self.several_lengths or self.lengths:
+                asked.setdefault(length, {})[task] = samples
+        return asked
 
 
 class Continuation(Block):

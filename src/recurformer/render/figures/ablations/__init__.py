@@ -5,6 +5,7 @@ from collections.abc import Callable
 from matplotlib.figure import Figure
 
 from recurformer.render.figures.ablations.granularity import ablation_granularity
+from recurformer.render.figures.ablations.head_maps import ablation_head_maps
 from recurformer.render.figures.ablations.length import ablation_length
 from recurformer.render.figures.ablations.mixers import ablation_mixers
 from recurformer.render.figures.ablations.needle import ablation_needle
@@ -17,6 +18,7 @@ ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_pareto": ablation_pareto,
     "ablation_granularity": ablation_granularity,
     "ablation_selectors": ablation_selectors,
+    "ablation_head_maps": ablation_head_maps,
     "ablation_mixers": ablation_mixers,
     "ablation_length": ablation_length,
     "ablation_sizes": ablation_sizes,

@@ -55,7 +55,8 @@ def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap"])
 
 
-def _in_order(names: pd.Series) -> list[str]:
+def selectors_in_order(names: pd.Series) -> list[str]:
+    """The selectors there are, as `SELECTORS` lists them; those that are not known come last."""
     found = list(dict.fromkeys(names))
     return [name for name in SELECTORS if name in found] + [name for name in found if name not in SELECTORS]
 
@@ -77,7 +78,7 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
         say_not_run(axes)
         return
     selected = panel.points[panel.points["family"] != "original"]
-    for by in _in_order(selected["by"]):
+    for by in selectors_in_order(selected["by"]):
         name, look = look_of(by)
         style = {"linewidth": 2.2, "zorder": 4} if by == PAPERS_SELECTOR else {"linewidth": 1.2}
         rows = selected[selected["by"] == by]
@@ -96,7 +97,7 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
 
 def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
     """One bar a selector: the mean over its seeds, and each seed as a point."""
-    names = [name for name in _in_order(rows["by"]) if name != PAPERS_SELECTOR]
+    names = [name for name in selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
     for place, by in enumerate(names):
         look = look_of(by)[1]
         values = rows[rows["by"] == by][column]
