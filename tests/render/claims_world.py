@@ -254,9 +254,20 @@ def ra_i_settings() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["ra_i_settings"])
 
 
+def head_scores() -> pd.DataFrame:
+    """Every score puts the heads in the order of RA-I."""
+    rows = [
+        (model, by, 0, layer, head, float(8 * layer + head))
+        for model, by in product(BACKBONE_LABELS, ("ra_i", "retrieval", "echo", "induction"))
+        for layer, head in product(range(8), range(8))
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["head_scores"])
+
+
 KINDS = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
     attention_map, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ra_i_settings,
+    head_scores,
 )  # fmt: skip
 
 

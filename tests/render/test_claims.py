@@ -78,6 +78,8 @@ MUTATIONS = {
     "loss grows": with_column(
         "continuation", "negative_log_likelihood",
         lambda f: f["negative_log_likelihood"] + f["position"].where(recurformer_rows(f), 0)),
+    "heads that look back are chosen": with_column(
+        "head_scores", "score", lambda f: f["score"].where(f["by"] != "retrieval", -f["score"])),
     "settings of RA-I matter": with_column(
         "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 50)),
 }  # fmt: skip
@@ -193,6 +195,15 @@ def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         kind: frame.assign(model=frame["model"].map(names)) if "model" in frame else frame
         for kind, frame in frames.items()
     }
+
+
+def test_what_the_intervals_do_not_decide_is_not_decided():
+    halved = with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0).mask(
+        recurformer_rows(f) & (f["sample"] % 2 == 0), 1))  # fmt: skip
+    decision = decide(CLAIMS["reviewer/needle"], [world(halved)])
+    assert decision.verdict == NOT_RUN
+    assert decision.finding.holds and not decision.finding.decided
+    assert decision.reason.startswith("within the 95 % intervals of both; it needs more samples")
 
 
 TREND = CLAIMS["text/collapse-at-one"]

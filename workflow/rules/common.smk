@@ -128,6 +128,7 @@ ABLATION_TABLES = {
         "needle",
         "continuation",
         "ra_i_settings",
+        "head_scores",
     ],
 }
 SUBJECTS = {

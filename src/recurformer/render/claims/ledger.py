@@ -77,6 +77,8 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
     if finding is None:
         why = reasons[0] if reasons else "no stage measures it"
         return Decision(claim, NOT_RUN, reason=f"{why}; it needs {claim.needs}")
+    if not finding.decided:
+        return Decision(claim, NOT_RUN, finding, evidence, f"{finding.reason}; it needs more samples, or {claim.needs}")
     holding = REPRODUCED if finding.at_scale else CONSISTENT
     return Decision(claim, holding if finding.holds else CONTRADICTED, finding, evidence, finding.reason)
 

@@ -133,11 +133,12 @@ def chosen_otherwise(by: str) -> Pairing:
     return pair
 
 
-def beside_original(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-    """RecurFormer at the common β beside the original, trained likewise where it was."""
+def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True) -> list[Comparison]:
+    """RecurFormer, at the common β or at every one, beside the original, trained likewise where it was."""
+    ours = recurformer(points)
     return [
         _compare(measure, row, "the original", _estimate(original(points, row["trained"]).iloc[0]))
-        for _, row in _nearest_beta(recurformer(points)).iterrows()
+        for _, row in (_nearest_beta(ours) if common else ours).iterrows()
     ]
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
+from recurformer.paper import label
 from recurformer.paper.questions import QUESTIONS
 from recurformer.render.ablations import (
     CONTINUATION,
@@ -16,6 +18,8 @@ from recurformer.render.ablations import (
     PASSKEYS,
     Measure,
     method_label,
+    scores,
+    smallest_caches,
 )
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.comparisons import comparisons, judge_comparisons
@@ -35,15 +39,32 @@ from recurformer.render.claims.reach import (
     judge_length,
     judge_ra_i,
     judge_sizes,
+    judge_spared,
 )
+from recurformer.render.measurements import models_in_order
 
 NEEDS = "the ablation study (`snakemake ablations`) on the paper's models (config/paper.yaml)"
 MIXERS = ("window", "linear")
 
 
+def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
+    """The same, with the smallest cache at which each method still does HashHop."""
+    try:
+        points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
+    except Missing:
+        return finding
+    said = [
+        f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
+        for model in models_in_order(points)
+        if (found := smallest_caches(points[points["model"] == model], ALLOWED_DROP))
+    ]
+    return replace(finding, ours="; ".join([finding.ours, *said]))
+
+
 def judge_pareto(evidence: Evidence) -> Finding:
     """h_gq of RecurFormer beside every eviction method's at the same cache, at every β."""
-    return judge_comparisons(comparisons(evidence, [HASHHOP], at_same_cache("eviction")), by_beta=True)
+    finding = judge_comparisons(comparisons(evidence, [HASHHOP], at_same_cache("eviction")), by_beta=True)
+    return _with_smallest(evidence, finding)
 
 
 def judge_granularity(evidence: Evidence) -> Finding:
@@ -83,12 +104,12 @@ def judge_window(evidence: Evidence) -> Finding:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         return [one for pairing in pairings for one in pairing(points, measure)]
 
-    return judge_comparisons(comparisons(evidence, MEASURES, pair))
+    return _with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, pair)))
 
 
 def judge_pooled(evidence: Evidence) -> Finding:
     """RecurFormer beside pooled KV heads at the same cache."""
-    return judge_comparisons(comparisons(evidence, MEASURES, at_same_cache("pooled")))
+    return _with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, at_same_cache("pooled"))))
 
 
 def judge_kept(evidence: Evidence, measures: tuple[Measure, ...], allowed: float) -> Finding:
@@ -114,10 +135,13 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
         "at every β below 1 the loss above the original's gains no more from the first to the second half",
         f"{ALLOWED_GROWTH:g} nats per token"),
     "sizes": (judge_sizes, "RecurFormer's quality on HashHop holds at other lengths and hops than were trained",
-        "at β = 0.5, at every size at which the original scores 0.95 or more, h_gq falls short of it by no more",
+        "at every β, at every size at which the original scores 0.95 or more, h_gq falls short of it by no more",
         f"{ALLOWED_DROP:g}"),
     "needle": (judge_needle, "RecurFormer at β = 0.5 finds needles at least as often as eviction at the same cache",
         "accuracy is no less than each method's, interpolated to the cache that RecurFormer held", NO_LESS),
+    "head_maps": (judge_spared, "RA-I replaces last the heads that look back",
+        "its rank correlation with the retrieval, the echo and the induction score is above 0",
+        "none: above 0, in the mean"),
     "ra_i": (judge_ra_i, "The choice of heads hardly depends on the threshold α and the window k",
         "no β has more of its chosen heads change when α or k moves within a factor of two",
         f"{ALLOWED_CHANGE:.0%} of the chosen heads"),

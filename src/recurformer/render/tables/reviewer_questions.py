@@ -12,13 +12,13 @@ from recurformer.render.tables.table import Table
 if TYPE_CHECKING:
     from recurformer.render.claims.evidence import Evidence
 
-SUPPORTS, AGAINST, OPEN = "supports the paper", "against the paper", "open"
+YES, NO, OPEN = "yes", "no", "open"
 FIGURES = {
     "passkey": "ablation_needle", "needle": "ablation_needle", "long-context": "ablation_needle",
     "perplexity-gap": "ablation_pareto", "mqa": "ablation_granularity", "granularity": "ablation_granularity",
     "synthetic": "ablation_pareto", "pareto": "ablation_pareto", "window": "ablation_mixers",
     "linear": "ablation_mixers", "mixers": "ablation_mixers", "selectors": "ablation_selectors",
-    "ra_i": "ablation_ra_i", "length": "ablation_length", "sizes": "ablation_sizes",
+    "ra_i": "ablation_ra_i", "head_maps": "ablation_head_maps", "length": "ablation_length", "sizes": "ablation_sizes",
 }  # fmt: skip
 """Id of a question -> the figure that shows its answer."""
 UNANSWERED = {
@@ -51,7 +51,7 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
         finding = ANSWERS[question.id](looked_at)
     except Missing as missing:
         return Answer(str(missing), NOT_RUN)
-    verdict = (SUPPORTS if finding.holds else AGAINST) if finding.decided else OPEN
+    verdict = (YES if finding.holds else NO) if finding.decided else OPEN
     runs = runs_of(pd.concat([evidence.frames[kind] for kind in sorted(looked_at.used)]))
     return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
 
@@ -68,6 +68,7 @@ def reviewer_questions(
     needle: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
+    head_scores: pd.DataFrame | None = None,
 ) -> Table:
     """What the reviewers asked, with the answer of the measurements there are, or why there is none.
 
@@ -77,6 +78,7 @@ def reviewer_questions(
         needle: identity, task, length, depth, sample, correct, queries.
         continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
         ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation, default.
+        head_scores: model, by, seed, layer, head, score (the highest is replaced first).
 
     Raises:
         ValueError: missing columns, or no rows in what was given.
@@ -89,6 +91,7 @@ def reviewer_questions(
         "needle": needle,
         "continuation": continuation,
         "ra_i_settings": ra_i_settings,
+        "head_scores": head_scores,
     }
     frames = {kind: require(frame, kind).assign(file=kind) for kind, frame in given.items() if frame is not None}
     evidence = Evidence(THIS_STUDY, frames, {})
@@ -105,8 +108,8 @@ def reviewer_questions(
     ]
     headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
     notes = (
-        "Verdicts: supports the paper, against the paper, open (within the 95 % intervals of what is compared), "
-        "not-run (for the reason in the answer). They hold for the models and sizes of this study.",
+        "Verdicts: yes, no, open (within the 95 % intervals of what is compared), not-run (for the reason in the "
+        "answer). They rest on one training of each model and hold for the models and sizes of this study.",
         "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",

@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR
-from recurformer.render.figures.ablations.selectors import SHARE, look_of, selectors_in_order
+from recurformer.render.agreement import SHARE
+from recurformer.render.figures.ablations.selectors import look_of, selectors_in_order
 from recurformer.render.measurements import models_in_order, require, require_values
 from recurformer.render.style import WIDTH, add_note, styled
 

@@ -1,15 +1,15 @@
 """Which heads are replaced: RA-I against other selectors, in quality and in the heads they choose."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR, method_label, original
+from recurformer.render.agreement import SHARE, agreement
 from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
-from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.measurements import groups, models_in_order, require
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, styled
 
 SELECTORS = {
@@ -23,36 +23,11 @@ SELECTORS = {
     "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
 }
 """Selector -> its name in print and its look."""
-SHARE = 0.5
-"""The share of heads whose overlap is shown."""
 
 
 def look_of(selector: str) -> tuple[str, Series]:
     """Name in print and look; of a selector that is not known its own name."""
     return SELECTORS.get(selector, (selector, Series(SERIES[5].colour, (0, ()), MARKERS[6])))
-
-
-def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
-    """How far each selector agrees with RA-I: model, by, seed, rank_correlation (Spearman), overlap.
-
-    Overlap is the share of the `SHARE` of heads that a selector puts first which RA-I puts first too.
-
-    Raises:
-        ValueError: a model has no RA-I.
-    """
-    rows = []
-    for model, of_model in groups(head_scores, "model"):
-        require_values(of_model, f"head_scores ({model})", "by", [PAPERS_SELECTOR])
-        keyed = of_model.set_index(["by", "seed", "layer", "head"])["score"]
-        tables = keyed.unstack(["layer", "head"])
-        first = round(SHARE * tables.shape[1])
-        ranks = tables.rank(axis=1)
-        chosen = {key: set(np.argsort(-row.to_numpy(), kind="stable")[:first]) for key, row in tables.iterrows()}
-        ours = next(key for key in tables.index if key[0] == PAPERS_SELECTOR)
-        for by, seed in tables.index:
-            correlation = float(np.corrcoef(ranks.loc[ours], ranks.loc[by, seed])[0, 1])
-            rows.append((model, by, seed, correlation, len(chosen[by, seed] & chosen[ours]) / first))
-    return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap"])
 
 
 def selectors_in_order(names: pd.Series) -> list[str]:
