@@ -1,9 +1,11 @@
 """Measured scores against slow direct computations: weights set to zero, explicit masks, whole attention matrices."""
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
 
 from recurformer.heads import replaced
@@ -20,6 +22,9 @@ from tests.model.tiny_models import HEADS, LAYERS, QUERY_HEADS, make_backbone, s
 SAMPLES, LENGTH, WINDOW, SINKS = 2, 24, 6, 2
 BACKBONES = {"llama_gqa_tied": {}, "qwen2_gqa": {}, "mistral_gqa": {"sliding_window": 10}}
 PLACES = [(layer, head) for layer in range(LAYERS) for head in range(QUERY_HEADS)]
+
+
+sensitivity_of_windows = partial(sensitivity_scores, window_tokens=WINDOW, sink_tokens=SINKS)
 
 
 @pytest.fixture(params=BACKBONES)
@@ -73,6 +78,21 @@ def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples, 
     expected = torch.tensor([direct_retrieval(model, *place, samples) for place in PLACES]).view(scores.shape)
     assert expected.std() > 0.01  # heads differ
     torch.testing.assert_close(scores, expected.double(), atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("subject", ["llama_gqa_tied", "converted"])
+@pytest.mark.parametrize("measure", [partial(retrieval_scores, minimum_accuracy=0), sensitivity_of_windows])
+def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monkeypatch):
+    """Losses are means: those of all samples are those of their parts, whichever heads are looked at together."""
+    model = shared_converted("llama_gqa_tied", "ragged") if subject == "converted" else make_backbone(subject)
+    input_ids = tokens(3, LENGTH)
+    together = measure(model, input_ids, input_ids)
+    assert together[~together.isnan()].std() > 0.01
+    for size in (1, 2, 3):
+        monkeypatch.setattr(replaced, "samples_per_batch", lambda device, count, size=size: size)
+        parts = input_ids.split(size)
+        apart = sum(measure(model, part, part) * len(part) for part in parts) / len(input_ids)
+        torch.testing.assert_close(apart, together, atol=1e-5, rtol=0, equal_nan=True)
 
 
 def test_sensitivity_is_the_loss_under_an_explicit_mask(model, samples):
@@ -193,15 +213,14 @@ def test_samples_that_do_not_repeat_are_refused():
         echo_scores(make_backbone("llama_mha"), tokens(1, 24), 24)
 
 
+TEXTS = [f"fox {number} jumps over dog " * 9 for number in range(9)]
 TASK = HashHopTask(vocabulary=64, chains=2, hops=4, pairs=8)
 
 
 def make_probes(kind: str, seed: int):
     settings = HeadScores(samples=3, tokens=40, windows=2, repeated_tokens=30, repetitions=3)
     if kind == "text":
-        return TextProbes(
-            byte_tokenizer(), [f"fox {number} jumps over dog " * 9 for number in range(9)], settings, seed
-        )
+        return TextProbes(byte_tokenizer(), TEXTS, settings, seed)
     return HashHopProbes(hash_tokenizer(64), TASK, settings, seed)
 
 
@@ -212,6 +231,21 @@ def test_probes_depend_on_their_seed_only(kind):
         first = getattr(one, name)()[0]
         assert torch.equal(first, getattr(again, name)()[0]), name
         assert not torch.equal(first, getattr(other, name)()[0]), name
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
+    """With BOS once, where the tokenizer itself puts one, and no score asks for it."""
+    tokenizer = byte_tokenizer()
+    if begins:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+        )
+    probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2), 0)
+    for input_ids, labels in (probes.lookups(), probes.language()):
+        places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
+        assert places.tolist() == [0] * (len(input_ids) * begins)
+        assert not (labels[:, 1:] == tokenizer.bos_token_id).any()
 
 
 def test_repeats_are_different_ordinary_tokens():
