@@ -5,6 +5,7 @@ from pathlib import Path
 import lm_eval.tasks
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from recurformer.evaluate.lm_eval import (
@@ -56,6 +57,62 @@ def test_batches_change_no_likelihood(model, make_tokenizer, articles, tmp_path,
         lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path / str(size), batch_size=size) for size in (1, 3)
     )
     pd.testing.assert_frame_equal(single, batched, rtol=1e-5)
+
+
+CONTINUATIONS = [
+    ("The quick", " brown fox"),
+    ("The quick", " b"),
+    ("The quick", "e"),
+    ("Once", " upon a time"),
+    ("", "So"),
+]
+
+
+@pytest.fixture
+def lm_eval_tasks(tmp_path, monkeypatch):
+    """Two tasks of lm-eval's own kinds instead of its ten thousand: continuations of a text, and whole texts."""
+    rows = {
+        "continued": [{"context": context, "text": text} for context, text in CONTINUATIONS],
+        "whole": [{"context": "", "text": text} for text in TEXTS],
+    }
+    kinds = {"continued": ("loglikelihood", "perplexity"), "whole": ("loglikelihood_rolling", "bits_per_byte")}
+    for name, (kind, metric) in kinds.items():
+        samples = tmp_path / f"{name}.json"
+        samples.write_text("".join(json.dumps(row) + "\n" for row in rows[name]))
+        task = {"task": name, "output_type": kind, "metric_list": [{"metric": metric}], "target_delimiter": ""}
+        task |= {
+            "dataset_path": "json",
+            "test_split": "test",
+            "doc_to_text": "{{context}}",
+            "doc_to_target": "{{text}}",
+        }
+        task["dataset_kwargs"] = {"data_files": {"test": str(samples)}, "cache_dir": str(tmp_path / "cache")}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(task))
+    manager = lm_eval.tasks.TaskManager(include_path=tmp_path, include_defaults=False)
+    monkeypatch.setattr("recurformer.evaluate.lm_eval._hub_manager", lambda *about: manager)
+
+
+@torch.no_grad()
+def log_likelihood(model, tokenizer, context, text):
+    """Written down: one sequence, in which the beginning stands as the tokenizer puts it, or before all."""
+    asked = tokenizer(text, add_special_tokens=False).input_ids
+    before = tokenizer(context).input_ids if context else [tokenizer.bos_token_id]
+    chances = model(torch.tensor([before + asked])).logits[0, len(before) - 1 : -1].log_softmax(-1)
+    return float(chances[range(len(asked)), asked].sum())
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
+    model, make_tokenizer, lm_eval_tasks, tmp_path, begins
+):
+    tokenizer = make_tokenizer(begins=begins)
+    continued = sum(log_likelihood(model, tokenizer, *pair) for pair in CONTINUATIONS) / len(CONTINUATIONS)
+    whole = sum(log_likelihood(model, tokenizer, "", text) for text in TEXTS)
+    expected = [math.exp(-continued), -whole / math.log(2) / sum(len(text.encode()) for text in TEXTS)]
+    for size in (1, 2, 3):
+        rows = lm_eval_rows(model, ["continued", "whole"], LocalSettings(tokenizer), folder=tmp_path, batch_size=size)
+        assert rows.task.tolist() == ["continued", "whole"]
+        assert rows.value.tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -89,10 +89,7 @@ def _wikipedia(settings: LocalSettings) -> LocalTask:
     if settings.articles is None or settings.articles.empty:
         raise ValueError("wikipedia: the task needs articles, and there are none")
     texts = settings.articles.text.iloc[: settings.samples]
-    # HFLM itself puts a beginning token before each article; it would predict the one that a tokenizer adds
-    return LocalTask(
-        [{"text": text} for text in texts], harness={"max_length": settings.window, "add_bos_token": False}
-    )
+    return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.window})
 
 
 LOCAL_TASKS = {"hashhop": _hashhop, "passkey": _passkey, "wikipedia": _wikipedia}
@@ -208,10 +205,11 @@ def _run(
     """The rows of one task, given by its name or by a YAML file."""
     with quiet(), tasks_own_limits(model):
         from lm_eval import simple_evaluate
-        from lm_eval.models.huggingface import HFLM
+
+        from recurformer.evaluate.beginning import OneBeginning
 
         found = simple_evaluate(
-            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
+            OneBeginning(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
             tasks=[task],
             limit=limit,
             task_manager=manager,
