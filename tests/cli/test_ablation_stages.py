@@ -9,6 +9,7 @@ from recurformer.cli.main import main
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.score_file import score_rows
 from recurformer.model.convert import convert
+from recurformer.render.measurements import COLUMNS
 from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio"}
@@ -49,6 +50,26 @@ def run_stage(world, stage, out, *words, checkpoint=""):
     articles = [] if kind == "hashes" else ["--articles", str(world / "articles.parquet")]
     where = [str(world / f"{kind}{checkpoint}"), str(out), "--original", str(world / kind)]
     return main([stage, *where, *articles, *STAGES[stage][0], "--name", "tiny", *words])
+
+
+def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
+    """A converted model answers otherwise than its original; what evicts is measured elsewhere."""
+    where = ["--original", str(world / "text"), "--articles", str(world / "articles.parquet"), "--name", "tiny"]
+    tasks = ["--names", "wikipedia", "--samples", "1", "--tokens", "60"]
+    words = {"": [], "-converted": ["--family", "mixer", "--method", "mamba", "--setting", "0.75", "--trained", "True"]}
+    rows = {}
+    for checkpoint, said in words.items():
+        out = tmp_path / f"rows{checkpoint}.csv"
+        assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, *said]) == 0
+        rows[checkpoint] = pd.read_csv(out)
+        assert set(rows[checkpoint].columns) == set(COLUMNS["ablation_lm_eval"])
+    assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
+        ["mixer", "mamba", 0.75, True]
+    ]
+    assert (rows[""].value != rows["-converted"].value).all()
+    evict = ["--evict", "streaming_llm", "--budgets", "0.5"]
+    assert main(["ablation-lm-eval", str(world / "text"), str(tmp_path / "x.csv"), *where, *tasks, *evict]) == 1
+    assert "--evict: lm-eval makes the cache itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -49,6 +49,8 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     planned = jobs(answer)
     assert planned["figure"] == 9
     assert planned["needle"] == planned["continuation"] > 0
+    trained = {"default": 2, "gpu": 26, "paper": 78}  # models that read text, the originals among them
+    assert planned.get("ablation_lm_eval", 0) == trained.get(study, 0)
     assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
 
 

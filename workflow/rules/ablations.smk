@@ -344,6 +344,37 @@ rule hashhop_sizes:
         """
 
 
+rule ablation_lm_eval:
+    input:
+        unpack(lm_eval_models),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        lm_eval="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.csv",
+        record="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.run.json",
+    log:
+        "<logs>/ablation_lm_eval/language/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 1
+    resources:
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
+    params:
+        settings=flags("language", "tasks"),
+        hashhop=lm_eval_hashhop_flags(),
+        identity=text_identity,
+        code=code("ablation_lm_eval"),
+    shell:
+        """
+        recurformer ablation-lm-eval {input.checkpoint} {output.lm_eval} --original {input.original} \
+            --articles {input.articles} {params.settings} {params.hashhop} {params.identity} \
+            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        """
+
+
 use rule claims as ablation_claims with:
     input:
         measurements=ablation_measurements,

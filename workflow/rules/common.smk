@@ -89,6 +89,7 @@ MEASUREMENTS = {
     "continuation": measured_on("language", "continuation.csv"),
     "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.csv"),
     "hashhop_sizes": other_sizes(),
+    "ablation_lm_eval": trained_on_text("ablation_lm_eval.csv"),
     "head_scores": scored("language"),
     "ra_i_settings": collect(
         "<results>/ablations/language/{backbone}/ra_i_settings.csv",
@@ -127,6 +128,7 @@ ABLATION_TABLES = {
         "hashhop_sizes",
         "needle",
         "continuation",
+        "ablation_lm_eval",
         "ra_i_settings",
         "head_scores",
     ],

@@ -61,6 +61,11 @@ def measured_on(task, file):
     )
 
 
+def trained_on_text(file):
+    """A file of everything that was changed and trained on text, and of the original trained likewise."""
+    return [path for path in measured_on("language", file) if "/trained/" in path]
+
+
 def other_sizes():
     """What is measured on HashHop at other sizes."""
     changed = ABLATIONS["hashhop"]
@@ -163,6 +168,10 @@ def needle_models(wildcards):
 
 def continuation_models(wildcards):
     return measured_models("language", wildcards, "continuation.csv")
+
+
+def lm_eval_models(wildcards):
+    return measured_models("language", wildcards, "ablation_lm_eval.csv")
 
 
 def hashhop_models(wildcards):

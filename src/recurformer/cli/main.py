@@ -35,6 +35,7 @@ STAGES = {
     "ablation-hashhop": "generation quality h_gq on HashHop, from a full or a smaller cache",
     "hashhop-sizes": "generation quality h_gq on HashHop at other lengths and hops than trained",
     "lm-eval": "evaluate by lm-eval tasks",
+    "ablation-lm-eval": "evaluate by lm-eval tasks what was changed and trained, and its original",
     "sink": "value norms, attention and contributions of a sink head",
     "contribution": "what the first token contributes",
     "attention-map": "averaged attention maps",
@@ -60,8 +61,8 @@ STAGES = {
 
 COMPUTING = {
     "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity", "hashhop",
-    "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "sink", "contribution",
-    "attention-map", "influence", "longest-input", "cache-peak",
+    "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "ablation-lm-eval", "sink",
+    "contribution", "attention-map", "influence", "longest-input", "cache-peak",
 }  # fmt: skip
 """Stages that have a GPU for themselves where there are any."""
 COPYING = {"convert", "pool-kv"}

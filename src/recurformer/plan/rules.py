@@ -84,6 +84,7 @@ WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
     "continuation": continuation,
     "ablation_hashhop": ablation_hashhop,
     "hashhop_sizes": hashhop_sizes,
+    "ablation_lm_eval": lm_eval,
     "ablation_claims": Light(400),
 }
 """Rule -> its work."""

@@ -33,6 +33,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "hashhop_sizes": (*IDENTITY, "variant", "sample", "correct", "hops", "size", "form", "as_trained"),
     "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
     "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
+    "ablation_lm_eval": (*IDENTITY[:-1], "task", "metric", "value", "stderr", "samples"),
     "head_scores": ("model", "by", "seed", "layer", "head", "score"),
     "ra_i_settings": (
         "model",

@@ -129,7 +129,7 @@ class Ablations(Block):
     hashhop: Changed
     """On HashHop."""
     language: Changed
-    """On text: needles and continuations."""
+    """On text: needles, continuations, and of what was trained the lm-eval tasks of `language.tasks`."""
     sizes: HashHopSizes
     """Other sizes of HashHop."""
     needle: Needle

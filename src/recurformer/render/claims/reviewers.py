@@ -33,6 +33,7 @@ from recurformer.render.claims.pairings import (
     chosen_otherwise,
 )
 from recurformer.render.claims.quality import ALLOWED_DROP, ALLOWED_RATIO
+from recurformer.render.claims.language_tasks import judge_tasks
 from recurformer.render.claims.reach import (
     ALLOWED_CHANGE,
     ALLOWED_GROWTH,
@@ -150,6 +151,7 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
 
 ANSWERS: dict[str, Judge] = {
     **{name: test[0] for name, test in TESTS.items()},
+    "lm-eval": judge_tasks,
     "passkey": partial(judge_kept, measures=(PASSKEYS,), allowed=ALLOWED_DROP),
     "perplexity-gap": partial(judge_kept, measures=(CONTINUATION,), allowed=math.log(ALLOWED_RATIO)),
     "synthetic": partial(judge_kept, measures=(NEEDLE,), allowed=ALLOWED_DROP),

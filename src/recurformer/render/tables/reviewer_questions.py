@@ -22,8 +22,6 @@ FIGURES = {
 }  # fmt: skip
 """Id of a question -> the figure that shows its answer."""
 UNANSWERED = {
-    "lm-eval": "the tasks of lm-evaluation-harness are on the hub; `recurformer lm-eval` runs them on a converted "
-    "checkpoint (config/paper.yaml)",
     "real-world": "InfiniteBench and LongBench are on the hub and ask for more tokens than the models of this study "
     "read (config/paper.yaml)",
     "merging": "DMC learns when to merge, by a training recipe of its own; a merge without it is another method",
@@ -59,7 +57,8 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
 def _evidence(question: Question, answer: Answer) -> str:
     if answer.verdict == NOT_RUN:
         return NOTHING
-    return FIGURES[question.id] + (f", {answer.samples:,} samples" if answer.samples else "")
+    samples = f"{answer.samples:,} samples" if answer.samples else ""
+    return ", ".join(filter(None, [FIGURES.get(question.id, ""), samples])) or NOTHING
 
 
 def reviewer_questions(
@@ -67,6 +66,7 @@ def reviewer_questions(
     hashhop_sizes: pd.DataFrame | None = None,
     needle: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
+    ablation_lm_eval: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,
 ) -> Table:
@@ -77,6 +77,7 @@ def reviewer_questions(
         hashhop_sizes: identity, variant, sample, correct, hops, size, form, as_trained.
         needle: identity, task, length, depth, sample, correct, queries.
         continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
+        ablation_lm_eval: identity but for the cache, task, metric, value, stderr, samples.
         ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation, default.
         head_scores: model, by, seed, layer, head, score (the highest is replaced first).
 
@@ -90,6 +91,7 @@ def reviewer_questions(
         "hashhop_sizes": hashhop_sizes,
         "needle": needle,
         "continuation": continuation,
+        "ablation_lm_eval": ablation_lm_eval,
         "ra_i_settings": ra_i_settings,
         "head_scores": head_scores,
     }
