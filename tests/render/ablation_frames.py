@@ -88,6 +88,17 @@ def continuation_frame(model: str = "smollm2-135m") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["continuation"])
 
 
+def ablation_lm_eval_frame(model: str = "smollm2-135m") -> pd.DataFrame:
+    """A task of right answers and one of likelihoods, of what was trained and of the original trained likewise."""
+    trained = [(*about, strength) for *about, _, strength in things() if about[4]]
+    rows = []
+    for *about, strength in [("original", "full", 1.0, "", True, 0, 1.0), *trained]:
+        share = round(200 * 0.9 * strength) / 200
+        rows.append((model, *about, "hellaswag", "acc", share, (share * (1 - share) / 200) ** 0.5, 200))
+        rows.append((model, *about, "wikipedia", "byte_perplexity", 3.0 - strength, np.nan, 4))
+    return pd.DataFrame(rows, columns=COLUMNS["ablation_lm_eval"])
+
+
 def head_scores_frame(model: str = "smollm2-135m", layers: int = 30, heads: int = 9) -> pd.DataFrame:
     rng = np.random.default_rng(6)
     ra_i = rng.integers(0, 64, (layers, heads)) + rng.random((layers, heads)) / 10
@@ -124,6 +135,7 @@ def ablation_frames() -> dict[str, pd.DataFrame]:
         "hashhop_sizes": hashhop_sizes_frame(),
         "needle": needle_frame(),
         "continuation": continuation_frame(),
+        "ablation_lm_eval": ablation_lm_eval_frame(),
         "head_scores": head_scores_frame(),
         "ra_i_settings": ra_i_settings_frame(),
     }

@@ -13,7 +13,7 @@ from recurformer.render.claims.quality import ALLOWED_DROP
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.reviewer_questions import FIGURES, NO, OPEN, UNANSWERED, YES
 
-KINDS = ("ablation_hashhop", "needle", "continuation", "hashhop_sizes", "ra_i_settings", "head_scores")
+KINDS = ("ablation_hashhop", "needle", "continuation", "hashhop_sizes", "ablation_lm_eval", "ra_i_settings", "head_scores")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_every_question_has_an_answer_or_a_reason(answered):
     assert list(found.index) == list(QUESTIONS)
     assert set(found["verdict"]) == {YES, OPEN, "not-run"}
     assert set(found.index[found["verdict"] == "not-run"]) == set(UNANSWERED)
-    assert set(FIGURES) | set(UNANSWERED) == set(QUESTIONS)
+    assert {"lm-eval", *FIGURES, *UNANSWERED} == set(QUESTIONS)
     assert found["answer"].str.len().min() > 20
 
 
@@ -70,6 +70,7 @@ def test_an_answer_says_the_measured_numbers(frames, answered):
         ("long-context", "needle", "correct", 0),
         ("synthetic", "needle", "correct", 0),
         ("sizes", "hashhop_sizes", "correct", 0),
+        ("lm-eval", "ablation_lm_eval", "value", 0.2),
     ],
 )
 def test_the_answer_changes_with_the_data(frames, answered, question, kind, column, value):
@@ -93,6 +94,23 @@ def test_a_size_that_the_original_has_not_learned_is_told_apart(answered):
     answer = answered.loc["sizes", "answer"]
     assert "where the original itself is below 0.95, RecurFormer scores" in answer
     assert "8 hops, 4 chains" not in answer
+
+
+def test_tasks_of_lm_eval_stand_beside_the_original_that_was_trained_likewise(frames, answered):
+    rows = frames["ablation_lm_eval"]
+    untrained = rows[rows["family"] == "original"].assign(trained=False, value=0.0)
+    found = answers({"ablation_lm_eval": pd.concat([rows, untrained])}).loc["lm-eval"]
+    assert (found["answer"], found["samples"]) == (answered.loc["lm-eval", "answer"], 200)
+    assert found["answer"].startswith(
+        "SmolLM2-135M, share of right answers at β 0.5: RecurFormer 0.885, the original (hellaswag, acc) 0.9"
+    )
+    assert "wikipedia byte_perplexity: RecurFormer 2.01, the original 2" in found["answer"]
+
+
+def test_likelihoods_alone_answer_nothing_about_the_tasks(frames):
+    rows = frames["ablation_lm_eval"]
+    found = answers({"ablation_lm_eval": rows[rows["task"] == "wikipedia"]}).loc["lm-eval"]
+    assert found["verdict"] == "not-run"
 
 
 def test_one_sample_leaves_a_question_open(frames):
@@ -132,6 +150,9 @@ def test_a_training_that_was_too_short_decides_nothing(frames):
     found = answers({"continuation": mute, "needle": frames["needle"]}).loc[["perplexity-gap", "passkey", "length"]]
     assert found["verdict"].eq("not-run").all()
     assert found["answer"].str.contains("too short").all()
+    tasks = answers({"continuation": mute, "ablation_lm_eval": frames["ablation_lm_eval"]}).loc["lm-eval"]
+    assert tasks["verdict"] == OPEN
+    assert "RecurFormer 0.885" in tasks["answer"] and "too short" in tasks["answer"]
 
 
 def test_the_smallest_cache_that_still_does_hashhop_is_said(frames):

@@ -56,7 +56,8 @@ def recurformer(points: pd.DataFrame) -> pd.DataFrame:
     return after_training(of(points, "mixer", "mamba"))
 
 
-def _nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
+def nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
+    """One row, of the β nearest to the common one."""
     return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
 
 
@@ -70,7 +71,7 @@ def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
     """
 
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        ours = _nearest_beta(recurformer(points)) if common else recurformer(points)
+        ours = nearest_beta(recurformer(points)) if common else recurformer(points)
         found = []
         for method, rows in groups(after_training(of(points, family, *methods)), "method"):
             span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
@@ -138,7 +139,7 @@ def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True)
     ours = recurformer(points)
     return [
         _compare(measure, row, "the original", _estimate(original(points, row["trained"]).iloc[0]))
-        for _, row in (_nearest_beta(ours) if common else ours).iterrows()
+        for _, row in (nearest_beta(ours) if common else ours).iterrows()
     ]
 
 

@@ -24,6 +24,7 @@ from recurformer.render.ablations import (
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.comparisons import comparisons, judge_comparisons
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.language_tasks import judge_tasks
 from recurformer.render.claims.pairings import (
     Comparison,
     at_same_cache,
@@ -33,7 +34,6 @@ from recurformer.render.claims.pairings import (
     chosen_otherwise,
 )
 from recurformer.render.claims.quality import ALLOWED_DROP, ALLOWED_RATIO
-from recurformer.render.claims.language_tasks import judge_tasks
 from recurformer.render.claims.reach import (
     ALLOWED_CHANGE,
     ALLOWED_GROWTH,

@@ -1,0 +1,67 @@
+"""RecurFormer beside the original on lm-eval's tasks. Shares of right answers decide; perplexities are told besides:
+lm-eval gives no interval of them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import label
+from recurformer.render.ablations import NEEDLE, identified, original
+from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.claims.comparisons import judge_comparisons, too_short
+from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
+from recurformer.render.claims.quality import ALLOWED_DROP
+from recurformer.render.measurements import models_in_order, records
+from recurformer.tasks.interval import Estimate, bounded_mean
+
+KIND = "ablation_lm_eval"
+RIGHT = replace(NEEDLE, kind=KIND, name="share of right answers")
+UNITS = ("perplexity", "bits_per_byte")
+"""How the names of lm-eval's metrics end that are no shares."""
+
+
+def _pairs(rows: pd.DataFrame) -> pd.DataFrame:
+    """RecurFormer's values at the common β beside those of the original, trained likewise: a row a metric of a task."""
+    ours = recurformer(rows)
+    ours = ours[ours["setting"].isin(nearest_beta(ours)["setting"])]
+    theirs = original(rows, trained=bool(ours["trained"].any()))
+    both = ours.merge(theirs, on=["model", "task", "metric", "seed"], suffixes=("", "_original"))
+    return both.groupby(["model", "task", "metric", "setting"], sort=False, as_index=False).agg(
+        ours=("value", "mean"), theirs=("value_original", "mean"), samples=("samples", "sum")
+    )
+
+
+def _share(mean: float, samples: int) -> Estimate:
+    """The interval of a mean of so many answers, each right or wrong; of graded ones it is too wide."""
+    right = round(mean * samples)
+    return bounded_mean(np.repeat([1.0, 0.0], [right, samples - right]))._replace(mean=mean)
+
+
+def judge_tasks(evidence: Evidence) -> Finding:
+    """Each task's share of right answers at β = 0.5 beside the original's, less what is allowed.
+
+    Raises:
+        Missing: no task has one that was measured of both.
+    """
+    rows = identified(evidence.rows(KIND), KIND)
+    pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
+    no_share = pairs["metric"].str.endswith(UNITS)
+    found = [
+        Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting, float("nan"),
+            _share(one.ours, one.samples), _share(one.theirs, one.samples), one.samples)
+        for one in records(pairs[~no_share])
+    ]  # fmt: skip
+    if not found:
+        raise Missing("no task of lm-eval with right answers was measured of RecurFormer and of the original")
+    finding = judge_comparisons(found, allowed=ALLOWED_DROP)
+    told = [
+        f"{label(one.model)}, {one.task} {one.metric}: {RECURFORMER} {one.ours:.3g}, the original {one.theirs:.3g}"
+        for one in records(pairs[no_share & ~pairs["metric"].str.startswith("word")])
+    ]
+    finding = replace(finding, ours="; ".join([finding.ours, *told]))
+    if reasons := list(filter(None, (too_short(evidence, model) for model in pairs["model"].unique()))):
+        return replace(finding, decided=False, reason="; ".join(reasons))
+    return finding
