@@ -1,7 +1,6 @@
 """Which work each rule of the workflow has, read off the study and the job's wildcards, and what it asks for.
 
-The workflow asks here for `resources:`, and a plan for estimates of jobs that never ran. A rule that is not named here
-asks for constants of its own.
+The workflow asks here for `resources:`, and a plan for estimates of jobs that never ran.
 """
 
 from collections.abc import Callable
@@ -103,7 +102,7 @@ def request(rule: str, study: Study, names: Names, threads: int = 1) -> Request:
     """What a job of `rule` asks for in a study, as `Study.model_dump` gives it; `names` are the job's wildcards.
 
     Raises:
-        KeyError: the rule asks for constants of its own.
+        KeyError: the rule has no work here, so that nothing is known of it.
     """
     known = WORKS[rule]
     work = known(study, names) if callable(known) else known
