@@ -4,6 +4,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, Tasks
 
@@ -15,6 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    add_dtype(parser)
     add_block(parser, Tasks)
     add_block(parser, HashHopTask, "hashhop-")
 
@@ -37,7 +39,7 @@ def run(args: Namespace) -> None:
         ruler_lengths=settings.ruler_lengths,
     )
     with tempfile.TemporaryDirectory() as folder:
-        model = open_model(args.checkpoint)
+        model = open_model(args.checkpoint, args.dtype)
         rows = lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
     with atomic_path(args.lm_eval) as path:
         rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, model_of, parts_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading
 from recurformer.plan.work_hashhop import hashhop
 
 ANSWER_TOKENS = 16  # of a needle
@@ -27,7 +27,7 @@ def needle(study: Study, names: Names) -> Work:
     settings = study["ablations"]["needle"]
     prompts = len(settings["tasks"]) * len(settings["lengths"]) * len(settings["depths"]) * settings["samples"]
     sizes: dict[str, Any] = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
-    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 
 def continuation(study: Study, names: Names) -> Work:
@@ -35,7 +35,7 @@ def continuation(study: Study, names: Names) -> Work:
     settings = study["ablations"]["continuation"]
     sizes: dict[str, Any] = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
     sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
-    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 
 def head_scores(study: Study, names: Names) -> Work:
