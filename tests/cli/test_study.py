@@ -60,6 +60,12 @@ def changed(settings, path, value):
         ("distributed", {"tiny": {"processes": 3}}, r"distributed\.tiny: .* language\.training\.batch_size 2"),
         ("device_measurements", {"backbones": ["gpt5"]}, r"device_measurements\.backbones: 'gpt5' has no entry"),
         ("device_measurements", {"speed": ["luck"]}, r"device_measurements\.speed\.0 = 'luck'"),
+        ("device_measurements", {"speed": ["training"]}, "speed: 'training' is measured on cpu only"),
+        (
+            "device_measurements",
+            {"device": "cpu", "speed": ["throughput"]},
+            "speed: 'throughput' is measured on cuda only",
+        ),
         ("job_minutes", 0, "job_minutes = 0"),
         ("ablations.language.selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
     ],

@@ -14,6 +14,7 @@ from recurformer.measure.influence import (
     scan_arguments,
     unrolled_weights,
 )
+from recurformer.measure.peak import PeakMemory
 
 LAYERS, HEADS, TOKENS = 2, 4, 20
 REPLACED = [[0, 1], [2, 3]]
@@ -115,6 +116,17 @@ def test_rows_of_influence(models, input_ids):
     base.set_attn_implementation("sdpa")
     assert frame[frame.mixer == "attention"].weight.to_numpy() == pytest.approx(expected.numpy(), abs=1e-6)
     assert measure_influence(base, converted, input_ids, profile, "tiny")["query"].unique().tolist() == [TOKENS - 1]
+
+
+def test_decays_of_all_samples_never_exist_at_once(models):
+    samples = torch.zeros(64, TOKENS, dtype=torch.long)
+    with PeakMemory() as memory:
+        found = mamba_influence(models[1], samples, layer=0, query=TOKENS - 1)
+    arguments = scan_arguments(models[1], samples, layer=0)
+    delta, A, B, C = (arguments[name] for name in ("delta", "A", "B", "C"))
+    assert memory.peak < 2 * delta.nbytes * A.shape[1], "the decays of all samples, and one more such array"
+    at_once = unrolled_weights(delta, A, B, C, TOKENS - 1).abs().mean((0, 1))
+    assert torch.equal(found, at_once / at_once.sum())
 
 
 def test_influence_decays_with_a_fast_state(models, input_ids):

@@ -13,7 +13,15 @@ from recurformer.render.claims.quality import ALLOWED_DROP
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.reviewer_questions import FIGURES, NO, OPEN, UNANSWERED, YES
 
-KINDS = ("ablation_hashhop", "needle", "continuation", "hashhop_sizes", "ablation_lm_eval", "ra_i_settings", "head_scores")
+KINDS = (
+    "ablation_hashhop",
+    "needle",
+    "continuation",
+    "hashhop_sizes",
+    "ablation_lm_eval",
+    "ra_i_settings",
+    "head_scores",
+)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
     planned = jobs(answer)
     assert planned["table"] == 5
     assert planned["figure"] == 6
-    on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 7} if study == "gpu" else {}
+    on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 6} if study == "gpu" else {}
     assert {rule: planned[rule] for rule in ("device_tests", "cache_peak", "speed") if rule in planned} == on_a_device
     below = "" if study == "default" else f"{study}/"
     assert f"results/{below}tables/table4.csv" in answer.stdout + answer.stderr
@@ -107,6 +107,18 @@ def test_the_longest_input_is_measured_where_the_study_asks_for_it(study, asked,
 def test_one_figure_needs_only_its_own_jobs(tmp_path):
     planned = jobs(snakemake("figures/figure4.svg", folder=tmp_path))
     assert set(planned) == {"figure", "mqar", "total"}
+
+
+MEASURED = "perplexity lm-eval hashhop influence needle continuation ablation-hashhop hashhop-sizes"
+"""Stages that measure trained models."""
+
+
+def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_study(tmp_path):
+    answer = snakemake("all", "ablations", "--printshellcmds", "--configfile", "config/paper.yaml", folder=tmp_path)
+    commands = re.findall(r"^ +recurformer (\S+)((?:.*\\\n)*.*)", answer.stdout + answer.stderr, re.MULTILINE)
+    typed = {stage: {"--dtype bfloat16" in words for name, words in commands if name == stage} for stage, _ in commands}
+    assert {stage for stage, found in typed.items() if found == {True}} == set(MEASURED.split())
+    assert all(found == {False} for stage, found in typed.items() if stage not in MEASURED.split())
 
 
 def test_a_backbone_too_large_for_one_card_is_trained_over_several(tmp_path):

@@ -72,9 +72,9 @@ rule longest_input:
         "../../environment.yml"
     threads: 1
     resources:
-        mem_mb=16000,
-        runtime=240,
-        gpu=1,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         trials=subpath(output.memory, parent=True),
         settings=flags("caches", "sizes"),

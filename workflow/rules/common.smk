@@ -190,6 +190,11 @@ def flags(*keys, prefix=""):
     return as_flags(block or {}, prefix)
 
 
+def as_measured():
+    """The type in which trained models, and what they are compared with, are measured."""
+    return as_flags({"dtype": config["evaluation_dtype"]})
+
+
 def backbone_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone])
 

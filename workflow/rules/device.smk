@@ -14,9 +14,9 @@ rule device_tests:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=16000,
-        runtime=30,
-        gpu=1,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         markers=DEVICE["tests"],
     shell:
@@ -38,9 +38,9 @@ rule cache_peak:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=32000,
-        runtime=30,
-        gpu=1,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         device=DEVICE["device"],
         betas=config["betas"],
@@ -69,9 +69,9 @@ rule speed:
         "../../environment.yml"
     threads: 16  # or all there are: nothing else may run while something is timed
     resources:
-        mem_mb=64000,
-        runtime=30,
-        gpu=1,
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
     params:
         device=DEVICE["device"],
         seconds=DEVICE["speed_seconds"],

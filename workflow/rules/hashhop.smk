@@ -50,12 +50,13 @@ rule baseline:
     params:
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),
+        dtype=as_measured(),
         seed=config["seed"],
         code=code("hashhop"),
     shell:
         """
         recurformer hashhop {input.checkpoint} {output.baseline} --name {wildcards.backbone} \
-            --beta 0 --seed {params.seed} {params.settings} {params.task} \
+            --beta 0 --seed {params.seed} {params.settings} {params.task} {params.dtype} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -113,10 +114,12 @@ rule hashhop:
     params:
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),
+        dtype=as_measured(),
         code=code("hashhop"),
     shell:
         """
         recurformer hashhop {input.trained} {output.hashhop} --name {wildcards.backbone} \
-            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.task} \
+            --beta {wildcards.beta} --seed {wildcards.seed} \
+            {params.settings} {params.task} {params.dtype} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

@@ -229,11 +229,13 @@ rule influence:
         gpu=gpu,
     params:
         settings=flags("language", "maps"),
+        dtype=as_measured(),
         seed=config["seed"],
         code=code("influence"),
     shell:
         """
         recurformer influence {input.checkpoint} {output.influence} --articles {input.articles} \
-            --trained {input.trained} --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
+            --trained {input.trained} --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} \
+            {params.settings} {params.dtype} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

@@ -55,12 +55,13 @@ rule perplexity:
         gpu=gpu,
     params:
         settings=flags("language", "perplexity"),
+        dtype=as_measured(),
         code=code("perplexity"),
     shell:
         """
         recurformer perplexity {output.perplexity} --before {input.checkpoint} --converted {input.converted} \
             --trained {input.trained} --articles {input.articles} --name {wildcards.backbone} \
-            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} \
+            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.dtype} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 
@@ -86,10 +87,12 @@ rule lm_eval:
     params:
         settings=flags("language", "tasks"),
         hashhop=lm_eval_hashhop_flags(),
+        dtype=as_measured(),
         code=code("lm_eval"),
     shell:
         """
         recurformer lm-eval {input.trained} {output.lm_eval} --articles {input.articles} \
-            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.hashhop} \
+            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
+            {params.settings} {params.hashhop} {params.dtype} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """

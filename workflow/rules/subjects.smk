@@ -190,6 +190,7 @@ def identity(task, wildcards, input):
     """What a subject is, as flags of the stages that measure it."""
     kind, *names = wildcards.subject.split("/")
     said = {"name": wildcards.backbone, "seed": config["seed"]}
+    said |= {"dtype": config["evaluation_dtype"]}
     if kind == "original":
         said |= {"trained": task == "hashhop" or names == ["trained"]}
     elif kind == "evicted":

@@ -1,6 +1,7 @@
 """Opening checkpoints and texts for the stages, with errors that name the file."""
 
 import json
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,20 @@ def _require_checkpoint(folder: str | Path) -> None:
         raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
 
 
+def add_dtype(parser: ArgumentParser) -> None:
+    """The type in which a stage that measures opens its models."""
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="auto", help="of the weights (default: as they were saved)"
+    )
+
+
 def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
     """A causal language model on the accelerator, converted or not, in evaluation mode.
 
     Args:
         folder: of the checkpoint.
-        dtype: "auto" as it was saved; "float32" for training, whose small steps bfloat16 weights would swallow.
+        dtype: of the weights: "auto" as they were saved; "float32" for training, whose small steps bfloat16 weights
+            would swallow.
 
     Raises:
         ValueError: the checkpoint is missing or damaged.

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import HashHopEvaluation, HashHopTask
@@ -14,6 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    add_dtype(parser)
     add_block(parser, HashHopEvaluation)
     add_block(parser, HashHopTask, "task-")
 
@@ -25,7 +27,7 @@ def run(args: Namespace) -> None:
     settings = read_block(args, HashHopEvaluation)
     task = read_block(args, HashHopTask, "task-")
     rows = hashhop_rows(
-        open_model(args.checkpoint),
+        open_model(args.checkpoint, args.dtype),
         open_tokenizer(args.checkpoint),
         task,
         variants=settings.variants,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from recurformer.cli.arguments import InputPath, add_block, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.study import Selection, Window
 from recurformer.study.block import Block, Share
 
@@ -49,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--original", type=InputPath, required=True, help="folder of the model before the change: what a full cache is"
     )
     add_block(parser, Identity)
+    add_dtype(parser)
     parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
     parser.add_argument("--budgets", nargs="+", type=float, help="shares of the cache that --evict keeps")
     parser.add_argument(
@@ -88,7 +90,7 @@ def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
     if changes and (identity.family != "original" or len(changes) > 1):
         flag, family = changes[0][0], identity.family
         raise ValueError(f"--{flag}: one change of the original is measured at a time, not with --family {family}")
-    model, original = open_model(args.checkpoint), open_config(args.original)
+    model, original = open_model(args.checkpoint, args.dtype), open_config(args.original)
     if not changes:
         if identity.family == "pooled":
             kept = model.config.num_key_value_heads / original.num_key_value_heads

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.cli.maps import add_map_arguments, map_windows
 from recurformer.files import atomic_path
 from recurformer.study import Maps
@@ -10,6 +11,7 @@ from recurformer.study import Maps
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_map_arguments(parser, "influence", "Parquet")
+    add_dtype(parser)
     parser.add_argument("--trained", type=InputPath, required=True, help="folder of the converted and trained model")
     parser.add_argument("--profile", type=InputPath, required=True, help="head profile of the model before conversion")
 
@@ -21,8 +23,8 @@ def run(args: Namespace) -> None:
 
     settings = read_block(args, Maps)
     frame = measure_influence(
-        open_model(args.checkpoint),
-        open_model(args.trained),
+        open_model(args.checkpoint, args.dtype),
+        open_model(args.trained, args.dtype),
         map_windows(args, settings.samples, settings.sink_tokens),
         HeadProfile.load(args.profile),
         args.name,

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, Tasks
 
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    add_dtype(parser)
     add_tasks(parser)
 
 
@@ -54,7 +56,7 @@ def run_tasks(args: Namespace, model: "PreTrainedModel") -> "pd.DataFrame":
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model
 
-    rows = run_tasks(args, open_model(args.checkpoint))
+    rows = run_tasks(args, open_model(args.checkpoint, args.dtype))
     with atomic_path(args.lm_eval) as path:
         rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
     print(rows.to_string(index=False))

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.checkpoints import add_dtype
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Perplexity
@@ -18,6 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
     parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training, for the measurements")
+    add_dtype(parser)
     add_block(parser, Perplexity)
 
 
@@ -32,7 +34,7 @@ def run(args: Namespace) -> None:
     tokenizer = open_tokenizer(args.before)
     frames = []
     for stage in STAGES:
-        model = open_model(getattr(args, stage))
+        model = open_model(getattr(args, stage), args.dtype)
         rows = perplexity_rows(
             model,
             tokenizer,

@@ -109,8 +109,10 @@ def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query
     """
     _check_query(input_ids, query)
     arguments = scan_arguments(model, input_ids, layer)
-    delta, A, B, C = (arguments[name] for name in ("delta", "A", "B", "C"))
-    weights = unrolled_weights(delta, A, B, C, query).abs().mean((0, 1))
+    # sample by sample: the decays of all at once, at each of a channel's states, would fill a card
+    samples = zip(*(arguments[name].split(1) for name in ("delta", "B", "C")), strict=True)
+    rows = [unrolled_weights(delta, arguments["A"], B, C, query).abs() for delta, B, C in samples]
+    weights = torch.cat(rows).mean((0, 1))
     return (weights / weights.sum()).cpu()
 
 

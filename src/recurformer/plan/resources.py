@@ -35,6 +35,7 @@ class Work:
         models: in memory at once.
         weight_bytes: of one parameter as it is read; training holds more.
         inner_bytes: what the measurement itself holds.
+        filled: bytes of the device's memory that the job may fill, and does: its limit; 0: it takes what it needs.
         processes: that train together, each with a card of its own where there are cards.
         strategy: how they share the model (`recurformer.plan.training_memory`).
         checkpointing: whether they compute activations again instead of keeping them.
@@ -51,6 +52,7 @@ class Work:
     models: int = 1
     weight_bytes: int = 4
     inner_bytes: int = 0
+    filled: int = 0
     processes: int = 1
     strategy: str = "ddp"
     checkpointing: bool = False
@@ -70,12 +72,13 @@ class Kind:
 KINDS = {
     "fetch": Kind(500, 0, opening=2e7),
     "copy": Kind(500, 0),
+    "draw": Kind(600, 1, opening=5e9),
     "read": Kind(500, 1),
     "write": Kind(600, 1),
     "train": Kind(850, 3),
 }
-"""Downloading weights; copying and changing them; reading text; reading and writing it; training, whose backward pass
-costs two.
+"""Downloading weights; copying and changing them; drawing them at random, on the device itself, then reading; reading
+text; reading and writing it; training, whose backward pass costs two.
 """
 
 
@@ -149,26 +152,32 @@ def _reading_bytes(work: Work) -> float:
 
 def computing_bytes(work: Work, device: Device) -> float:
     """All that lies in the memory of each device that computes."""
+    if work.filled:
+        return work.filled
     return _training_bytes(work, device) if work.kind == "train" else _reading_bytes(work)
 
 
 def memory_mb(work: Work, device: Device) -> int:
     """Megabytes of the host for all processes: with a card only its libraries and, on its way there, one copy of the
-    weights.
+    weights, where they are not drawn on the card itself.
     """
-    held = parameters(work) * FLOAT32 * work.models if device.is_card else computing_bytes(work, device)
+    read = 0 if work.kind == "draw" else parameters(work) * FLOAT32 * work.models
+    held = read if device.is_card else computing_bytes(work, device)
     return _rounded(work.processes * (SLACK * (KINDS[work.kind].library_mb + held / MB) + device.library_mb))
 
 
 def card_mb(work: Work, device: Device) -> int | None:
     """Megabytes of each card, None without one."""
+    if device.is_card and work.filled:
+        return ceil(work.filled / MB)
     return _rounded(SLACK * computing_bytes(work, device) / MB + CONTEXT_MB) if device.is_card else None
 
 
 def operations(work: Work) -> float:
     """Floating-point operations of the whole job, attention's causal half among them."""
     shape = work.shape
-    token = 2 * shape.multiplied_parameters(work.beta) + 2 * shape.layers * shape.width * work.tokens
+    attention = 2 * shape.layers * shape.width * work.tokens * (1 - work.beta)
+    token = 2 * shape.multiplied_parameters(work.beta) + attention
     return KINDS[work.kind].passes * token * work.tokens * work.sequences
 
 

@@ -1,7 +1,6 @@
 """Which work each rule of the workflow has, read off the study and the job's wildcards, and what it asks for.
 
-The workflow asks here for `resources:`, and a plan for estimates of jobs that never ran. A rule that is not named here
-asks for constants of its own.
+The workflow asks here for `resources:`, and a plan for estimates of jobs that never ran.
 """
 
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from recurformer.plan.resources import DEVICES, Work, card_mb, limit_minutes, memory_mb, minutes
 from recurformer.plan.work_ablations import ablation_hashhop, continuation, head_scores, needle
 from recurformer.plan.work_common import Names, Study, model_of
+from recurformer.plan.work_device import cache_peak, longest_input, speed_minutes
 from recurformer.plan.work_hashhop import hashhop, hashhop_sizes, profile_hashhop
 from recurformer.plan.work_text import influence, lm_eval, maps, perplexity, profile_text
 from recurformer.plan.work_training import mqar, train
@@ -28,10 +28,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Light:
-    """Work without a model's weights: what it takes does not depend on their size. Megabytes, minutes."""
+    """Work that no model's size decides. Megabytes, minutes, and whether it runs on a card where a study has one."""
 
     memory_mb: int
     minutes: float = 1.0
+    on_card: bool = False
 
 
 def _fetch(study: Study, names: Names) -> Work:
@@ -44,6 +45,10 @@ def _copy(study: Study, names: Names) -> Work:
 
 def _corpus(study: Study, names: Names) -> Light:
     return Light(300 + (study["corpus"]["articles"] or 0) // 10, 2 + (study["corpus"]["articles"] or 0) / 1000)
+
+
+def _speed(study: Study, names: Names) -> Light:
+    return Light(64_000, speed_minutes(study, names), on_card=True)
 
 
 WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
@@ -67,8 +72,12 @@ WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
     "mqar": mqar,
     "cache": Light(700, 2),
     "memory": Light(700, 2),
+    "longest_input": longest_input,
     "complexity": Light(700),
     "pyramidinfer": Light(700),
+    "device_tests": Light(16_000, 5, on_card=True),
+    "cache_peak": cache_peak,
+    "speed": _speed,
     "table": Light(400),
     "figure": Light(300),
     "claims": Light(400),
@@ -94,12 +103,13 @@ def request(rule: str, study: Study, names: Names, threads: int = 1) -> Request:
     """What a job of `rule` asks for in a study, as `Study.model_dump` gives it; `names` are the job's wildcards.
 
     Raises:
-        KeyError: the rule asks for constants of its own.
+        KeyError: the rule has no work here, so that nothing is known of it.
     """
     known = WORKS[rule]
     work = known(study, names) if callable(known) else known
     if isinstance(work, Light):
-        return Request(work.memory_mb, None, work.minutes, limit_minutes(work.minutes), 0)
+        cards = int(work.on_card and study["device"] == "gpu")
+        return Request(work.memory_mb, None, work.minutes, limit_minutes(work.minutes), cards)
     device = DEVICES["cpu" if work.kind in {"fetch", "copy"} else study["device"]]
     expected = minutes(work, device, threads)
     host = memory_mb(work, device)

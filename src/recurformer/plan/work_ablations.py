@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, model_of, parts_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading
 from recurformer.plan.work_hashhop import hashhop
 from recurformer.study import Needle
 
@@ -29,7 +29,7 @@ def needle(study: Study, names: Names) -> Work:
     grid = settings.grid()
     prompts = len(settings.depths) * sum(samples for asked in grid.values() for samples in asked.values())
     sizes: dict[str, Any] = {"tokens": max(grid), "sequences": prompts, "written": ANSWER_TOKENS}
-    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 
 def continuation(study: Study, names: Names) -> Work:
@@ -37,7 +37,7 @@ def continuation(study: Study, names: Names) -> Work:
     settings = study["ablations"]["continuation"]
     sizes: dict[str, Any] = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
     sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
-    return _changed(study, names, Work("write", **model_of(study, names, learned=True), **sizes))
+    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 
 def head_scores(study: Study, names: Names) -> Work:

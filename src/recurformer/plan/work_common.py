@@ -6,11 +6,13 @@ from typing import Any
 from recurformer.batching import samples_per_batch
 from recurformer.plan.resources import Work
 from recurformer.plan.shapes import Shape
+from recurformer.plan.training_memory import BF16, FLOAT32
 
 Study = Mapping[str, Any]
 """As `Study.model_dump` gives it."""
 Names = Mapping[str, str]
 """Wildcards of a job."""
+DTYPES = {"float32": FLOAT32, "bfloat16": BF16}
 
 
 def model_of(study: Study, names: Names, learned: bool = False) -> dict[str, Any]:
@@ -22,6 +24,12 @@ def model_of(study: Study, names: Names, learned: bool = False) -> dict[str, Any
         "beta": float(beta),
         "weight_bytes": 2 if backbone["source"] == "hub" and not learned else 4,
     }
+
+
+def measured_model(study: Study, names: Names) -> dict[str, Any]:
+    """A trained model, or what it is compared with, as it is opened to be measured."""
+    dtype = study["evaluation_dtype"]
+    return model_of(study, names, learned=True) | ({"weight_bytes": DTYPES[dtype]} if dtype else {})
 
 
 def parts_of(names: Names) -> list[str]:

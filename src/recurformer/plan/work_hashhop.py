@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, model_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, reading
 from recurformer.study import HashHopEvaluation, HashHopTask
 
 TOKENS_OF_A_CHARACTER = 0.8  # of random letters, by SmolLM2's tokenizer: 4,800 tokens of 6,144 characters
@@ -52,5 +52,5 @@ def _answered(study: Study, names: Names, task: Mapping[str, Any], settings: Map
         sequences=settings["samples"] * len(settings["variants"]),
         batch=settings["batch_size"],
         written=answer_tokens(task),
-        **model_of(study, names, learned=True),
+        **measured_model(study, names),
     )

@@ -5,7 +5,7 @@ from math import ceil
 
 from recurformer.batching import samples_per_batch
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, model_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, reading
 from recurformer.plan.work_hashhop import hashhop_tokens
 
 TOKENS_OF_AN_ARTICLE = 5000  # 8,000 characters and more
@@ -37,11 +37,13 @@ def maps(length: str) -> Callable[[Study, Names], Work]:
 
 
 def influence(study: Study, names: Names) -> Work:
-    """Decays of all samples, channels and states at once, in float64 and with two intermediate results."""
+    """In float64 what the scan reads of all samples and the weights of each token in it, and the decays of one sample
+    at every state of a channel, with two intermediate results.
+    """
     settings, beta = study["language"]["maps"], max(study["language"]["betas"])
-    model = model_of(study, names, learned=True) | {"beta": beta}
+    model = measured_model(study, names) | {"beta": beta}
     tokens, samples, shape = settings["sink_tokens"], settings["samples"], model["shape"]
-    unrolled = 3 * 8 * samples * tokens * shape.channels * shape.d_state
+    unrolled = 8 * tokens * shape.channels * (4 * samples + 3 * shape.d_state)
     return reading(study, names, tokens, samples, **model, models=2, inner_bytes=unrolled)
 
 
@@ -53,7 +55,7 @@ def profile_text(study: Study, names: Names) -> Work:
 
 def perplexity(study: Study, names: Names) -> Work:
     """Three models, one after the other: a card holds the next before the last is let go, a processor maps its file."""
-    settings, model = study["language"]["perplexity"], model_of(study, names, learned=True)
+    settings, model = study["language"]["perplexity"], measured_model(study, names)
     windows = settings["windows"] or ceil(TOKENS_OF_AN_ARTICLE / settings["tokens"])
     batch = min(
         samples_per_batch("cuda" if study["device"] == "gpu" else "cpu", settings["tokens"]),
@@ -71,7 +73,7 @@ def _validation_articles(study: Study) -> int:
 
 def lm_eval(study: Study, names: Names) -> Work:
     """The longest prompt, cut to what the model takes, decides on memory, the sum of all on time."""
-    settings, model = study["language"]["tasks"], model_of(study, names, learned=True)
+    settings, model = study["language"]["tasks"], measured_model(study, names)
     usual = settings["tokens"]
     articles = _validation_articles(study) * ceil(TOKENS_OF_AN_ARTICLE / usual)
     sizes = TASKS | {

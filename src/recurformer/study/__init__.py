@@ -142,6 +142,9 @@ class Study(Block):
     """What trains and measures models: gpu asks for one card for each such job, and for the memory and time of one."""
     betas: Annotated[list[Share], Field(min_length=1)]
     """Shares of heads replaced."""
+    evaluation_dtype: Literal["float32", "bfloat16"] | None = None
+    """In which type of weights trained models, and what they are compared with, are measured; as they were saved when
+    absent: trained ones in float32."""
     backbones: dict[str, Backbone]
     """Every Transformer that the study speaks of, by name."""
     corpus: Corpus

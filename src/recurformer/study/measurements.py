@@ -1,8 +1,8 @@
 """The settings of what is measured: tasks, maps, perplexity, sizes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.method import Selection, Training
@@ -153,6 +153,16 @@ class DeviceMeasurements(Block):
     speed: list[
         Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
     ] = []
-    """Topics of the benchmarks, each a job of its own."""
+    """Topics of the benchmarks, each a job of its own; `training` on a processor only, `throughput` on a card only."""
     speed_seconds: Count = 20
     """For which each case of a topic is repeated."""
+
+    @model_validator(mode="after")
+    def topics_of_the_device(self) -> Self:
+        """A topic without any case on the device would fail as a job."""
+        for topic, device in {"training": "cpu", "throughput": "cuda"}.items():
+            if topic in self.speed and self.device != device:
+                raise ValueError(
+                    f"speed: {topic!r} is measured on {device} only; leave it out for device {self.device}"
+                )
+        return self

@@ -1,0 +1,60 @@
+"""The work of jobs that measure a device at the sizes that it takes, with random weights in bfloat16."""
+
+from dataclasses import replace
+from typing import Any
+
+from recurformer.plan.resources import Work
+from recurformer.plan.shapes import Shape
+from recurformer.plan.training_memory import BF16
+from recurformer.plan.work_common import Names, Study, model_of
+
+TRIALS = 6
+"""Prefills of about the longest length before the search ends, where the memory model is wrong by up to a tenth: 5.4 on
+average (`recurformer.measure.trials.search`, simulated)."""
+MAMBA_VALUES = 8.6
+"""Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
+CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
+"""Of the topics of the benchmarks on a card."""
+MORE_THAN_ROUNDS = 2
+"""What a case takes, over its rounds alone: making the models, and the peak of memory."""
+
+
+def longest_input(study: Study, names: Names) -> Work:
+    """A search by prefills; each fills the card, by definition, or reads as much as the study tries at most."""
+    settings = study["caches"]
+    work = _drawn(study, names)
+    maximum = settings["search"]["maximum"]
+    tokens = min(maximum, longest_tokens(work.shape, work.beta, names["protocol"], work.filled))
+    return replace(work, tokens=tokens, sequences=1 if tokens == maximum else TRIALS)
+
+
+def cache_peak(study: Study, names: Names) -> Work:
+    """A model for each share of replaced heads, and a prefill of each length by each; as if none replaced any."""
+    lengths, longest = study["caches"]["sizes"]["lengths"], max(study["caches"]["sizes"]["lengths"])
+    sequences = round(len(study["betas"]) * sum(lengths) / longest)
+    return replace(_drawn(study, names), tokens=longest, sequences=sequences, models=len(study["betas"]))
+
+
+def speed_minutes(study: Study, names: Names) -> float:
+    """Each case of a topic is repeated for some seconds."""
+    seconds = study["device_measurements"]["speed_seconds"]
+    return 1 + CASES.get(names["topic"], 1) * MORE_THAN_ROUNDS * seconds / 60
+
+
+def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) -> int:
+    """Tokens of the longest prompt that a card takes: what weights leave, over what each token holds. The exact model,
+    which needs the layers themselves, is `recurformer.measure.memory`; up to two million tokens this one is within an
+    eighth of it.
+    """
+    cache = (1 - beta) * shape.cache_values
+    repeated = 2 * shape.width if shape.kv_heads < shape.heads else 0  # keys and values of a layer, for every head
+    feed_forward = 3 * shape.intermediate_size + 4 * shape.hidden_size
+    mixing = MAMBA_VALUES * shape.channels if beta else 0.0
+    held = {"one_shot": max(feed_forward, mixing), "chunked": repeated if beta < 1 else 0.0}[protocol]
+    room = memory_bytes - BF16 * shape.parameters(beta)
+    return max(int(room / (BF16 * max(cache + held, 1))), 1)
+
+
+def _drawn(study: Study, names: Names) -> Work:
+    sizes: dict[str, Any] = model_of(study, names) | {"weight_bytes": BF16}
+    return Work("draw", **sizes, filled=int(study["caches"]["sizes"]["memory_gib"] * 2**30))

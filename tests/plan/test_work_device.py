@@ -1,0 +1,62 @@
+"""What is planned for measurements of a device: the longest input is about the memory model's, its search fills it."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from recurformer.cli.study import read_study
+from recurformer.measure.trials import search
+from recurformer.plan.resources import A100
+from recurformer.plan.rules import request
+from recurformer.plan.shapes import Shape
+from recurformer.plan.work_device import TRIALS, longest_tokens
+
+ROOT = Path(__file__).parents[2]
+MAMBA = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
+PAPER = read_study(ROOT / "config/paper.yaml").model_dump(mode="json")
+RULES = ("longest_input", "cache_peak", "speed", "device_tests")
+
+
+@pytest.mark.parametrize("name", ["qwen2-0.5b", "llama2-7b", "qwen2-7b"])
+def test_the_longest_input_is_about_that_of_the_memory_model(name):
+    rows = pd.read_csv(ROOT / f"recorded/cpu/results/caches/{name}/memory.csv")
+    maximum, shape = PAPER["caches"]["search"]["maximum"], Shape.of({"shape": name}, MAMBA)
+    for row in rows.itertuples():
+        planned = longest_tokens(shape, row.beta, row.protocol, row.memory_bytes)
+        assert min(planned, maximum) == pytest.approx(min(row.l_m, maximum), rel=0.13), row
+
+
+def test_the_search_takes_about_as_many_prefills_as_planned():
+    taken = []
+    for longest in range(90_000, 110_001, 500):  # the guess is wrong by up to a tenth
+        lengths = []
+        search(lambda length: lengths.append(length) or length <= longest, 100_000, 2**21, 0.01)  # noqa: B023
+        taken.append(len(lengths))
+    assert TRIALS - 1 < sum(taken) / len(taken) <= TRIALS
+
+
+def test_a_search_fills_the_card_and_reads_a_long_prompt_several_times():
+    names = {"backbone": "llama2-7b", "beta": "0.0", "protocol": "one_shot"}
+    asked = request("longest_input", PAPER, names)
+    assert asked.card_mb == 80 * 1024
+    tokens, shape = 116_000, Shape.of({"shape": "llama2-7b"}, MAMBA)
+    least = TRIALS * tokens * (2 * 6.6e9 + 2 * 32 * 4096 * tokens) / A100.speed[2] / 60
+    assert least < asked.minutes < 1.5 * least
+    assert tokens == pytest.approx(longest_tokens(shape, 0.0, "one_shot", 80 * 2**30), rel=0.05)
+    # an input that is cut at the study's maximum is read once, and replaced heads attend to nothing
+    whole = request("longest_input", PAPER, names | {"beta": "1.0", "protocol": "chunked"})
+    assert whole.minutes < 10
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_measures_a_card_has_a_formula_and_asks_for_one_where_there_is_one(rule):
+    names = {"backbone": "llama2-7b", "beta": "0.5", "protocol": "chunked", "topic": "decode"}
+    assert request(rule, PAPER, names).gpus == 1
+    assert request(rule, PAPER | {"device": "cpu"}, names).gpus == 0
+
+
+def test_no_rule_asks_for_a_constant():
+    for file in sorted((ROOT / "workflow/rules").glob("*.smk")):
+        assert not re.findall(r"(?:mem_mb|runtime)=\d+", file.read_text()), file
