@@ -7,8 +7,10 @@ import pytest
 from ablation_frames import ablation_frames
 
 from recurformer.cli.main import main
+from recurformer.evaluate.lm_eval import LOCAL_TASKS
 from recurformer.paper.questions import QUESTIONS
 from recurformer.render.ablations import HASHHOP, METHODS, scores
+from recurformer.render.claims.language_tasks import LOCAL
 from recurformer.render.claims.quality import ALLOWED_DROP
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.reviewer_questions import FIGURES, NO, OPEN, UNANSWERED, YES
@@ -107,12 +109,21 @@ def test_a_size_that_the_original_has_not_learned_is_told_apart(answered):
 def test_tasks_of_lm_eval_stand_beside_the_original_that_was_trained_likewise(frames, answered):
     rows = frames["ablation_lm_eval"]
     untrained = rows[rows["family"] == "original"].assign(trained=False, value=0.0)
-    found = answers({"ablation_lm_eval": pd.concat([rows, untrained])}).loc["lm-eval"]
+    not_asked = rows[rows["task"] == "hellaswag"].assign(task="ruler", metric="8192", value=-1.0)
+    found = answers({"ablation_lm_eval": pd.concat([rows, untrained, not_asked])}).loc["lm-eval"]
     assert (found["answer"], found["samples"]) == (answered.loc["lm-eval", "answer"], 200)
     assert found["answer"].startswith(
         "SmolLM2-135M, share of right answers at β 0.5: RecurFormer 0.885, the original (hellaswag, acc) 0.9"
     )
     assert "wikipedia byte_perplexity: RecurFormer 2.01, the original 2" in found["answer"]
+
+
+def test_tasks_with_local_data_alone_decide_nothing_about_those_of_the_hub(frames):
+    rows = frames["ablation_lm_eval"]
+    found = answers({"ablation_lm_eval": rows.replace({"task": {"hellaswag": "passkey"}}).assign(value=0.0)})
+    assert set(LOCAL_TASKS) == LOCAL
+    assert found.loc["lm-eval", "verdict"] == OPEN
+    assert "the hub's, such as HellaSwag and MMLU" in found.loc["lm-eval", "answer"]
 
 
 def test_likelihoods_alone_answer_nothing_about_the_tasks(frames):
