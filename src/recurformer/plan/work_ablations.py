@@ -1,10 +1,11 @@
 """The work of jobs that only the ablations have."""
 
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading, usual_batch
 from recurformer.plan.work_hashhop import hashhop
 
 ANSWER_TOKENS = 16  # of a needle
@@ -23,10 +24,15 @@ def ablation_hashhop(study: Study, names: Names) -> Work:
 
 
 def needle(study: Study, names: Names) -> Work:
-    """Prompts of several lengths; the longest decides on memory."""
+    """Prompts of several lengths; the longest decides on memory, the sum of all on time: shorter ones are read more at
+    once.
+    """
     settings = study["ablations"]["needle"]
-    prompts = len(settings["tasks"]) * len(settings["lengths"]) * len(settings["depths"]) * settings["samples"]
-    sizes: dict[str, Any] = {"tokens": max(settings["lengths"]), "sequences": prompts, "written": ANSWER_TOKENS}
+    longest = max(settings["lengths"])
+    of_a_length = len(settings["tasks"]) * len(settings["depths"]) * settings["samples"]
+    prompts = ceil(of_a_length * sum(settings["lengths"]) / longest)
+    sizes: dict[str, Any] = {"tokens": longest, "sequences": prompts, "written": ANSWER_TOKENS}
+    sizes["batch"] = usual_batch(study, longest)
     return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 
