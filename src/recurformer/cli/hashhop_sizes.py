@@ -38,8 +38,8 @@ def run(args: Namespace) -> None:
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         return pd.concat(
             hashhop_rows(
-                model, tokenizer, resized, samples=settings.samples, seed=seed, new_cache=new_cache, original=original,
-                progress=progress("sample"),
+                model, tokenizer, resized, samples=settings.samples, seed=seed, batch_size=settings.batch_size,
+                new_cache=new_cache, original=original, progress=progress("sample"),
             ).assign(size=size, form=task.form, as_trained=resized == task)
             for hops, size in settings.sizes
             for resized in [task.resized(hops, size)]

@@ -1,10 +1,11 @@
 """The work of jobs that only the ablations have."""
 
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading
+from recurformer.plan.work_common import Names, Study, measured_model, model_of, parts_of, reading, usual_batch
 from recurformer.plan.work_hashhop import hashhop
 from recurformer.study import Needle
 
@@ -24,11 +25,15 @@ def ablation_hashhop(study: Study, names: Names) -> Work:
 
 
 def needle(study: Study, names: Names) -> Work:
-    """Prompts of several lengths; the longest decides on memory."""
+    """Prompts of several lengths; the longest decides on memory, the sum of all on time: shorter ones are read more at
+    once.
+    """
     settings = Needle(**study["ablations"]["needle"])
     grid = settings.grid()
-    prompts = len(settings.depths) * sum(samples for asked in grid.values() for samples in asked.values())
-    sizes: dict[str, Any] = {"tokens": max(grid), "sequences": prompts, "written": ANSWER_TOKENS}
+    longest = max(grid)
+    tokens = len(settings.depths) * sum(length * sum(asked.values()) for length, asked in grid.items())
+    sizes: dict[str, Any] = {"tokens": longest, "sequences": ceil(tokens / longest), "written": ANSWER_TOKENS}
+    sizes["batch"] = usual_batch(study, longest)
     return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
 
 

@@ -37,7 +37,12 @@ def parts_of(names: Names) -> list[str]:
     return (names.get("subject") or names.get("change") or "").split("/")
 
 
+def usual_batch(study: Study, tokens: int) -> int:
+    """Samples of so many tokens that go through a model at once where nobody said so."""
+    return samples_per_batch("cuda" if study["device"] == "gpu" else "cpu", tokens)
+
+
 def reading(study: Study, names: Names, tokens: int, samples: int, **more: Any) -> Work:
     """Samples that are read in batches as large as the device takes well; `more` overrides."""
-    batch = min(samples_per_batch("cuda" if study["device"] == "gpu" else "cpu", tokens), samples)
+    batch = min(usual_batch(study, tokens), samples)
     return Work("read", tokens=tokens, sequences=samples, **{**model_of(study, names), "batch": batch, **more})

@@ -38,7 +38,7 @@ def hashhop(study: Study, names: Names) -> Work:
 def hashhop_sizes(study: Study, names: Names) -> Work:
     """Every size as if it were the longest: that one decides on memory."""
     settings, task = study["ablations"]["sizes"], HashHopTask(**study["hashhop"]["task"])
-    usual = HashHopEvaluation(samples=settings["samples"]).model_dump()
+    usual = HashHopEvaluation(samples=settings["samples"], batch_size=settings["batch_size"]).model_dump()
     resized = [task.resized(hops, size).model_dump() for hops, size in settings["sizes"]]
     works = [_answered(study, names, other, usual) for other in resized]
     longest = max(works, key=lambda work: work.tokens)

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from math import ceil
 
-from recurformer.batching import samples_per_batch
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, measured_model, reading
+from recurformer.plan.work_common import Names, Study, measured_model, reading, usual_batch
 from recurformer.plan.work_hashhop import hashhop_tokens
 
 TOKENS_OF_AN_ARTICLE = 5000  # 8,000 characters and more
@@ -58,7 +57,7 @@ def perplexity(study: Study, names: Names) -> Work:
     settings, model = study["language"]["perplexity"], measured_model(study, names)
     windows = settings["windows"] or ceil(TOKENS_OF_AN_ARTICLE / settings["tokens"])
     batch = min(
-        samples_per_batch("cuda" if study["device"] == "gpu" else "cpu", settings["tokens"]),
+        usual_batch(study, settings["tokens"]),
         max(LOGITS // (settings["tokens"] * model["shape"].vocabulary), 1),
     )
     samples = 3 * windows * _validation_articles(study)

@@ -111,6 +111,8 @@ class HashHopSizes(Block):
     """Hops, and how long the prompt is: full chains of so many hops in form tokens, characters in form text."""
     samples: Count = 128
     """Test samples of each size and variant."""
+    batch_size: Count = 32
+    """Answers generated together: changes speed and memory, not the result."""
     mixers: list[Mixer] = ["mamba"]
     """Of those trained in the place of heads, which are measured beside the original."""
 
