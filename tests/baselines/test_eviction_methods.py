@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from recurformer import convert
-from recurformer.baselines import EVICTIONS, evicting, make_cache, matching_budget
+from recurformer.backbones import make_random
+from recurformer.baselines import EVICTIONS, evicting, make_cache, make_eviction, matching_budget
 from recurformer.baselines.pyramidinfer_official import PyramidInferOfficial
 from recurformer.baselines.pyramidinfer_paper import PyramidInferPaper
-from recurformer.baselines.razor_attention import PERIOD, look_back, retrieval_heads
+from recurformer.baselines.razor_attention import REPEATS, any_tokens, look_back, retrieval_heads
+from recurformer.heads.probes import Repeated
 from recurformer.measure.cache import cache_bytes, count_cache, pyramidinfer_cache_ratio
 from tests.baselines.test_evicting_cache import held_slots, read_in_pieces
 from tests.model.tiny_models import LAYERS, make_backbone, tokens
@@ -158,10 +160,11 @@ def test_pyramidinfer_official_thins_out_blocks_that_are_no_longer_recent(model)
 
 
 def test_razor_attention_takes_the_query_head_that_looks_back_most(model):
-    echo, induction = look_back(model, seed=3)
-    order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(3))[:PERIOD]
-    period, length = len(order), 4 * len(order)
-    layers = model(order.repeat(4)[None], output_attentions=True).attentions
+    text, period = repeated = any_tokens(model.config.vocab_size, seed=3)
+    echo, induction = look_back(model, repeated)
+    length = text.shape[1]
+    assert length == REPEATS * period
+    layers = model(text, output_attentions=True).attentions
     for layer, weights in enumerate(layers):
         for scores, ahead in ((echo, 0), (induction, 1)):
             total = torch.zeros(len(weights[0]))
@@ -176,6 +179,21 @@ def test_razor_attention_takes_one_head_in_fifteen_by_its_echo():
     echo, induction = torch.arange(60.0).view(6, 10), torch.arange(60.0).flip(0).view(6, 10)
     chosen = retrieval_heads(echo, induction, 15)
     assert chosen == (tuple(range(10)), (0, 1, 2, 3), (), (), (), (9,))
+
+
+def test_razor_attention_judges_the_heads_by_the_tokens_that_it_is_given(model):
+    given = Repeated(tokens(5, 11, seed=4).repeat(1, 3), 11)
+    chosen = {count: retrieval_heads(*look_back(model, given), count) for count in range(1, 6)}
+    whole = make_eviction(model, "razor_attention", 0.7, given).whole
+    assert whole == chosen[sum(map(len, whole))] != make_eviction(model, "razor_attention", 0.7).whole
+
+
+@pytest.mark.parametrize(("budget", "count"), [(0.25, 1), (0.5, 3), (0.75, 5), (1.0, 8)])
+def test_razor_attention_keeps_as_many_heads_whole_as_the_budget_allows(budget, count):
+    eight = make_random("llama", hidden_size=32, layers=2, heads=4, kv_heads=4, head_dim=8, vocab_size=64, seed=0)
+    eviction = make_eviction(eight, "razor_attention", budget)
+    assert sum(map(len, eviction.whole)) == count
+    assert count + (8 - count) * eviction.local == pytest.approx(8 * budget)
 
 
 def test_razor_attention_keeps_retrieval_heads_whole(model):

@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from recurformer.backbones import make_random
+from recurformer.baselines import razor_attention
 from recurformer.cli.main import main
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.score_file import score_rows
 from recurformer.model.convert import convert
 from recurformer.render.measurements import COLUMNS
-from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
+from recurformer.tasks.hashhop_tokens import HashHopTokens
+from recurformer.tasks.tokenizer import HASH_SPECIALS, byte_tokenizer, hash_tokenizer
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio"}
 TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
@@ -103,6 +105,19 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
     ratios = rows.groupby("setting").ratio.unique().map(lambda ratios: ratios.item())
     assert ratios.tolist() == pytest.approx([0.25, 0.5], rel=0.2)  # a whole number of tokens, and where they stood
     assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
+
+
+def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_length(world, tmp_path, monkeypatch):
+    seen, look_back = [], razor_attention.look_back
+    monkeypatch.setattr(
+        razor_attention, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
+    )
+    words = ["--evict", "razor_attention", "--budgets", "0.5"]
+    assert run_stage(world, "ablation-hashhop", tmp_path / "rows.csv", *words) == 0
+    ((input_ids, _),) = seen
+    sample = HashHopTokens(chains=2, hops=4, pairs=8).length
+    assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
+    assert input_ids.min() >= len(HASH_SPECIALS)
 
 
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from recurformer.baselines.context import Context
+from recurformer.heads.probes import Repeated
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Eviction(ABC):
             )
 
     @classmethod
-    def for_model(cls, model: PreTrainedModel, budget: float | int) -> "Eviction":
-        """Return the method with what it has to know about `model`."""
+    def for_model(cls, model: PreTrainedModel, budget: float | int, repeated: Repeated | None = None) -> "Eviction":
+        """Return the method with what it has to know about `model`, where it needs them by `repeated` tokens."""
         return cls(budget)
 
     @property

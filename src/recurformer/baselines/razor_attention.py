@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 
 from recurformer.baselines.context import Context
 from recurformer.baselines.eviction import Eviction, budgeted
+from recurformer.heads.probes import Repeated
 from recurformer.heads.repeated import echo_scores, induction_scores
 
-PERIOD, REPEATS = 64, 4  # of the random tokens that heads are judged on
+PERIOD, REPEATS = 64, 4  # of the random tokens that the heads of a model of text are judged on
 ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
 LOCAL = 0.2  # share of the tokens that the other heads keep; half the budget at most
 
@@ -37,8 +38,10 @@ class RazorAttention(Eviction):
     compensates: ClassVar[bool] = True
 
     @classmethod
-    def for_model(cls, model: PreTrainedModel, budget: float | int) -> "RazorAttention":
-        """Choose the heads by their scores on repeated random tokens.
+    def for_model(
+        cls, model: PreTrainedModel, budget: float | int, repeated: Repeated | None = None
+    ) -> "RazorAttention":
+        """Choose the heads by their scores on repeated random tokens; None: any of the vocabulary, as for text.
 
         Raises:
             ValueError: a budget in tokens, with which the heads that keep everything would break.
@@ -47,8 +50,9 @@ class RazorAttention(Eviction):
             raise ValueError(f"budget={budget} of razor_attention must be a share: some heads keep every token")
         layers, kv_heads = model.config.num_hidden_layers, model.config.num_key_value_heads
         local = min(LOCAL, budget / 2)
-        count = layers * kv_heads if budget == 1 else int(layers * kv_heads * (budget - local) / (1 - local))
-        chosen = retrieval_heads(*look_back(model), count)
+        room = layers * kv_heads * (budget - local) / (1 - local)
+        count = layers * kv_heads if budget == 1 else int(round(room, 6))  # of eight 0.5 leaves 3, not 2.9999999
+        chosen = retrieval_heads(*look_back(model, repeated or any_tokens(model.config.vocab_size)), count)
         share = count / (layers * kv_heads)
         return cls(budget, chosen, (budget - share) / (1 - share) if share < 1 else 1.0)
 
@@ -73,17 +77,21 @@ class RazorAttention(Eviction):
         return context.first((kept // 2).clamp(max=self.sinks))
 
 
-def look_back(model: PreTrainedModel, seed: int = 0) -> tuple[Tensor, Tensor]:
+def any_tokens(vocabulary: int, seed: int = 0) -> Repeated:
+    """One text of repeated random tokens; of a model's few special tokens it will rarely have any."""
+    order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(seed))[:PERIOD]
+    return Repeated(order.repeat(REPEATS)[None], len(order))
+
+
+def look_back(model: PreTrainedModel, repeated: Repeated) -> tuple[Tensor, Tensor]:
     """Echo and induction scores of the KV heads on repeated random tokens, each that of its highest query head.
 
     Returns:
         echo, induction (layers, KV heads); see `recurformer.heads.repeated`, whose signs are the opposite.
     """
-    order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(seed))[:PERIOD]
-    text, kv_heads = order.repeat(REPEATS)[None], model.config.num_key_value_heads
+    kv_heads = model.config.num_key_value_heads
     echo, induction = (
-        (-scores(model, text, len(order))).unflatten(1, (kv_heads, -1)).amax(2)
-        for scores in (echo_scores, induction_scores)
+        (-scores(model, *repeated)).unflatten(1, (kv_heads, -1)).amax(2) for scores in (echo_scores, induction_scores)
     )
     return echo, induction
 

@@ -13,6 +13,7 @@ from recurformer.baselines.razor_attention import RazorAttention
 from recurformer.baselines.scissorhands import Scissorhands
 from recurformer.baselines.snapkv import SnapKV
 from recurformer.baselines.streaming_llm import StreamingLLM
+from recurformer.heads.probes import Repeated
 
 EVICTIONS: dict[str, type[Eviction]] = {
     "streaming_llm": StreamingLLM,
@@ -27,7 +28,9 @@ EVICTIONS: dict[str, type[Eviction]] = {
 }
 
 
-def make_eviction(model: PreTrainedModel, method: str, budget: float | int) -> Eviction:
+def make_eviction(
+    model: PreTrainedModel, method: str, budget: float | int, repeated: Repeated | None = None
+) -> Eviction:
     """Return a method with what it has to know about `model`.
 
     Args:
@@ -35,6 +38,8 @@ def make_eviction(model: PreTrainedModel, method: str, budget: float | int) -> E
         method: a name in `EVICTIONS`.
         budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
             number of tokens.
+        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, which
+            tell little about a model that reads no text.
 
     Raises:
         ValueError: an unknown method, a bad budget, a converted model.
@@ -43,7 +48,7 @@ def make_eviction(model: PreTrainedModel, method: str, budget: float | int) -> E
         raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(EVICTIONS)}")
     if any(getattr(model.config, "recurrent_heads", [])):
         raise ValueError(f"method={method!r} evicts from a model's own attention; this one has been converted")
-    return EVICTIONS[method].for_model(model, budget)
+    return EVICTIONS[method].for_model(model, budget, repeated)
 
 
 def make_cache(model: PreTrainedModel, method: str, budget: float | int) -> EvictingCache:

@@ -6,7 +6,7 @@ from recurformer.cli import identity
 from recurformer.cli.arguments import OutputPath, add_block, read_block
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
-from recurformer.study import HashHopEvaluation, HashHopTask
+from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,10 +19,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
+    from recurformer.heads.probes import HashHopProbes
 
     settings = read_block(args, HashHopEvaluation)
     task = read_block(args, HashHopTask, "task-")
-    tokenizer = open_tokenizer(args.checkpoint)
+    seed, tokenizer = read_block(args, identity.Identity).seed, open_tokenizer(args.checkpoint)
+    knows_hashes_only = task.form == "tokens"
     rows = identity.measure(
         args,
         lambda model, original, new_cache: hashhop_rows(
@@ -30,11 +32,12 @@ def run(args: Namespace) -> None:
             tokenizer,
             task,
             **settings.model_dump(),
-            seed=read_block(args, identity.Identity).seed,
+            seed=seed,
             new_cache=new_cache,
             original=original,
             progress=progress("sample"),
         ),
+        HashHopProbes(tokenizer, task, HeadScores(), seed).repeats() if knows_hashes_only else None,
     )
     with atomic_path(args.hashhop) as path:
         rows.to_csv(path, index=False)

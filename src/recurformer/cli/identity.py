@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from recurformer.evaluate.generate import NewCache
+    from recurformer.heads.probes import Repeated
 
     Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
 
@@ -68,12 +69,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_block(parser, Window)
 
 
-def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
+def measure(args: Namespace, rows_of: RowsOf, repeated: "Repeated | None" = None) -> "pd.DataFrame":
     """The rows of a model, or those at every setting of a change, with the columns that say what they are of.
 
     Args:
         args: with the arguments of `add_arguments`.
         rows_of: measures (model, configuration of the original, what makes a cache; None for the model's own).
+        repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
 
     Raises:
         ValueError: a change without its settings or settings without their change, two changes, or one in a model that
@@ -86,7 +88,7 @@ def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
     identity = read_block(args, Identity)
     if args.match and not args.evict:
         raise ValueError("--match: only --evict keeps as much as others held; give both or neither")
-    changes = [change for change in CHANGES if _asked(args, *change[:2])]
+    changes = [change for change in CHANGES if _asked(args, *change)]
     if changes and (identity.family != "original" or len(changes) > 1):
         flag, family = changes[0][0], identity.family
         raise ValueError(f"--{flag}: one change of the original is measured at a time, not with --family {family}")
@@ -98,9 +100,10 @@ def measure(args: Namespace, rows_of: RowsOf) -> "pd.DataFrame":
         if identity.by == "random":
             identity = identity.model_copy(update={"seed": args.choice})
         return _label(rows_of(model, original, None), identity)
+    settings = _evicted(args, model, repeated) if args.evict else _replaced(args, model)
     frames = [
         _label(rows_of(changed, original, new_cache), identity.model_copy(update=what))
-        for changed, new_cache, what in changes[0][2](args, model)
+        for changed, new_cache, what in settings
     ]
     return pd.concat(frames, ignore_index=True)
 
@@ -112,11 +115,11 @@ def _asked(args: Namespace, change: str, settings: str) -> bool:
     return all(given)
 
 
-def _evicted(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
+def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | None") -> "Iterator[Changed]":
     from recurformer.baselines import EvictingCache, evicting, make_eviction
 
     for budget in [*args.budgets, *map(_held, args.match or [])]:
-        eviction = make_eviction(model, args.evict, budget)
+        eviction = make_eviction(model, args.evict, budget, repeated)
         what = {"family": "eviction", "method": args.evict, "setting": budget}
         with evicting(model):
             yield model, partial(EvictingCache, eviction, model.config.num_hidden_layers), what
@@ -156,5 +159,5 @@ def _label(rows: "pd.DataFrame", identity: Identity) -> "pd.DataFrame":
     return rows.assign(model=columns.pop("name"), **columns)
 
 
-CHANGES = (("evict", "budgets", _evicted), ("replace", "betas", _replaced))
-"""Flag of a change, flag of its settings, and what makes the changed models."""
+CHANGES = (("evict", "budgets"), ("replace", "betas"))
+"""Flag of a change, flag of its settings."""
