@@ -1,8 +1,8 @@
-"""Makes transformers' auto classes know the converted models as soon as those classes are imported, and not before.
+"""Makes transformers' auto classes know the converted models, once one is asked for, and imports none before.
 
 So `import recurformer` stays light, and `AutoModelForCausalLM.from_pretrained` opens a converted checkpoint after it.
-The configurations wait one step longer, until one is asked for: while the library imports its auto classes, it cannot
-yet import what a configuration of ours derives from.
+Nothing is imported while the library imports its auto classes: they may be what one of its models waits for that ours
+derive from.
 """
 
 import sys
@@ -15,27 +15,27 @@ from types import ModuleType
 from typing import Any
 
 
-class _ConfigurationsOnDemand(dict[str, Any]):
-    """The library's register of further configurations; it imports ours when one of them is looked up."""
+class _OnDemand(dict[Any, Any]):
+    """One of the library's registers of further classes, by model type or by configuration; it imports ours when one of
+    them is looked up.
+    """
 
-    def __contains__(self, model_type: object) -> bool:
-        if not super().__contains__(model_type) and str(model_type).startswith("recurformer_"):
+    def __contains__(self, key: object) -> bool:
+        if not super().__contains__(key) and str(getattr(key, "model_type", key)).startswith("recurformer_"):
             import_module("recurformer.model.modeling")  # registers all of them
-        return super().__contains__(model_type)
+        return super().__contains__(key)
 
 
-def _register_configurations(module: ModuleType) -> None:
-    mapping = module.CONFIG_MAPPING
-    mapping._extra_content = _ConfigurationsOnDemand(mapping._extra_content)
-
-
-def _register_models(module: ModuleType) -> None:
-    import_module("recurformer.model.modeling")
+def _expect(*mappings: Any) -> None:
+    for mapping in mappings:
+        mapping._extra_content = _OnDemand(mapping._extra_content)
 
 
 REGISTER: dict[str, Callable[[ModuleType], None]] = {
-    "transformers.models.auto.configuration_auto": _register_configurations,
-    "transformers.models.auto.modeling_auto": _register_models,
+    "transformers.models.auto.configuration_auto": lambda module: _expect(module.CONFIG_MAPPING),
+    "transformers.models.auto.modeling_auto": lambda module: _expect(
+        module.MODEL_MAPPING, module.MODEL_FOR_CAUSAL_LM_MAPPING
+    ),
 }
 """Module of the library -> what to do once it is imported."""
 

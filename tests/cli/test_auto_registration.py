@@ -5,25 +5,28 @@ import sys
 
 import pytest
 
+AUTO = "from transformers import AutoConfig, AutoModelForCausalLM"
 ORDERS = {
-    "package first": "import recurformer\nfrom transformers import AutoConfig, AutoModelForCausalLM",
-    "library first": "from transformers import AutoConfig, AutoModelForCausalLM\nimport recurformer",
-    "configuration only": "import recurformer\nfrom transformers import AutoConfig",
-    "models only": "import recurformer\nfrom transformers import AutoModelForCausalLM",
+    "package first": f"import recurformer\n{AUTO}",
+    "library first": f"{AUTO}\nimport recurformer",
+    "a stock model first": f"import recurformer\nfrom transformers import LlamaForCausalLM\n{AUTO}",
+    "a mixer first": f"import recurformer.model.mixers\n{AUTO}",
+    "the configurations first": f"import recurformer.model.config\n{AUTO}",
 }
 
 
 @pytest.mark.parametrize("imports", ORDERS.values(), ids=ORDERS)
 def test_the_auto_classes_know_the_converted_models(imports):
-    code = (
-        f"{imports}\n"
-        "if 'AutoConfig' in dir():\n"
-        "    config = AutoConfig.for_model('recurformer_llama')\n"
-        "    assert type(config).__name__ == 'RecurFormerLlamaConfig'\n"
-        "if 'AutoModelForCausalLM' in dir():\n"
-        "    names = [model.__name__ for model in AutoModelForCausalLM._model_mapping.values()]\n"
-        "    assert 'RecurFormerLlamaForCausalLM' in names\n"
-    )
+    code = f"""{imports}
+import sys
+assert "recurformer.model.modeling" not in sys.modules, "a model of the library may wait for the auto classes"
+if "recurformer.model.config" in sys.modules:
+    config = sys.modules["recurformer.model.config"].RecurFormerLlamaConfig
+else:
+    config = type(AutoConfig.for_model("recurformer_llama"))
+    assert config.__name__ == "RecurFormerLlamaConfig"
+assert AutoModelForCausalLM._model_mapping[config].__name__ == "RecurFormerLlamaForCausalLM"
+"""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
 

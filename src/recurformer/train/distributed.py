@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-import recurformer.model.modeling  # noqa: F401  the mixers cannot be imported before the models
 from recurformer.study import Distributed, Training
 from recurformer.tasks.labels import IGNORED
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, step_of
