@@ -14,6 +14,8 @@ class SnapKV(Eviction):
     """The window of last tokens, and of the others those to which the window attends most, smoothed over neighbours.
 
     Only tokens that are read several at a time (the prompt) are evicted: the cache grows with each generated token.
+    Window and kernel are those of the paper's section 5.4 (needles, retrieval with Command-R), the mean is the code's.
+    The smaller ones of 5.1.1 (16 and 5) and 5.3 (32 and 7) keep but a part of a number written digit by digit.
 
     Attributes:
         window: last tokens that judge and stay; half the budget at most.
@@ -21,7 +23,7 @@ class SnapKV(Eviction):
     """
 
     window: int = 64
-    kernel: int = 5
+    kernel: int = 13
 
     @property
     def in_decoding(self) -> None:
