@@ -31,9 +31,9 @@ class Citrus(Eviction):
         return None
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
-        """Attention of the chunk's end and of the prompt's end."""
+        """Attention of the chunk's end and of the prompt's end, the same for all heads."""
         window = judging_window(context, kept, self.window)
-        return (context.recent_attention(window) + context.final_attention(window)).mean(2)
+        return (context.recent_attention(window) + context.final_attention(window)).mean((1, 2))[:, None]
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The chunk's end."""
