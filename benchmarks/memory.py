@@ -1,21 +1,25 @@
 """The most memory that one warm run takes beyond what was there before it, in bytes.
 
-On a processor: the high-water mark of the resident size, in a process of its own that holds nothing but this call. The
-processes fork from a server that has imported torch and run nothing, which saves seconds each. On CUDA: what torch's
-allocator counts.
+On a processor: the high-water mark of the resident size, in a process of its own that holds nothing but this call and
+returns what it frees. The processes fork from a server that has imported torch and run nothing, which saves seconds
+each. On CUDA: what torch's allocator counts.
 """
 
 import ctypes
 import gc
 import math
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from benchmarks.case import Call, Options
+from recurformer.measure.limit import return_freed_memory
 
+Result = TypeVar("Result")
 RESET_PEAK = "5"  # written to clear_refs: forget the high-water mark (Linux, proc(5))
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -31,6 +35,18 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it, only glibc keeps that much
     if trim is not None:
         trim(0)
+
+
+def in_own_process(function: Callable[..., Result], *given: Any) -> Result:
+    """What a function of a module returns, called in a process of its own.
+
+    There freed blocks go back to the system from the beginning: left to itself the allocator keeps some or others of
+    them, as their sizes and order have it.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.topics"])
+    with ProcessPoolExecutor(1, mp_context=context, initializer=return_freed_memory) as pool:
+        return pool.submit(function, *given).result()
 
 
 def peak_of_process(call: Call) -> int:
@@ -72,7 +88,4 @@ def peak_bytes(options: Options, topic: str, case: str, candidate: str, call: Ca
         return _peak_of_device(call)
     if not CLEAR_REFS.exists():
         return math.nan
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.topics"])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_in_child, options, topic, case, candidate).result()
+    return in_own_process(_in_child, options, topic, case, candidate)

@@ -17,6 +17,7 @@ from recurformer.train.data import ItemDataset, item_generator
 from recurformer.train.distributed import train_distributed
 from recurformer.train.metrics import TrainingDiverged
 from recurformer.train.sharded import whole_weights
+from recurformer.train.time_limit import VARIABLE
 from recurformer.train.trainer import train
 from tests.model.tiny_models import make_converted
 
@@ -127,6 +128,16 @@ def test_a_killed_run_is_resumed_on_any_number_of_processes(killed, resuming, ex
     found = run(tmp_path, SPREADS[resuming])
     assert_same(found, expected)
     assert min(index for seen in found[2] for index in seen[1:]) >= 4 * BATCH
+
+
+def test_pieces_of_a_limited_time_make_the_whole_run(expected, tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "1e-6")
+    for step, name in enumerate(("ddp", "fsdp", "alone"), start=1):
+        with pytest.raises(ProcessException, match=rf"StoppedForTime: stopped after .* at step {step} of 6: run again"):
+            run(tmp_path, SPREADS[name], killer=-step)
+        assert (tmp_path / "run" / f"checkpoint-{step}" / "seal.json").exists()
+    monkeypatch.setenv(VARIABLE, "1e6")
+    assert_same(run(tmp_path, SPREADS["fsdp"]), expected)
 
 
 def test_a_damaged_share_is_noticed(expected, tmp_path):

@@ -1,4 +1,4 @@
-"""A limit to the memory that this process can take, and how to tell that it was reached."""
+"""A limit to the memory that this process can take, how to tell that it was reached, and what makes both exact."""
 
 import ctypes
 import resource
@@ -10,7 +10,7 @@ import torch
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc")
 STATUS = Path("/proc/self/status")
-MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt: larger blocks go back to the system when they are freed
+MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt, and bytes: larger blocks go back to the system
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -22,6 +22,15 @@ def _data_bytes() -> int:
     """Memory that this process may write to, resident or not."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024
+
+
+def return_freed_memory() -> None:
+    """From now on large blocks go back to the system when they are freed.
+
+    glibc keeps the more of them the larger the blocks are that it has freed before, and what it keeps counts as taken.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
+        mallopt(MMAP_THRESHOLD, SMALL)
 
 
 @contextmanager
@@ -50,8 +59,7 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
         return
     if not STATUS.exists():
         raise ValueError("on a processor the longest input can be measured under Linux only, which limits a process")
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
-        mallopt(MMAP_THRESHOLD, SMALL)
+    return_freed_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + memory_bytes - held_bytes, hard))
     try:

@@ -8,7 +8,7 @@ moments are float32. Who starts the processes is not known here, only that `torc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,9 @@ from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.sharded import load_checkpoint, save_checkpoint
 from recurformer.train.surroundings import quiet_library, training_state
+from recurformer.train.time_limit import TimeLimit
+
+Said = TypeVar("Said")
 
 
 def train_distributed(
@@ -56,7 +59,9 @@ def train_distributed(
     Raises:
         ValueError: a batch that cannot be dealt evenly, a model with dropout, a folder that cannot be written.
         TrainingDiverged: the loss or the gradient became NaN or infinite; the last sound checkpoint is kept.
+        StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
+    limit = TimeLimit()
     samples = _samples_per_pass(recipe.batch_size, spread.gradient_accumulation)
     if getattr(model.config, "attention_dropout", 0.0):
         raise ValueError("attention_dropout: a model with dropout cannot be trained alike on any number of processes")
@@ -79,15 +84,21 @@ def train_distributed(
                 group["lr"] = rate * share
             batches = _batches(dataset, step, recipe.batch_size, samples, model.device)
             loss, tokens = _backward(wrapped, batches, spread.precision)
-            _require_finite("loss", loss, step + 1)
+            done = step + 1
+            _require_finite("loss", loss, done)
             norm = nn.utils.clip_grad_norm_(model.parameters(), recipe.gradient_clip)
-            _require_finite("gradient", norm.full_tensor() if isinstance(norm, DTensor) else norm, step + 1)
+            _require_finite("gradient", norm.full_tensor() if isinstance(norm, DTensor) else norm, done)
             optimizer.step()
             optimizer.zero_grad()
             if log:
-                _note(log, step + 1, loss, tokens, recipe.learning_rate * share)
-            if (step + 1) % save_steps == 0 and step + 1 < recipe.steps:
-                save_checkpoint(folder / f"checkpoint-{step + 1}", model, optimizer)
+                _note(log, done, loss, tokens, recipe.learning_rate * share)
+            if done == recipe.steps or done % recipe.log_every:  # only a step that the log has is resumed
+                continue
+            no_time_left = _agree_on(limit.leaves_no_time())
+            if no_time_left or done % save_steps == 0:
+                save_checkpoint(folder / f"checkpoint-{done}", model, optimizer)
+            if no_time_left:
+                raise limit.stopped(done, recipe.steps)
 
 
 def _samples_per_pass(batch_size: int, passes: int) -> int:
@@ -125,9 +136,9 @@ def _note(log: MetricLog, step: int, loss: Tensor, tokens: int, learning_rate: f
     log.show_progress(step)
 
 
-def _agree_on(step: int) -> int:
+def _agree_on(value: Said) -> Said:
     """What the first process says."""
-    said = [step]
+    said = [value]
     dist.broadcast_object_list(said)
     return said[0]
 

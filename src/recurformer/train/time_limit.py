@@ -37,6 +37,11 @@ class TimeLimit:
         """Since the process began."""
         return (time.time() - self.began) / 60
 
+    def stopped(self, step: int, steps: int) -> StoppedForTime:
+        """What a training raises that has saved a checkpoint of `step` and stops."""
+        minutes = self.elapsed_minutes()
+        return StoppedForTime(f"stopped after {minutes:.0f} minutes at step {step} of {steps}: run again to resume")
+
     def leaves_no_time(self) -> bool:
         """Whether what was done since the last question (or since this limit was made) can not be done once more."""
         since, self.asked = time.time() - self.asked, time.time()

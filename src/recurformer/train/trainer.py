@@ -15,7 +15,7 @@ from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.surroundings import quiet_library, training_state
-from recurformer.train.time_limit import StoppedForTime, TimeLimit
+from recurformer.train.time_limit import TimeLimit
 
 __all__ = ["TrainingDiverged", "train"]
 
@@ -135,8 +135,7 @@ def train(
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         _require_finite(model, steps)
     if (step := trainer.state.global_step) < steps:
-        minutes = limit.elapsed_minutes()
-        raise StoppedForTime(f"stopped after {minutes:.0f} minutes at step {step} of {steps}: run again to resume")
+        raise limit.stopped(step, steps)
     return pd.DataFrame(log.rows)
 
 
