@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import lm_eval.tasks
@@ -56,6 +57,14 @@ def test_batches_change_no_likelihood(model, make_tokenizer, articles, tmp_path,
         lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path / str(size), batch_size=size) for size in (1, 3)
     )
     pd.testing.assert_frame_equal(single, batched, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
+    settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window=400)
+    settings = replace(settings, hashhop=HashHopTask("official", 2, 2, 20))
+    rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
+    assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -31,6 +31,7 @@ def run(args: Namespace) -> None:
     local = LocalSettings(
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
+        limits=dict(settings.limits),
         seed=args.seed,
         hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,
