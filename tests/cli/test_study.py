@@ -59,6 +59,7 @@ def changed(settings, path, value):
         ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
         ("distributed", {"tiny": {"processes": 3}}, r"distributed\.tiny: .* language\.training\.batch_size 2"),
         ("device_measurements", {"backbones": ["gpt5"]}, r"device_measurements\.backbones: 'gpt5' has no entry"),
+        ("language.tasks", {"limits": [["mmlu", 5]]}, r"limits: 'mmlu' is not in names"),
         ("device_measurements", {"speed": ["luck"]}, r"device_measurements\.speed\.0 = 'luck'"),
         ("device_measurements", {"speed": ["training"]}, "speed: 'training' is measured on cpu only"),
         (

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import lm_eval.tasks
@@ -113,6 +114,14 @@ def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
         rows = lm_eval_rows(model, ["continued", "whole"], LocalSettings(tokenizer), folder=tmp_path, batch_size=size)
         assert rows.task.tolist() == ["continued", "whole"]
         assert rows.value.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
+    settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window=400)
+    settings = replace(settings, hashhop=HashHopTask("official", 2, 2, 20))
+    rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
+    assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

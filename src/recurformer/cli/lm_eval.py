@@ -42,6 +42,7 @@ def run_tasks(args: Namespace, model: "PreTrainedModel") -> "pd.DataFrame":
     local = LocalSettings(
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
+        limits=dict(settings.limits),
         seed=args.seed,
         hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class LocalSettings:
     Attributes:
         tokenizer: of the model.
         samples: of each task; None: 100 generated ones, all articles.
+        limits: samples of some of them, by name, instead.
         seed: of the generated samples.
         hashhop: sizes and layout of HashHop.
         passkey_tokens: longest passkey prompt.
@@ -60,6 +61,7 @@ class LocalSettings:
 
     tokenizer: PreTrainedTokenizerBase
     samples: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     hashhop: HashHopTask = field(default_factory=HashHopTask)
     passkey_tokens: int = 1024
@@ -120,7 +122,7 @@ def lm_eval_rows(
     Args:
         model: a causal language model, converted or not, where it is.
         names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (its data come from the hub).
-        settings: what the local tasks are made from; its `samples` bounds the others too.
+        settings: what the local tasks are made from; its `samples` and `limits` bound the others too.
         folder: where the local data are written.
         batch_size: requests in one forward pass; changes speed and memory, not the result.
 
@@ -133,10 +135,11 @@ def lm_eval_rows(
     rows: list[tuple[str, str, float, float, int]] = []
     for number, name in enumerate(names):
         started = time.perf_counter()
+        some = replace(settings, samples=settings.limits.get(name, settings.samples))
         if name in LOCAL_TASKS:
-            rows += _run_local(model, name, settings, Path(folder), batch_size)
+            rows += _run_local(model, name, some, Path(folder), batch_size)
         else:
-            rows += _run_hub(model, name, settings, batch_size)
+            rows += _run_hub(model, name, some, batch_size)
         seconds = time.perf_counter() - started
         print(f"task {number + 1}/{len(names)} {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
     return pd.DataFrame(rows, columns=["task", "metric", "value", "stderr", "samples"])

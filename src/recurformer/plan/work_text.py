@@ -1,28 +1,48 @@
 """The work of jobs that read text."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 
 from recurformer.plan.resources import Work
 from recurformer.plan.work_common import Names, Study, measured_model, reading, usual_batch
-from recurformer.plan.work_hashhop import hashhop_tokens
+from recurformer.plan.work_hashhop import answer_tokens, hashhop_tokens
 
 TOKENS_OF_AN_ARTICLE = 5000  # 8,000 characters and more
 LOGITS = 2**29  # numbers that a perplexity holds at once (`recurformer.evaluate.perplexity`)
 SCORED_TOKENS = 5000  # of lm-eval's tasks that ask for the likelihood of a text; longer prompts are answered in writing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task asks: samples, of how many answers each the likelihood is wanted (choices), tokens of a request,
+    tokens that are written instead, and tasks of the group, each of which a limit bounds.
+    """
+
+    samples: int
+    tokens: int
+    choices: int = 1
+    written: int = 0
+    tasks: int = 1
+
+    def requests(self, limit: int | None) -> int:
+        """Passes, with at most `limit` samples of each task."""
+        return self.choices * min(self.samples, self.tasks * (limit or self.samples))
+
+
 TASKS = {
-    "hellaswag": (40_168, 150),
-    "piqa": (3_676, 60),
-    "arc_easy": (9_504, 60),
-    "arc_challenge": (4_688, 60),
-    "winogrande": (2_534, 40),
-    "lambada_openai": (5_153, 100),
-    "mmlu": (56_168, 120),
-    "wikitext": (62, 5_000),
-    "longbench": (4_750, 12_000),
-    "infinitebench": (3_946, 100_000),
+    "hellaswag": Asked(10_042, 150, choices=4),
+    "piqa": Asked(1_838, 60, choices=2),
+    "arc_easy": Asked(2_376, 60, choices=4),
+    "arc_challenge": Asked(1_172, 60, choices=4),
+    "winogrande": Asked(1_267, 40, choices=2),
+    "lambada_openai": Asked(5_153, 100),
+    "mmlu": Asked(14_042, 120, choices=4, tasks=57),
+    "wikitext": Asked(62, 5_000),
+    "longbench": Asked(4_750, 12_000, written=128, tasks=21),
+    "infinitebench": Asked(3_946, 100_000, written=100, tasks=12),
 }
-"""Requests (samples times choices) and tokens of each, of lm-eval's test sets: published sizes, rounded lengths."""
+"""lm-eval's test sets: published numbers of samples, rounded lengths, about half of the longest answers."""
 
 
 def maps(length: str) -> Callable[[Study, Names], Work]:
@@ -73,20 +93,24 @@ def _validation_articles(study: Study) -> int:
 def lm_eval(study: Study, names: Names) -> Work:
     """The longest prompt, cut to what the model takes, decides on memory, the sum of all on time."""
     settings, model = study["language"]["tasks"], measured_model(study, names)
+    task = study["hashhop"]["task"]
     usual = settings["tokens"]
     articles = _validation_articles(study) * ceil(TOKENS_OF_AN_ARTICLE / usual)
     sizes = TASKS | {
-        "passkey": (100, usual),
-        "wikipedia": (articles, usual),
-        "hashhop": (100, hashhop_tokens(study["hashhop"]["task"])),
-        "ruler": (13 * 500 * len(settings["ruler_lengths"]), max(settings["ruler_lengths"])),
+        "passkey": Asked(100, usual, written=16),
+        "wikipedia": Asked(articles, usual),
+        "hashhop": Asked(100, hashhop_tokens(task), written=answer_tokens(task)),
+        "ruler": Asked(6_500 * len(settings["ruler_lengths"]), max(settings["ruler_lengths"]), written=64, tasks=13),
     }
-    asked = [sizes.get(name, (10_000, usual)) for name in settings["names"]] or [(1, usual)]
+    limits, positions = dict(settings["limits"]), model["shape"].positions
     asked = [
-        (min(requests, settings["samples"] or requests), min(tokens, model["shape"].positions))
-        for requests, tokens in asked
-    ]
-    longest = max(tokens for _, tokens in asked)
-    sequences = ceil(sum(requests * tokens for requests, tokens in asked) / longest)
+        (one, one.requests(limits.get(name, settings["samples"])), min(one.tokens, positions))
+        for name in settings["names"]
+        for one in [sizes.get(name, Asked(10_000, usual))]
+    ] or [(Asked(1, usual), 1, usual)]
+    longest = max(tokens for _, _, tokens in asked)
+    sequences = ceil(sum(requests * tokens for _, requests, tokens in asked) / longest)
+    written = ceil(sum(requests * one.written for one, requests, _ in asked) / sequences)
     scored = min(longest, max(usual, SCORED_TOKENS))
-    return Work("write", tokens=longest, sequences=sequences, batch=settings["batch_size"], scored=scored, **model)
+    sizes_of_all = {"tokens": longest, "sequences": sequences, "written": written, "scored": scored}
+    return Work("write", batch=settings["batch_size"], **sizes_of_all, **model)

@@ -41,12 +41,22 @@ class Tasks(Block):
     """`passkey`, `hashhop` and `wikipedia` run without a hub; any other name is one of lm-eval's own."""
     samples: Count | None = None
     """Samples of each task; all of them when absent."""
+    limits: list[tuple[str, Count]] = []
+    """Tasks of which fewer samples are taken, of a group of each of its tasks: (name, samples)."""
     tokens: Count = 1024
     """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
     ruler_lengths: list[RulerLength] = [4096]
     """Lengths of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests answered together: changes speed and memory, not the result. A processor is fastest with one."""
+
+    @model_validator(mode="after")
+    def limits_asked(self) -> Self:
+        """A limit of a task that is not asked for is a misspelt name."""
+        for name, _ in self.limits:
+            if name not in self.names:
+                raise ValueError(f"limits: {name!r} is not in names; add it there, or leave it out here")
+        return self
 
 
 class HashHopTask(Block):
