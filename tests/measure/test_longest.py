@@ -4,6 +4,7 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -111,6 +112,19 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
 def test_an_unknown_protocol_is_refused(tmp_path, capsys):
     assert main(words(tmp_path, "chunk")) == 1
     assert "protocol='chunk' is unknown; choose one of one_shot, chunked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shown", "share"), [(79.15, 1.0), (139.8, 80 / 139.8)])
+def test_a_card_of_80_gb_is_one_although_it_shows_less(shown, share, monkeypatch):
+    """An A100 of 80 GB shows 79.15 GiB: the paper's own card would be refused."""
+    shares = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=shown * 2**30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    with memory_limit(torch.device("cuda"), 80 * 2**30, held_bytes=0):
+        assert shares == [pytest.approx(share)]
+    assert shares[-1] == 1.0
+    with pytest.raises(ValueError, match="the card has"), memory_limit(torch.device("cuda"), 2**40, held_bytes=0):
+        pass
 
 
 @pytest.mark.gpu

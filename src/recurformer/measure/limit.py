@@ -10,6 +10,7 @@ import torch
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc")
 STATUS = Path("/proc/self/status")
+SHOWN = 0.98  # a card of 80 GB shows 79.1 to 79.3 of its 80 GiB: the driver keeps the rest
 MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt, and bytes: larger blocks go back to the system
 
 
@@ -39,8 +40,8 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
 
     Args:
         device: whose memory is limited.
-        memory_bytes: for all that this process allocates there; on a processor, whose memory also holds the program,
-            for the `held_bytes` and all that comes on top of them.
+        memory_bytes: for all that this process allocates there, as much as a card sold with it shows; on a processor,
+            whose memory also holds the program, for the `held_bytes` and all that comes on top of them.
         held_bytes: taken already.
 
     Raises:
@@ -48,10 +49,10 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
     """
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        if memory_bytes > total:
+        if SHOWN * memory_bytes > total:
             gib = 2**30
             raise ValueError(f"memory_gib={memory_bytes / gib:g}: the card has {total / gib:.1f} GiB; give no more")
-        torch.cuda.set_per_process_memory_fraction(memory_bytes / total)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total))
         try:
             yield
         finally:
