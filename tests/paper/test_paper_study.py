@@ -107,6 +107,10 @@ def test_the_study_runs_offline_from_the_cache(folder, home):
     assert {values.dtype for values in backbone.values()} == {torch.bfloat16}
     assert {values.dtype for values in trained.values()} == {torch.float32}
 
+    # the backbone and what became of it are measured in one type
+    record = yaml.safe_load((results / "language/qwen2-0.5b/beta-0.5/seed-0/perplexity.run.json").read_text())
+    assert record["settings"]["dtype"] == STUDY["evaluation_dtype"]
+
     # heads are ranked on text for HashHop too (appendix B)
     record = yaml.safe_load((results / "hashhop/llama2-7b/beta-0.9/heads.run.json").read_text())
     assert record["settings"]["profile"] == f"{P}/language/llama2-7b/profile.parquet"

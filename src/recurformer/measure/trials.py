@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from recurformer.train.time_limit import StoppedForTime, TimeLimit
+
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
 
 
@@ -35,7 +37,8 @@ def _read(file: Path | None) -> Iterator[dict[str, Any]]:
 
 
 class Trials:
-    """The trials of one search, kept in a file, so that a search that was killed goes on where it stopped.
+    """The trials of one search, kept in a file, so that a search that was killed, or whose time is up, goes on where it
+    stopped.
 
     Args:
         file: JSON lines; lines about another search are left alone. None keeps nothing.
@@ -44,11 +47,19 @@ class Trials:
 
     def __init__(self, file: Path | None, about: dict[str, Any]):
         self.file, self.about = file, about
+        self.limit = TimeLimit()
         self.done = {one["trial"]["length"]: Trial(**one["trial"]) for one in _read(file) if one["about"] == about}
 
     def run(self, length: int, trial: Callable[[int], Trial]) -> Trial:
-        """The trial of this length, remembered or made now."""
+        """The trial of this length, remembered or made now.
+
+        Raises:
+            StoppedForTime: the environment's RECURFORMER_MINUTES do not suffice for another one like the last.
+        """
         if length not in self.done:
+            if self.file is not None and self.limit.leaves_no_time():
+                minutes, done = self.limit.elapsed_minutes(), len(self.done)
+                raise StoppedForTime(f"stopped after {minutes:.0f} minutes and {done} trials: run again to resume")
             self.done[length] = trial(length)
             if self.file is not None:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
