@@ -12,16 +12,19 @@ from recurformer.study import Needle
 ANSWER_TOKENS = 16  # of a needle
 
 
-def _changed(study: Study, names: Names, work: Work) -> Work:
-    """Several budgets or shares in one job; replacing heads on the spot holds the original and two changed models."""
-    kind = parts_of(names)[0]
-    settings = {"evicted": study["ablations"]["budgets"], "replaced": study["ablations"]["betas"]}.get(kind, [0])
+def _changed(study: Study, names: Names, task: str, work: Work) -> Work:
+    """Several budgets, those matched to trained models among them, or shares in one job; replacing heads on the spot
+    holds the original and two changed models.
+    """
+    kind, ablations = parts_of(names)[0], study["ablations"]
+    budgets = [*ablations["budgets"], *ablations[task]["matched"]]
+    settings = {"evicted": budgets, "replaced": ablations["betas"]}.get(kind, [0])
     return replace(work, sequences=work.sequences * len(settings), models=3 if kind == "replaced" else 1)
 
 
 def ablation_hashhop(study: Study, names: Names) -> Work:
     """HashHop of changed models."""
-    return _changed(study, names, hashhop(study, names))
+    return _changed(study, names, "hashhop", hashhop(study, names))
 
 
 def needle(study: Study, names: Names) -> Work:
@@ -34,7 +37,7 @@ def needle(study: Study, names: Names) -> Work:
     tokens = len(settings.depths) * sum(length * sum(asked.values()) for length, asked in grid.items())
     sizes: dict[str, Any] = {"tokens": longest, "sequences": ceil(tokens / longest), "written": ANSWER_TOKENS}
     sizes["batch"] = usual_batch(study, longest)
-    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
+    return _changed(study, names, "language", Work("write", **measured_model(study, names), **sizes))
 
 
 def continuation(study: Study, names: Names) -> Work:
@@ -42,7 +45,7 @@ def continuation(study: Study, names: Names) -> Work:
     settings = study["ablations"]["continuation"]
     sizes: dict[str, Any] = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
     sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
-    return _changed(study, names, Work("write", **measured_model(study, names), **sizes))
+    return _changed(study, names, "language", Work("write", **measured_model(study, names), **sizes))
 
 
 def head_scores(study: Study, names: Names) -> Work:

@@ -56,14 +56,14 @@ def maps(length: str) -> Callable[[Study, Names], Work]:
 
 
 def influence(study: Study, names: Names) -> Work:
-    """In float64 what the scan reads of all samples and the weights of each token in it, and the decays of one sample
-    at every state of a channel, with two intermediate results.
+    """All samples in one pass; in float64 what the scan reads of them and the weights of each token in it, with copies
+    six numbers a channel, and the decays of one sample at every state of a channel, with two intermediate results.
     """
     settings, beta = study["language"]["maps"], max(study["language"]["betas"])
     model = measured_model(study, names) | {"beta": beta}
     tokens, samples, shape = settings["sink_tokens"], settings["samples"], model["shape"]
-    unrolled = 8 * tokens * shape.channels * (4 * samples + 3 * shape.d_state)
-    return reading(study, names, tokens, samples, **model, models=2, inner_bytes=unrolled)
+    unrolled = 8 * tokens * shape.channels * (6 * samples + 3 * shape.d_state)
+    return reading(study, names, tokens, samples, **model, models=2, batch=samples, inner_bytes=unrolled)
 
 
 def profile_text(study: Study, names: Names) -> Work:
