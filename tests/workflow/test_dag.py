@@ -109,7 +109,7 @@ def test_one_figure_needs_only_its_own_jobs(tmp_path):
     assert set(planned) == {"figure", "mqar", "total"}
 
 
-MEASURED = "perplexity lm-eval ablation-lm-eval hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
+MEASURED = "perplexity lm-eval hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
 """Stages that measure trained models."""
 
 
