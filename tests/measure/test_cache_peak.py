@@ -6,6 +6,7 @@ import torch
 from transformers import LlamaConfig
 
 from recurformer.cli.main import main
+from recurformer.measure import cache_peak
 from recurformer.measure.cache_peak import measure_cache_peak
 
 MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 4}
@@ -46,8 +47,6 @@ def test_real_caches_are_the_counted_ones():
 
 
 def test_what_does_not_fit_has_no_value(monkeypatch):
-    from recurformer.measure import cache_peak
-
     prefill = cache_peak._prefill
     monkeypatch.setattr(cache_peak, "_prefill", lambda model, length: None if length == 256 else prefill(model, length))
     frame = measured()
@@ -55,6 +54,24 @@ def test_what_does_not_fit_has_no_value(monkeypatch):
     assert lost[["total_bytes", "peak_bytes", "ratio"]].isna().all(axis=None)
     assert lost.counted_bytes.notna().all()
     assert frame[frame.length == 64].ratio.notna().all()
+
+
+class Failing:
+    """A model whose forward pass fails."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, reason):
+        self.config, self.reason = config(), reason
+
+    def __call__(self, *given, **named):
+        raise RuntimeError(self.reason)
+
+
+def test_a_lack_of_memory_is_told_from_other_failures():
+    assert cache_peak._prefill(Failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"), 4) is None
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        cache_peak._prefill(Failing("mat1 and mat2 shapes cannot be multiplied"), 4)
 
 
 def test_the_stage_writes_what_was_measured(tmp_path):

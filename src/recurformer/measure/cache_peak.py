@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from recurformer.backbones import meta_model, random_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.measure.cache import cache_bytes, count_cache
+from recurformer.measure.limit import is_out_of_memory
 from recurformer.measure.peak import AllocatorPeak, PeakMemory
 from recurformer.model.convert import convert
 
@@ -33,7 +34,9 @@ def _prefill(model: PreTrainedModel, length: int) -> tuple[int, int] | None:
     try:
         with memory:
             model(input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    except torch.OutOfMemoryError:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         return None
     return int(cache_bytes(cache).bytes.sum()), memory.peak
 
