@@ -47,10 +47,9 @@ def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) 
     eighth of it.
     """
     cache = (1 - beta) * shape.cache_values
-    repeated = 2 * shape.width if shape.kv_heads < shape.heads else 0  # keys and values of a layer, for every head
     feed_forward = 3 * shape.intermediate_size + 4 * shape.hidden_size
     mixing = MAMBA_VALUES * shape.channels if beta else 0.0
-    held = {"one_shot": max(feed_forward, mixing), "chunked": repeated if beta < 1 else 0.0}[protocol]
+    held = {"one_shot": max(feed_forward, mixing), "chunked": 0.0}[protocol]  # a chunk's needs do not grow
     room = memory_bytes - BF16 * shape.parameters(beta)
     return max(int(room / (BF16 * max(cache + held, 1))), 1)
 
