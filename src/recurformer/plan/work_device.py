@@ -11,7 +11,7 @@ from recurformer.plan.work_common import Names, Study, model_of
 TRIALS = 6
 """Prefills of about the longest length before the search ends, where the memory model is wrong by up to a tenth: 5.4 on
 average (`recurformer.measure.trials.search`, simulated)."""
-MAMBA_VALUES = 8.6
+MAMBA_VALUES = 10.0
 """Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
 CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
 """Of the topics of the benchmarks on a card."""
@@ -48,7 +48,7 @@ def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) 
     """
     cache = (1 - beta) * shape.cache_values
     feed_forward = 3 * shape.intermediate_size + 4 * shape.hidden_size
-    mixing = MAMBA_VALUES * shape.channels if beta else 0.0
+    mixing = beta * MAMBA_VALUES * shape.channels
     held = {"one_shot": max(feed_forward, mixing), "chunked": 0.0}[protocol]  # a chunk's needs do not grow
     room = memory_bytes - BF16 * shape.parameters(beta)
     return max(int(room / (BF16 * max(cache + held, 1))), 1)
