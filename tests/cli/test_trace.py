@@ -91,7 +91,10 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     ("target", "said"),
     [
         ("table4/b", "table4/b: not-run, no run is behind it (it needs a card)"),
-        ("nowhere", "nowhere: no such file, no claim of results/claims.json and no run in results, figures, recorded"),
+        (
+            "nowhere",
+            "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of results/",
+        ),
         ("results/claims.json", "results/claims.json: no run record beside it names it"),
     ],
 )

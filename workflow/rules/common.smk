@@ -12,12 +12,12 @@ from recurformer.study import load_study
 try:
     config = load_study(config).model_dump(mode="json")
 except ValueError as error:
-    sys.exit(str(error))
+    sys.exit(f"study: {error}")
 
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 if config["job_minutes"]:
-    # not a parameter of any rule: when a training stops and goes on changes nothing about its result
+    # not a parameter of any rule: when a training or a search stops and goes on changes nothing about its result
     os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
 
 DOWNLOADS = "resources/downloads"

@@ -125,6 +125,13 @@ def _run_recorded(
             found["training"] = launch.described(args, spread)
 
 
+def _said(error: Exception) -> str:
+    """The message; of a file that the system refuses its name first, without the system's number of the error."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one stage. Exit codes: 0 done, 1 refused or failed (one line on standard error), 2 wrong usage."""
     argv = sys.argv[1:] if argv is None else argv
@@ -145,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
-        lines = str(error).splitlines() or [type(error).__name__]
+        lines = _said(error).splitlines() or [type(error).__name__]
         if launch.is_launched():
             launch.tell_launcher(lines[0])
         else:

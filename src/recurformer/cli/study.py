@@ -48,10 +48,15 @@ def read_study(config: str) -> Study:
         try:
             settings = yaml.safe_load(file)
         except yaml.YAMLError as error:
-            raise ValueError(f"{config}: not YAML ({str(error).splitlines()[0]})") from None
+            mark = getattr(error, "problem_mark", None)
+            place = f", line {mark.line + 1}" if mark else ""
+            raise ValueError(f"{config}{place}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(settings, dict):
         raise ValueError(f"{config}: a study is a mapping of keys to values")
-    return load_study(settings)
+    try:
+        return load_study(settings)
+    except ValueError as error:
+        raise ValueError(f"{config}: {error}") from None
 
 
 def run(args: Namespace) -> None:

@@ -66,7 +66,8 @@ def find_records(target: str, ledger: str) -> list[Path]:
             return _records_of_runs(claim["evidence"]["runs"])
     if found := [path for path, record in _records() if record["run"].startswith(target)]:
         return found
-    raise ValueError(f"{target}: no such file, no claim of {ledger} and no run in {', '.join(PLACES)} has this name")
+    claims = f"no claim of {ledger}" if Path(ledger).is_file() else f"{ledger} is not there (--ledger names another)"
+    raise ValueError(f"{target}: no such file, no run in {', '.join(PLACES)} has this name, and {claims}")
 
 
 def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:

@@ -108,11 +108,11 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
         values), differing (matched rows that are not equal), equal_share (of the matched rows).
 
     Raises:
-        ValueError: a folder is missing, a file is unreadable, or neither folder holds any.
+        ValueError: a folder is missing, a file is unreadable, or nothing lies in both folders.
     """
     recorded, results = _files(Path(recorded_dir)), _files(Path(results_dir))
-    if not recorded and not results:
-        raise ValueError(f"{recorded_dir} and {results_dir} hold no file that ends in {', '.join(READERS)}")
+    if not recorded.keys() & results.keys():
+        raise ValueError(f"{recorded_dir} and {results_dir} have no measurement in common: nothing can be compared")
     rows: list[dict[str, object]] = []
     for name in sorted({*recorded, *results}):
         if name in recorded and name in results:

@@ -126,7 +126,9 @@ class Caches(Block):
     sizes: Sizes = Sizes()
     """The same for all of them."""
     measured: list[str] = []
-    """Those of them whose longest input is also measured, with random weights on a card of at least that memory."""
+    """Those of them whose longest input is also measured, with random weights on a card sold with that memory or
+    more.
+    """
     search: Search = Search()
     """How closely it is measured."""
 
@@ -168,7 +170,9 @@ class Study(Block):
     device_measurements: DeviceMeasurements = DeviceMeasurements()
     """Tests, caches and speed on a card."""
     job_minutes: Rate | None = None
-    """A training that would take longer saves a checkpoint and fails; started again, it goes on from there."""
+    """A training, or a search for the longest input, that would take longer saves what it has and fails; started again,
+    it goes on from there.
+    """
 
     @model_validator(mode="after")
     def name_free(self) -> Self:
@@ -247,5 +251,6 @@ def load_study(settings: Mapping[str, Any]) -> Study:
         key = ".".join(str(part) for part in first["loc"])
         silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
         value = "" if silent else f" = {first['input']!r}"
-        message = {"extra_forbidden": "unknown key", "missing": "this key is missing"}.get(first["type"], first["msg"])
-        raise ValueError(f"study: {key}{value}: {message}" if key else f"study: {message}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        message = {"extra_forbidden": "unknown key", "missing": "this key is missing"}.get(first["type"], message)
+        raise ValueError(f"{key}{value}: {message}" if key else message) from None

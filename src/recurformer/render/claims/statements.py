@@ -13,8 +13,8 @@ SHAPES = "counting on the published shapes"
 EXACT = "none: counted"
 SIGN = "none: the sign of a difference"
 HALF = "half: more than all other tokens together"
-SPEED = "timings of prefill and decoding beside the original's; no stage of the workflow takes them yet"
-OTHER_METHODS = "the eviction methods themselves; only their cache sizes are part of the workflow yet"
+SPEED = "timings of prefill and decoding beside the original's on a card: `speed` of config/gpu.yaml, not yet run"
+OTHER_METHODS = "PyramidInfer in the paper's models; the ablations run it in small ones (`reviewer/pareto`)"
 
 TESTS: dict[str, tuple[Judge | None, str, str, str]] = {
     "text/recency-aware-heads": (attention.judge_recency_aware,

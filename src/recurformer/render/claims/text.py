@@ -1,10 +1,12 @@
 """The ledger as Markdown."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tabulate import tabulate
 
 from recurformer.render.audit import Audited
+from recurformer.render.claims.evidence import THIS_STUDY
 from recurformer.render.claims.ledger import Decision, Ledger
 from recurformer.render.verdicts import MARKS, MEANINGS
 
@@ -42,12 +44,20 @@ def _audit_lines(audited: Iterable[Audited]) -> list[str]:
     return lines
 
 
+def _recordings(ledger: Ledger) -> list[str]:
+    """How many verdicts rest on a recording."""
+    sources = Counter(decision.evidence.source for decision in ledger.decisions if decision.evidence)
+    recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
+    return [f"{count} verdicts rest on {source}, not on this study." for source, count in recorded.items()]
+
+
 def markdown(ledger: Ledger) -> str:
     """Counts, every claim with its verdict, and the audit with its arithmetic."""
     parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
     lines = [f"# Claims: study {ledger.study}", ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
+    lines += ["", *_recordings(ledger)]
     for heading, prefix in parts.items():
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
         if chosen:

@@ -95,7 +95,7 @@ def table2(
             *recorded_notes(cards),
             f"PyramidInfer: caches computed from the paper's setting ({PYRAMIDINFER_RATIO:g} of the tokens kept from "
             f"layer to layer, {PYRAMIDINFER_MINIMUM} at least), which is no measurement; all of it: not-run: the "
-            "method itself is not part of this study yet.",
+            "method runs in small models only, in the ablations.",
             *([f"{others}: not in the paper, shown at the shares that its Table 2 uses."] if others else []),
         ),
     )
