@@ -330,3 +330,7 @@ def test_what_holds_by_definition_is_counted_apart():
     one = {cell.id for cell in CELLS if cell.printed == "1.0000"}
     assert ledger.by_definition() == len(one) == 12
     assert f"{len(one)} of the reproduced are so by definition" in markdown(ledger)
+    assert "rest on" not in markdown(ledger)
+    borrowed = make_ledger("smoke", [world(ideal(), "recorded/card")])
+    behind = sum(decision.evidence is not None for decision in borrowed.decisions)
+    assert f"{behind} verdicts rest on recorded/card, not on this study." in markdown(borrowed)

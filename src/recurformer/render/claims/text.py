@@ -57,7 +57,8 @@ def markdown(ledger: Ledger) -> str:
     lines = [f"# Claims: study {ledger.study}", ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
-    lines += ["", *_recordings(ledger)]
+    if recordings := _recordings(ledger):
+        lines += ["", *recordings]
     for heading, prefix in parts.items():
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
         if chosen:
