@@ -118,6 +118,7 @@ def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
+    model.resize_token_embeddings(259)
     settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window=400)
     settings = replace(settings, hashhop=HashHopTask("official", 2, 2, 20))
     rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)

@@ -78,6 +78,7 @@ def test_only_sizes_are_overridden():
     assert {key for key in changed if not isinstance(ours[key], int)} == {
         "device",
         "caches.measured",
+        "language.tasks.limits",
         "language.tasks.names",
         "mqar.learning_rates",
         "mqar.seeds",
