@@ -238,25 +238,3 @@ def at_cache(points: pd.DataFrame, ratio: float) -> Estimate | None:
     if ordered.empty or not ordered["ratio"].iloc[0] <= ratio <= ordered["ratio"].iloc[-1]:
         return None
     return Estimate(*(float(np.interp(ratio, ordered["ratio"], ordered[name])) for name in Estimate._fields))
-
-
-def smallest_caches(points: pd.DataFrame, allowed: float) -> str:
-    """The smallest cache at which a method scores what the original does, less what is allowed, in print.
-
-    Named are RecurFormer and those that need no more.
-
-    Args:
-        points: scores of one model.
-        allowed: by how much a method may fall short.
-    """
-    smallest: dict[str, float] = {}
-    for family in METHODS:
-        for method, rows in groups(after_training(of(points, family)), "method") if family != "original" else ():
-            unchanged = original(points, bool(rows["trained"].any()))["mean"].max()
-            kept = rows[(rows["mean"] >= unchanged - allowed) & (rows["ratio"] < 1)]
-            if len(kept):
-                smallest[method_label(family, method)] = float(kept["ratio"].min())
-    ours = smallest.get(method_label("mixer", "mamba"), 1.0)
-    shown = sorted((ratio, name) for name, ratio in smallest.items() if ratio <= ours)
-    said = [f"{ratio:.2f} ({name})" for ratio, name in shown]
-    return ", ".join([*said, "all others need more"] if shown else [])

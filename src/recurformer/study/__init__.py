@@ -13,6 +13,7 @@ from recurformer.study.ablations import Ablations, Continuation, Needle
 from recurformer.study.block import Block, Count, Rate, Share
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
+    Caches,
     DeviceMeasurements,
     HashHopEvaluation,
     HashHopTask,
@@ -116,21 +117,6 @@ class Mqar(Block):
     """Every share of replaced heads is trained at each of them."""
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     """One run for each."""
-
-
-class Caches(Block):
-    """Cache sizes, memory model and growth exponents (Tables 1, 2 and 4)."""
-
-    backbones: Annotated[list[str], Field(min_length=1)]
-    """Names in `backbones`; only their shapes are used."""
-    sizes: Sizes = Sizes()
-    """The same for all of them."""
-    measured: list[str] = []
-    """Those of them whose longest input is also measured, with random weights on a card sold with that memory or
-    more.
-    """
-    search: Search = Search()
-    """How closely it is measured."""
 
 
 class Study(Block):

@@ -151,6 +151,21 @@ class Search(Block):
     """Tokens beyond which nothing is tried: reading them would take hours."""
 
 
+class Caches(Block):
+    """Cache sizes, memory model and growth exponents (Tables 1, 2 and 4)."""
+
+    backbones: Annotated[list[str], Field(min_length=1)]
+    """Names in `backbones`; only their shapes are used."""
+    sizes: Sizes = Sizes()
+    """The same for all of them."""
+    measured: list[str] = []
+    """Those of them whose longest input is also measured, with random weights on a card sold with that memory or
+    more.
+    """
+    search: Search = Search()
+    """How closely it is measured."""
+
+
 class DeviceMeasurements(Block):
     """What only a device itself tells: measured where a study names it, and by default not at all."""
 

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
-from recurformer.paper import label
 from recurformer.paper.questions import QUESTIONS
 from recurformer.render.ablations import (
     CONTINUATION,
@@ -18,8 +16,6 @@ from recurformer.render.ablations import (
     PASSKEYS,
     Measure,
     method_label,
-    scores,
-    smallest_caches,
 )
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.comparisons import comparisons, judge_comparisons
@@ -42,30 +38,16 @@ from recurformer.render.claims.reach import (
     judge_sizes,
     judge_spared,
 )
-from recurformer.render.measurements import models_in_order
+from recurformer.render.claims.smallest import with_smallest
 
 NEEDS = "the ablation study (`snakemake ablations`) on the paper's models (config/paper.yaml)"
 MIXERS = ("window", "linear")
 
 
-def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
-    """The same, with the smallest cache at which each method still does HashHop."""
-    try:
-        points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
-    except Missing:
-        return finding
-    said = [
-        f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
-        for model in models_in_order(points)
-        if (found := smallest_caches(points[points["model"] == model], ALLOWED_DROP))
-    ]
-    return replace(finding, ours="; ".join([finding.ours, *said]))
-
-
 def judge_pareto(evidence: Evidence) -> Finding:
     """h_gq of RecurFormer beside every eviction method's at the same cache, at every β."""
     finding = judge_comparisons(comparisons(evidence, [HASHHOP], at_same_cache("eviction")), by_beta=True)
-    return _with_smallest(evidence, finding)
+    return with_smallest(evidence, finding)
 
 
 def judge_granularity(evidence: Evidence) -> Finding:
@@ -105,12 +87,12 @@ def judge_window(evidence: Evidence) -> Finding:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         return [one for pairing in pairings for one in pairing(points, measure)]
 
-    return _with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, pair)))
+    return with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, pair)))
 
 
 def judge_pooled(evidence: Evidence) -> Finding:
     """RecurFormer beside pooled KV heads at the same cache."""
-    return _with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, at_same_cache("pooled"))))
+    return with_smallest(evidence, judge_comparisons(comparisons(evidence, MEASURES, at_same_cache("pooled"))))
 
 
 def judge_kept(evidence: Evidence, measures: tuple[Measure, ...], allowed: float) -> Finding:
