@@ -95,8 +95,8 @@ def _note(shown: list[str], passkeys: pd.DataFrame, reasons: list[str]) -> str:
         sizes = passkeys.groupby(["model", "family", "method", "setting", "by", "trained", "depth", "length"]).size()
         said = [
             f"{', '.join(map(label, shown))}. To the right: tokens. Numbers: per cent; passkeys a cell: "
-            f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: what it "
-            "held, share of the original's. Trained where the method was trained, else as it is.",
+            f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
+            "what it held, share of the original's. Trained where the method was trained, else as it is.",
             *said,
         ]
     return " ".join(said)
