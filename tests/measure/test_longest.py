@@ -3,6 +3,7 @@
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from types import SimpleNamespace
 
@@ -10,11 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
+from recurformer.backbones import make_random
 from recurformer.cli.main import main
 from recurformer.measure import longest
 from recurformer.measure.limit import is_out_of_memory, memory_limit
-from recurformer.measure.longest import PREFILLS, attempt
+from recurformer.measure.longest import ENDS, PREFILLS, attempt
 from recurformer.measure.memory import PROTOCOLS
+from recurformer.model.convert import convert
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which limits a process's data")
 MIB = 2**20
@@ -63,11 +66,11 @@ def test_a_limited_process_runs_out_of_memory_and_recovers():
     in_a_fresh_process(run_out_of_memory_and_recover)
 
 
-def searched(folder, protocol):
+def searched(folder, protocol, **options):
     """The row of a search, and all its trials."""
     kept = []
     longest.attempt = lambda *given: kept.append(attempt(*given)) or kept[-1]
-    return measured(folder, protocol), kept
+    return measured(folder, protocol, **options), kept
 
 
 def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
@@ -89,6 +92,16 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
         assert any(length < trial.length <= 1.011 * length for trial in kept if not trial.fits)
 
 
+def test_reading_the_ends_finds_the_length_that_reading_everything_finds(tmp_path):
+    ends, whole = (
+        in_a_fresh_process(partial(searched, tmp_path / answer, "chunked", beta=0.5, **{"search-whole": answer}))[0]
+        for answer in ("no", "yes")
+    )
+    # of 16 MiB what the libraries of a process happen to hold is some per cent
+    assert ends["l_m"] == pytest.approx(whole["l_m"], rel=0.1)
+    assert ends["cache_bytes"] / ends["l_m"] == pytest.approx(whole["cache_bytes"] / whole["l_m"], rel=0.01)
+
+
 def test_a_ceiling_is_said_to_be_one(tmp_path):
     row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 130})
     assert (row["l_m"], row["at_least"], row["trials"]) == (130, True, 1)
@@ -106,7 +119,7 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
 
     monkeypatch.setitem(PREFILLS, "chunked", fail)
     with pytest.raises(RuntimeError, match="wrong shapes"):
-        attempt(Broken(), "chunked", 4, 2)
+        attempt(Broken(), "chunked", 4, 2, whole=True)
 
 
 def test_an_unknown_protocol_is_refused(tmp_path, capsys):
@@ -137,3 +150,25 @@ def test_a_limited_card_runs_out_of_memory_and_recovers():
         torch.empty(64 * MIB, dtype=torch.uint8, device=card)
     with pytest.raises(ValueError, match="the card has"), memory_limit(card, 2**50, held_bytes=0):
         pass
+
+
+def peaks_on_a_card(read, model, length):
+    """Most bytes that torch's allocator gave out, and most that it took from the card."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        read(model, torch.zeros(1, length, dtype=torch.long), 256)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("replaced", [0, 2, 3])
+def test_first_and_last_chunks_take_the_memory_of_all_on_a_card(replaced):
+    base = make_random(hidden_size=256, layers=4, heads=4, kv_heads=2, head_dim=64, intermediate_size=1024)
+    model = convert(base, [list(range(replaced))] * 4).requires_grad_(False).to("cuda", torch.bfloat16)
+    peaks_on_a_card(PREFILLS["chunked"], model, 1024)  # loads kernels
+    for length in (4096, 65536, 100_000):
+        ends, whole = (peaks_on_a_card(prefills["chunked"], model, length) for prefills in (ENDS, PREFILLS))
+        assert ends == pytest.approx(whole, rel=0.01)

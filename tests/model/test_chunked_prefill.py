@@ -6,6 +6,7 @@ from tiny_models import MATRIX, PAD, difference, make_backbone, make_converted, 
 from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.longest import ENDS, PREFILLS
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.prefill import ReservedCache, prefill, read_chunk
 
@@ -143,3 +144,18 @@ def test_on_a_card(dtype):
     model, ids = make_converted("qwen2_gqa", "ragged").to(dtype).cuda(), tokens(1, LENGTH).cuda()
     tolerance = 1e-3 if dtype == torch.float32 else 0.1
     assert difference(prefill(model, ids, 5).logits, one_shot(model, ids).logits) < tolerance
+
+
+@torch.no_grad()
+def memory_of(prefills, model, length):
+    """Peak, cache, and positions counted of a prefill in chunks of 8."""
+    with PeakMemory() as memory:
+        cache = prefills["chunked"](model, tokens(1, length), 8).past_key_values
+    return memory.peak, int(cache_bytes(cache).bytes.sum()), cache.get_seq_length()
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_first_and_last_chunks_take_the_memory_of_all(backbone, heads):
+    model = make_converted(backbone, heads).requires_grad_(False)
+    for length in (1, 8, 9, 16, 17, 24, 32, 37, 200, 203):
+        assert memory_of(ENDS, model, length) == memory_of(PREFILLS, model, length), length

@@ -44,6 +44,7 @@ def run(args: Namespace) -> None:
         chunk=sizes.chunk,
         tolerance=search.tolerance,
         maximum=search.maximum,
+        whole=search.whole,
         seed=args.seed,
         mamba=read_block(args, Mamba, "mamba-").model_dump(),
         trials=trials,

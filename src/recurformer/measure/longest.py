@@ -1,7 +1,8 @@
 """The longest input that a device really takes: prefills of random weights, closer and closer, until one fits and one
 slightly longer does not.
 
-The memory model says where to begin. A prefill that runs out of memory is an answer, not a failure.
+The memory model says where to begin. A prefill that runs out of memory is an answer, not a failure. Of a prefill in
+chunks only the first and the last chunks are read: those between take the same memory, and hours.
 """
 
 import copy
@@ -22,11 +23,25 @@ from recurformer.measure.cache import cache_bytes
 from recurformer.measure.limit import is_out_of_memory, memory_limit
 from recurformer.measure.memory import GIB, converted_twin, memory_row
 from recurformer.measure.trials import Trial, Trials, search
-from recurformer.model.prefill import prefill, read_chunk
+from recurformer.model.attending import attending_by
+from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, prefill, read_chunk
 
 
 def _one_shot(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> CausalLMOutputWithPast:
     return read_chunk(model, input_ids.to(model.device), DynamicCache(config=model.config))
+
+
+def chunked_ends(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> CausalLMOutputWithPast:
+    """The first chunk and the last two of a prefill in chunks, in the memory of the whole one; logits mean nothing."""
+    first, *others = input_ids.split(chunk, dim=1)
+    cache = ReservedCache(model.config, input_ids.shape[1])
+    with attending_by(model, IMPLEMENTATION):
+        output = read_chunk(model, first.to(model.device), cache)
+        cache.skip(sum(part.shape[1] for part in others[:-2]))
+        for part in others[-2:]:
+            output = read_chunk(model, part.to(model.device), cache)
+    cache.close()
+    return output
 
 
 # name -> f(model, prompt (1, L), tokens of a chunk) -> output with the cache; the names are the memory model's
@@ -34,17 +49,19 @@ PREFILLS: dict[str, Callable[[PreTrainedModel, Tensor, int], CausalLMOutputWithP
     "one_shot": _one_shot,
     "chunked": prefill,
 }
+ENDS = PREFILLS | {"chunked": chunked_ends}
+"""The same, in the same memory, reading as little as that takes."""
 
 
 @torch.no_grad()
-def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int) -> Trial:
+def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int, whole: bool = False) -> Trial:
     """Prefill a prompt of `length` tokens; afterwards its memory is free again, however it ended."""
     on_card = model.device.type == "cuda"
     if on_card:
         torch.cuda.reset_peak_memory_stats()
     started, cache = time.perf_counter(), None
     try:
-        output = PREFILLS[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
+        output = (PREFILLS if whole else ENDS)[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
         if on_card:
             torch.cuda.synchronize()
         cache = int(cache_bytes(cast(Cache, output.past_key_values)).bytes.sum())
@@ -78,6 +95,7 @@ def measure_longest(
     chunk: int = 1024,
     tolerance: float = 0.01,
     maximum: int = 2**21,
+    whole: bool = False,
     seed: int = 0,
     mamba: dict[str, int] | None = None,
     trials: Path | None = None,
@@ -94,6 +112,7 @@ def measure_longest(
         chunk: tokens of a chunk in the chunked protocol.
         tolerance: see `search`.
         maximum: tokens beyond which nothing is tried.
+        whole: whether prompts are read from end to end also in chunks, for hours.
         seed: of weights and of the order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
         trials: where to keep the search's trials, for the case that it is killed.
@@ -101,7 +120,8 @@ def measure_longest(
     Returns:
         The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,
         by the memory model), error (of it, as a share of l_m; NaN where nothing fitted or `maximum` did), at_least
-        (bool: `maximum` fitted), trials (their number), seconds (of the prefill of l_m tokens).
+        (bool: `maximum` fitted), whole (bool: prompts were read from end to end), trials (their number), seconds (of
+        the trial of l_m tokens).
 
     Raises:
         ValueError: an unknown protocol, beta outside [0, 1], or a limit that cannot be set on this device.
@@ -109,17 +129,18 @@ def measure_longest(
     memory_bytes = int(memory_gib * GIB)
     twin = converted_twin(model, beta, seed, mamba)
     row = memory_row(twin, name, beta, protocol, memory_bytes, chunk)
+    whole = whole or protocol == "one_shot"
     predicted, hardware = row["l_m"], torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     about = {**{key: row[key] for key in ("model", "beta", "protocol", "parameters", "memory_bytes")},
-             "chunk": chunk, "device": hardware, "torch": torch.__version__}  # fmt: skip
+             "chunk": chunk, "whole": whole, "device": hardware, "torch": torch.__version__}  # fmt: skip
     known = Trials(trials, about)
     built = _with_weights(twin, device, seed)
     # On a processor oneDNN would generate and keep a kernel for every new length, in the memory that is measured.
     with torch.backends.mkldnn.flags(enabled=False):
-        attempt(built, protocol, 2 * chunk, chunk)  # loads kernels, whose memory is not the model's
+        attempt(built, protocol, 2 * chunk, chunk, whole)  # loads kernels, whose memory is not the model's
         with memory_limit(device, memory_bytes, row["weight_bytes"]):
             longest = search(
-                lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk)).fits,
+                lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole)).fits,
                 predicted, maximum, tolerance,
             )  # fmt: skip
     best = known.done.get(longest, Trial(0, False, math.nan))
@@ -127,6 +148,7 @@ def measure_longest(
     beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)
     measured = {
         "l_m": longest,
+        "whole": whole,
         "cache_bytes": best.cache_bytes or 0,
         "activation_bytes": math.nan if beyond is None else beyond,
         "source": "measured",

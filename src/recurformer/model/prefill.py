@@ -93,6 +93,15 @@ class ReservedCache(DynamicCache):
     def _room(self, states: Tensor) -> Tensor:
         return states.new_empty(*states.shape[:2], self._tokens, states.shape[3])
 
+    def skip(self, tokens: int) -> None:
+        """Take `tokens` more for read: the next ones attend to whatever lies in the reserved memory. For measurements
+        of memory, which depends on no value; behind the first chunk, and within the room only.
+        """
+        for index, (keys, values) in self._rooms.items():
+            layer: Any = self.layers[index]
+            stop = layer.get_seq_length() + tokens
+            layer.keys, layer.values = keys[:, :, :stop], values[:, :, :stop]
+
     def close(self) -> None:
         """Reserve nothing any more: from now on the layers may be cropped, reordered and appended to as any others."""
         self._tokens = 0

@@ -11,6 +11,8 @@ from recurformer.plan.work_common import Names, Study, model_of
 TRIALS = 6
 """Prefills of about the longest length before the search ends, where the memory model is wrong by up to a tenth: 5.4 on
 average (`recurformer.measure.trials.search`, simulated)."""
+ENDS = 4
+"""Chunks, of average attention, that cost what the first one and the last two do, which attend to twice as much."""
 MAMBA_VALUES = 10.0
 """Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
 CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
@@ -20,12 +22,14 @@ MORE_THAN_ROUNDS = 2
 
 
 def longest_input(study: Study, names: Names) -> Work:
-    """A search by prefills; each fills the card, by definition, or reads as much as the study tries at most."""
+    """A search by prefills; each fills the card, by definition, or as much of it as the study tries at most."""
     settings = study["caches"]
     work = _drawn(study, names)
     maximum = settings["search"]["maximum"]
     tokens = min(maximum, longest_tokens(work.shape, work.beta, names["protocol"], work.filled))
-    return replace(work, tokens=tokens, sequences=1 if tokens == maximum else TRIALS)
+    whole = names["protocol"] == "one_shot" or settings["search"]["whole"]
+    share = 1.0 if whole else min(1.0, ENDS * settings["sizes"]["chunk"] / tokens)
+    return replace(work, tokens=tokens, sequences=share * (1 if tokens == maximum else TRIALS))
 
 
 def cache_peak(study: Study, names: Names) -> Work:

@@ -148,7 +148,11 @@ class Search(Block):
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """A prompt longer by this share does not fit any more."""
     maximum: Count = 2097152
-    """Tokens beyond which nothing is tried: reading them would take hours."""
+    """Tokens beyond which nothing is tried."""
+    whole: bool = False
+    """Whether prompts are read from end to end also in chunks. Otherwise first and last chunks are, between which the
+    memory of such a prefill does not change: seconds instead of hours.
+    """
 
 
 class Caches(Block):
