@@ -43,8 +43,11 @@ def changed(settings, path, value):
     [
         ("betas", [0.0, 1.5], r"betas\.1 = 1\.5"),
         ("betas", [], "betas"),
-        ("betass", [0.5], "betass: unknown key"),
-        ("language.trainin", {}, r"language\.trainin: unknown key"),
+        ("betass", [0.5], "betass: unknown key; did you mean 'betas'?"),
+        ("language.trainin", {}, r"language\.trainin: unknown key; did you mean 'training'"),
+        ("backbones.tiny.head", 2, r"backbones\.tiny\.head: unknown key; did you mean 'heads'"),
+        ("ablations.needle.length", [64], r"ablations\.needle\.length: unknown key; did you mean 'lengths'"),
+        ("mamba.width", 2, r"mamba\.width: unknown key; choose one of d_state, d_conv, expand"),
         ("language.backbones", ["gpt5"], r"language\.backbones: 'gpt5' has no entry in backbones"),
         ("backbones.tiny.heads", None, "heads"),
         ("backbones.tiny.source", "hug", r"backbones\.tiny\.source = 'hug'"),

@@ -7,6 +7,7 @@ from typing import get_origin
 import yaml
 
 from recurformer.study import Block, Study, load_study
+from recurformer.study.block import inner_blocks
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,10 +18,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
     yield name, block
     for key, field in block.model_fields.items():
-        for annotation in (field.annotation, *getattr(field.annotation, "__args__", ())):
-            if isinstance(annotation, type) and issubclass(annotation, Block):
-                inner = f"{name}.{key}" if name else key
-                yield from _blocks(annotation, f"{inner}.NAME" if get_origin(field.annotation) is dict else inner)
+        for annotation in inner_blocks(field.annotation):
+            inner = f"{name}.{key}" if name else key
+            yield from _blocks(annotation, f"{inner}.NAME" if get_origin(field.annotation) is dict else inner)
 
 
 def describe() -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from recurformer.study.ablations import Ablations, Continuation, Needle
-from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.block import Block, Count, Rate, Share, unknown_key
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -238,5 +238,8 @@ def load_study(settings: Mapping[str, Any]) -> Study:
         silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
         value = "" if silent else f" = {first['input']!r}"
         message = first["msg"].removeprefix("Value error, ")
-        message = {"extra_forbidden": "unknown key", "missing": "this key is missing"}.get(first["type"], message)
+        if first["type"] == "extra_forbidden":
+            message = unknown_key(Study, first["loc"])
+        elif first["type"] == "missing":
+            message = "this key is missing"
         raise ValueError(f"{key}{value}: {message}" if key else message) from None
