@@ -18,6 +18,7 @@ from benchmarks.measure import COLUMNS, measure
 from benchmarks.models import DEFAULT_BACKBONE, SMOLLM2, SMOLLM2_PROFILE
 from benchmarks.report import summary, table
 from benchmarks.topics import TOPICS
+from recurformer.cards import own_cards
 from recurformer.files import atomic_path
 from recurformer.records import read_record, run_record
 from recurformer.render.style import save_figure
@@ -128,7 +129,8 @@ def main(argv: list[str] | None = None) -> int:
         elif args.check:
             return _check(args)
         else:
-            _run(args, argv)
+            with own_cards(int(args.device == "cuda")):
+                _run(args, argv)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from recurformer.cards import own_cards
 from recurformer.files import atomic_path
 from recurformer.records import run_record
 
@@ -55,7 +56,7 @@ def main() -> int:
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     args = parser.parse_args()
     try:
-        with run_record(
+        with own_cards(1), run_record(
             args.record, "device_tests", sys.argv[1:], {"markers": args.markers}, outputs=[args.tests],
             program="python workflow/run_tests.py",
         ):  # fmt: skip

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from recurformer.cards import own_cards
 from recurformer.cli import main as command
 from recurformer.cli import sink
 
+ROOT = Path(__file__).parents[2]
 CARDS = ["GPU-aaaa", "GPU-bbbb"]
 WORK = """
 import os, sys, time
@@ -125,3 +127,20 @@ def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
     assert command.main(words) == 0
     assert seen == CARDS[:1]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-m", "benchmarks", "scan", "--device", "cuda"], ["workflow/run_tests.py", "tests.csv", "--markers", "gpu"]],
+    ids=["benchmarks", "tests"],
+)
+def test_what_measures_a_device_waits_for_a_card_of_its_own_too(machine, words):
+    holder = start(machine, count=2, seconds=600)
+    wait_until_held(machine, holder)
+    waiting = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert any(line == "waiting for a GPU that nobody uses\n" for line in waiting.stderr)
+    finally:
+        for process in (waiting, holder):
+            process.kill()
+            process.wait()
