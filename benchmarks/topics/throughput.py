@@ -13,6 +13,7 @@ import torch
 from benchmarks.case import Call, Candidate, Case, Options, Work
 from benchmarks.decoding import STEPS, EagerDecoder, fill
 from benchmarks.models import facts, inference, prompt, variants
+from recurformer.measure.limit import is_out_of_memory
 from recurformer.measure.memory import longest_length
 
 TOKENS = 32768
@@ -52,7 +53,9 @@ class _Batch:
         try:
             self.load(batch)
             self.run()
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             return False
         finally:
             self.unload()
