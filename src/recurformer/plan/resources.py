@@ -27,7 +27,7 @@ class Work:
         kind: a name in KINDS.
         shape: of the model.
         tokens: of the longest sequence.
-        sequences: of the whole job, as many as make its tokens.
+        sequences: of the whole job, as many as make its tokens; parts of one where it is not read whole.
         batch: sequences in one forward pass of a process.
         scored: tokens of a sequence whose logits exist at once.
         written: tokens written one by one after each sequence.
@@ -44,7 +44,7 @@ class Work:
     kind: str
     shape: Shape
     tokens: int = 1
-    sequences: int = 0
+    sequences: float = 0
     batch: int = 1
     scored: int = 0
     written: int = 0

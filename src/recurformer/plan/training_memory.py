@@ -73,12 +73,12 @@ def ddp_bytes(training: Training) -> int:
 
 
 def fsdp_bytes(training: Training) -> int:
-    """A device's shard of all, and what is whole: two layers, the gradient of one, and the root unit, which is the
-    embedding and the language-model head, with its gradient.
+    """A device's shard of all, and what is whole, in float32: two layers, the gradient of one, and the root unit, which
+    is the embedding and the language-model head, with its gradient.
     """
     shape = training.shape
     root = shape.embedding_parameters * (1 if shape.tied else 2)
-    gathered = training.number_bytes * ((GATHERED_LAYERS + 1) * largest_layer(training) + 2 * root)
+    gathered = FLOAT32 * ((GATHERED_LAYERS + 1) * largest_layer(training) + 2 * root)
     return ADAMW_BYTES * shape.parameters(training.beta) // training.devices + gathered
 
 
