@@ -1,8 +1,8 @@
 """A cache of the model hub in its real layout, holding small stand-ins for all that the paper study takes from the hub.
 
 The stand-ins have the repositories' names, revisions, file names, configuration keys, architectures, numbers of heads,
-types and tokenizer formats; their widths, depths, vocabularies and weights are small and random. The articles are
-real ones.
+types and tokenizer formats, and the models' depth, since heads that they rank are counted in the real shapes; their
+widths, vocabularies and weights are small and random. The articles are real ones.
 """
 
 import json
@@ -29,7 +29,7 @@ QWEN2_SPLIT = (
 )
 
 
-def llama_config(heads: int, **sizes) -> dict:
+def llama_config(layers: int, heads: int, **sizes) -> dict:
     """As in meta-llama/Llama-2-7b-hf: no rope_theta, no head_dim, float16."""
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -42,7 +42,7 @@ def llama_config(heads: int, **sizes) -> dict:
         "max_position_embeddings": 4096,
         "model_type": "llama",
         "num_attention_heads": heads,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_key_value_heads": heads,
         "pretraining_tp": 1,
         "rms_norm_eps": 1e-05,
@@ -56,7 +56,7 @@ def llama_config(heads: int, **sizes) -> dict:
     }
 
 
-def qwen2_config(heads: int, kv_heads: int, tied: bool) -> dict:
+def qwen2_config(layers: int, heads: int, kv_heads: int, tied: bool) -> dict:
     """As in Qwen/Qwen2-*: a vocabulary with rows that no token has, a window that is switched off, bfloat16."""
     own = {
         "architectures": ["Qwen2ForCausalLM"],
@@ -64,7 +64,7 @@ def qwen2_config(heads: int, kv_heads: int, tied: bool) -> dict:
         "bos_token_id": VOCABULARY,
         "eos_token_id": VOCABULARY,
         "max_position_embeddings": 131072,
-        "max_window_layers": 2,
+        "max_window_layers": layers,
         "model_type": "qwen2",
         "num_key_value_heads": kv_heads,
         "rms_norm_eps": 1e-06,
@@ -76,14 +76,14 @@ def qwen2_config(heads: int, kv_heads: int, tied: bool) -> dict:
         "use_sliding_window": False,
         "vocab_size": VOCABULARY + 64,
     }
-    rest = llama_config(heads, **own)
+    rest = llama_config(layers, heads, **own)
     return {key: value for key, value in rest.items() if key not in {"pretraining_tp", "rope_scaling"}}
 
 
 CONFIGS = {
-    "Qwen/Qwen2-0.5B": qwen2_config(14, 2, tied=True),
-    "Qwen/Qwen2-7B": qwen2_config(28, 4, tied=False),
-    "meta-llama/Llama-2-7b-hf": llama_config(32),
+    "Qwen/Qwen2-0.5B": qwen2_config(24, 14, 2, tied=True),
+    "Qwen/Qwen2-7B": qwen2_config(28, 28, 4, tied=False),
+    "meta-llama/Llama-2-7b-hf": llama_config(32, 32),
 }
 GENERATION = {
     "llama": {"bos_token_id": 1, "do_sample": True, "eos_token_id": 2, "max_length": 4096, "pad_token_id": 0}
