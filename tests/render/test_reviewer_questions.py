@@ -52,8 +52,8 @@ def test_every_question_has_an_answer_or_a_reason(answered):
     found = answered
     assert list(found.index) == list(QUESTIONS)
     assert set(found["verdict"]) == {YES, OPEN, "not-run"}
-    assert set(found.index[found["verdict"] == "not-run"]) == set(UNANSWERED)
-    assert {"lm-eval", *FIGURES, *UNANSWERED} == set(QUESTIONS)
+    assert set(found.index[found["verdict"] == "not-run"]) == {"real-world", *UNANSWERED}
+    assert {"lm-eval", "real-world", "several-keys", *FIGURES, *UNANSWERED} == set(QUESTIONS)
     assert found["answer"].str.len().min() > 20
 
 
@@ -80,6 +80,7 @@ def test_an_answer_says_the_measured_numbers(frames, answered):
         ("long-context", "needle", "correct", 0),
         ("synthetic", "needle", "correct", 0),
         ("sizes", "hashhop_sizes", "correct", 0),
+        ("several-keys", "needle", "correct", 0),
         ("lm-eval", "ablation_lm_eval", "value", 0.2),
     ],
 )
@@ -122,7 +123,7 @@ def test_tasks_with_local_data_alone_decide_nothing_about_those_of_the_hub(frame
     rows = frames["ablation_lm_eval"]
     found = answers({"ablation_lm_eval": rows.replace({"task": {"hellaswag": "passkey"}}).assign(value=0.0)})
     assert set(LOCAL_TASKS) == LOCAL
-    assert found.loc["lm-eval", "verdict"] == OPEN
+    assert found.loc["lm-eval", "verdict"] == "not-run"
     assert "the hub's, such as HellaSwag and MMLU" in found.loc["lm-eval", "answer"]
 
 
@@ -130,6 +131,31 @@ def test_likelihoods_alone_answer_nothing_about_the_tasks(frames):
     rows = frames["ablation_lm_eval"]
     found = answers({"ablation_lm_eval": rows[rows["task"] == "wikipedia"]}).loc["lm-eval"]
     assert found["verdict"] == "not-run"
+
+
+def test_long_tasks_of_the_hub_answer_their_own_question_where_they_were_measured(frames):
+    rows = frames["ablation_lm_eval"]
+    found = answers({"ablation_lm_eval": rows.replace({"task": {"hellaswag": "longbench_qasper"}})})
+    assert "the original (longbench_qasper, acc) 0.9" in found.loc["real-world", "answer"]
+    assert found.loc["real-world", "verdict"] == found.loc["lm-eval", "verdict"] == OPEN
+
+
+def test_several_keys_that_the_original_cannot_find_decide_nothing(frames):
+    rows = frames["needle"]
+    lost = rows["task"].isin(["multi_key", "multi_query"]) & (rows["sample"] == 0)
+    found = answers({"needle": rows.assign(correct=rows["correct"].mask(lost, 0))}).loc["several-keys"]
+    assert found["verdict"] == "not-run"
+    assert "(several keys found); a comparison needs 0.95" in found["answer"]
+
+
+def test_mixers_are_compared_where_the_model_misses_the_heads():
+    rows = ablation_frames()["ablation_hashhop"]
+    rows = rows[rows["model"] == "hashhop-llama"]
+    zero = (rows["method"] == "zero") & (rows["setting"] == 0.25)
+    removed = rows.assign(trained=rows["trained"] | (rows["method"] == "zero"))
+    unmissed = removed.assign(correct=rows["correct"].mask(zero, rows["hops"]))
+    assert "at β 0.25, 0.5, 0.75" in answers({"ablation_hashhop": removed}).loc["mixers", "answer"]
+    assert "at β 0.5, 0.75" in answers({"ablation_hashhop": unmissed}).loc["mixers", "answer"]
 
 
 def test_one_sample_leaves_a_question_open(frames):
@@ -170,7 +196,7 @@ def test_a_training_that_was_too_short_decides_nothing(frames):
     assert found["verdict"].eq("not-run").all()
     assert found["answer"].str.contains("too short").all()
     tasks = answers({"continuation": mute, "ablation_lm_eval": frames["ablation_lm_eval"]}).loc["lm-eval"]
-    assert tasks["verdict"] == OPEN
+    assert tasks["verdict"] == "not-run"
     assert "RecurFormer 0.885" in tasks["answer"] and "too short" in tasks["answer"]
 
 

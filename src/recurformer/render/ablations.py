@@ -113,6 +113,13 @@ def _passkeys(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["task"] == PASSKEY]
 
 
+def _several_keys(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the tasks with several keys those that each original has learned; all where it has learned none."""
+    learned = _learned_tasks(rows)
+    found = learned[learned["task"] != PASSKEY]
+    return rows[rows["task"] != PASSKEY] if found.empty else found
+
+
 def _longest(rows: pd.DataFrame) -> pd.DataFrame:
     """The needles in each model's longest texts, of the tasks that its original has learned."""
     learned = _learned_tasks(rows)
@@ -177,6 +184,7 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
     -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=_passkeys)
+SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
 
@@ -225,7 +233,7 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     reached = float(original["mean"].max())
     if reached >= measure.needed:
         return ""
-    task = "passkeys" if measure.kind == NEEDLE.kind else measure.name
+    task = "passkeys" if measure.kind == NEEDLE.kind and measure is not SEVERAL_KEYS else measure.name
     return (
         f"not-run: the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
         f"{measure.shown(measure.needed):.3g}"

@@ -58,7 +58,7 @@ def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) 
             if not pairs:
                 reasons.append(reason or f"{label(model)}, {measure.name}: nothing measured to compare with")
     if not found:
-        raise Missing("; ".join(dict.fromkeys(reasons)))
+        raise Missing("; ".join(dict.fromkeys(reasons)) or "nothing was measured to compare with")
     return found
 
 
@@ -104,7 +104,7 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     worst = {(test[0].measure.kind, test[0].model): test for test in tests}
     text = "; ".join(map(_sentence, worst.values()))
     if len(tests) > len(worst):
-        text = f"{won} of {len(tests)} comparisons hold; the least favourable of each model: {text}"
+        text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     models = {one.model for one in found}
     return Finding(
         holds, text, at_scale=set(BACKBONE_LABELS) <= models, samples=min(one.samples for one in found),

@@ -18,6 +18,7 @@ from recurformer.render.measurements import models_in_order, records
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 KIND = "ablation_lm_eval"
+LONG_TASKS = ("longbench", "infinitebench")
 RIGHT = replace(NEEDLE, kind=KIND, name="share of right answers")
 UNITS = ("perplexity", "bits_per_byte")
 """How the names of lm-eval's metrics end that are no shares."""
@@ -44,13 +45,20 @@ def _share(mean: float, samples: int) -> Estimate:
     return bounded_mean(np.repeat([1.0, 0.0], [right, samples - right]))._replace(mean=mean)
 
 
-def judge_tasks(evidence: Evidence) -> Finding:
+def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
     """Each task's share of right answers at β = 0.5 beside the original's, less what is allowed.
 
+    Args:
+        evidence: with the measurements of lm-eval.
+        families: how the names of the tasks that count begin; all of them where none is named.
+
     Raises:
-        Missing: no task has one that was measured of both.
+        Missing: no task has one that was measured of both, or what was measured says nothing about the question.
     """
     rows = identified(evidence.rows(KIND), KIND)
+    rows = rows[rows["task"].str.startswith(families or "")]
+    if rows.empty:
+        raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
     pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
     pairs = pairs[(pairs["ours"] >= 0) & (pairs["theirs"] >= 0)]  # RULER says -1 for lengths that were not asked
     is_share = (pairs["ours"] <= 1) & (pairs["theirs"] <= 1) & ~pairs["metric"].str.endswith(UNITS)
@@ -73,5 +81,5 @@ def judge_tasks(evidence: Evidence) -> Finding:
             "tasks with local data only: the hub's, such as HellaSwag and MMLU, are those of config/paper.yaml"
         )
     if any(reasons):
-        return replace(finding, decided=False, reason="; ".join(filter(None, reasons)))
+        raise Missing("; ".join([*filter(None, reasons), f"measured: {finding.ours}"]))
     return finding

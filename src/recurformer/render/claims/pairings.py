@@ -90,11 +90,20 @@ def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
     return ours[(ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])]
 
 
+def _missed(points: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """The others at those settings at which the model misses the heads: where it does as well without them, after the
+    same training, nothing in their place can show what it is worth.
+    """
+    removed = of(points[points["trained"]], "mixer", "zero")
+    unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
+    return others[~others["setting"].isin(unmissed)]
+
+
 def beside_mixers(*methods: str) -> Pairing:
-    """Mamba beside other mixers on the same heads, all of them trained."""
+    """Mamba beside other mixers on the same heads, all of them trained, where the heads matter."""
 
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        others = of(points[points["trained"]], "mixer", *methods)
+        others = _missed(points, of(points[points["trained"]], "mixer", *methods))
         return [
             _compare(measure, ours, method_label("mixer", other["method"]), _estimate(other))
             for _, other in others.iterrows()

@@ -14,13 +14,14 @@ from recurformer.render.ablations import (
     MEASURES,
     NEEDLE,
     PASSKEYS,
+    SEVERAL_KEYS,
     Measure,
     method_label,
 )
 from recurformer.render.claims.claim import Claim, Finding, Missing
 from recurformer.render.claims.comparisons import comparisons, judge_comparisons
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.language_tasks import judge_tasks
+from recurformer.render.claims.language_tasks import LONG_TASKS, judge_tasks
 from recurformer.render.claims.pairings import (
     Comparison,
     at_same_cache,
@@ -70,7 +71,7 @@ def judge_mixers(evidence: Evidence, others: tuple[str, ...] = MIXERS) -> Findin
     names = [method_label("mixer", name) for name in others]
     if missing := [name for name in names if name not in {one.other for one in found}]:
         raise Missing(f"{', '.join(missing)}: not trained on the same heads")
-    return judge_comparisons(found)
+    return with_smallest(evidence, judge_comparisons(found))
 
 
 def judge_needle(evidence: Evidence) -> Finding:
@@ -106,14 +107,15 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
     "pareto": (judge_pareto, "At equal cache RecurFormer scores on HashHop at least what every eviction method scores",
         "at every β h_gq is no less than each method's that can hold as little, interpolated to RecurFormer's cache",
         NO_LESS),
-    "granularity": (judge_granularity, "Replacing heads keeps more quality than replacing whole layers",
+    "granularity": (judge_granularity, "Replacing heads keeps at least the quality of replacing whole layers",
         "at equal β and about the same cache, by the same mixer, each measure of heads is no worse than that of layers",
         NO_LESS),
-    "selectors": (judge_selectors, "Replacing the heads that RA-I chooses keeps more quality than a random choice",
+    "selectors": (judge_selectors, "The heads that RA-I chooses can be replaced at no more loss than random ones",
         "at equal β, in the mean over the measured β, each measure is no worse than the mean of the random choices",
         NO_LESS),
-    "mixers": (judge_mixers, "Mamba keeps more quality than a sliding window and linear attention on the same heads",
-        "at equal β and after the same training each measure is no worse, in the mean over the measured β", NO_LESS),
+    "mixers": (judge_mixers, "On the same heads Mamba is no worse than a sliding window and linear attention",
+        "at equal β and after the same training each measure is no worse, in the mean over the measured β at which the "
+        "model misses the heads where they are removed", NO_LESS),
     "length": (judge_length, "The loss of quality does not grow with the generated length",
         "at every β below 1 the loss above the original's gains no more from the first to the second half",
         f"{ALLOWED_GROWTH:g} nats per token"),
@@ -134,6 +136,8 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
 ANSWERS: dict[str, Judge] = {
     **{name: test[0] for name, test in TESTS.items()},
     "lm-eval": judge_tasks,
+    "real-world": partial(judge_tasks, families=LONG_TASKS),
+    "several-keys": partial(judge_kept, measures=(SEVERAL_KEYS,), allowed=ALLOWED_DROP),
     "passkey": partial(judge_kept, measures=(PASSKEYS,), allowed=ALLOWED_DROP),
     "perplexity-gap": partial(judge_kept, measures=(CONTINUATION,), allowed=math.log(ALLOWED_RATIO)),
     "synthetic": partial(judge_kept, measures=(NEEDLE,), allowed=ALLOWED_DROP),

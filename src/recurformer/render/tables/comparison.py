@@ -137,8 +137,8 @@ def notes(
         "interval; prompts as the public generator lays them out (several full chains), “appendix layout”: one chain "
         "among lone pairs.",
         f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
-        "measured on a card. “chunked”: the prompt prefilled in chunks, which the paper did not do; “limit”: where the "
-        "cache alone fills what the weights leave.",
+        "measured on a card. “chunked”: in chunks, which the paper did not do; there is room for the whole prompt, of "
+        "which the first and the last chunks are read; “limit”: where the cache alone fills what the weights leave.",
         *_memory_model_note(memory),
         *_h_gq_notes(scores),
         LEGEND,

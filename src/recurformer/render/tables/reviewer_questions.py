@@ -22,9 +22,7 @@ FIGURES = {
 }  # fmt: skip
 """Id of a question -> the figure that shows its answer."""
 UNANSWERED = {
-    "real-world": "InfiniteBench and LongBench are on the hub and ask for more tokens than the models of this study "
-    "read (config/paper.yaml)",
-    "merging": "DMC learns when to merge, by a training recipe of its own; a merge without it is another method",
+    "merging": "DMC learns when to merge, by a training recipe of its own; a merge without it is another method"
 }
 """Id of a question -> why no measurement here answers it."""
 
