@@ -16,6 +16,7 @@ from recurformer.render.ablations import CONTINUATION, METHODS, scores
 from recurformer.render.agreement import agreement
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
+from recurformer.render.figures.ablations.pareto import front
 from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
 from recurformer.render.figures.ablations.selectors import selectors_in_order
 
@@ -64,9 +65,23 @@ def test_pareto_shows_the_scores_over_the_caches_that_were_held(measurements):
     sums = snapkv.groupby("ratio")[["negative_log_likelihood", "tokens"]].sum()
     (line,) = lines_with(figure.axes[3], ("eviction", "snapkv"))
     assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
-    assert figure.axes[3].get_yscale() == "log"
     betas = sorted(text.get_text() for text in figure.axes[0].texts)
     assert betas == [f"β {beta:g}" for beta in SETTINGS]
+
+
+def test_the_front_is_what_no_other_point_dominates(measurements):
+    points = pd.DataFrame({"ratio": [0.6, 0.2, 0.2, 0.4, 1.0], "mean": [0.5, 0.1, 0.3, 0.2, 0.5]})
+    assert front(points).to_dict("list") == {"ratio": [0.2, 0.6], "mean": [0.3, 0.5]}
+    assert legend_texts(draw("ablation_pareto", measurements))[-1] == "Pareto front"
+
+
+def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measurements):
+    frame = measurements["continuation"]
+    ours = (frame["family"] == "mixer") & (frame["method"] == "mamba") & frame["trained"]
+    worse = frame.assign(negative_log_likelihood=frame["negative_log_likelihood"].mask(ours, 32 * np.log(1e4)))
+    (axes,) = draw("ablation_pareto", {"continuation": worse}, "continuation").axes
+    assert axes.get_ylim()[1] < 100
+    assert sorted(text.get_text() for text in axes.texts) == [f"β {beta:g}: 10,000" for beta in SETTINGS]
 
 
 def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(measurements):
@@ -157,7 +172,7 @@ def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(measu
     scored = of(measurements["head_scores"], seed=0)
     *panels, bar = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_title() for axes in panels] == [look_of_selector(by)[0] for by in selectors_in_order(scored["by"])]
-    assert bar.get_ylabel() == "heads replaced later (share)"
+    assert bar.get_ylabel() == "share of the heads that are replaced later"
     ours, inverse = (
         panels[[axes.get_title() for axes in panels].index(look_of_selector(by)[0])] for by in ("ra_i", "inverse_ra_i")
     )

@@ -3,14 +3,15 @@
 import pandas as pd
 
 from recurformer.render.ablations import after_training, of
+from recurformer.render.figures.ablations.betas import name_betas
 from recurformer.render.figures.ablations.panels import quality_figure
 
 
 def _chosen(points: pd.DataFrame) -> pd.DataFrame:
-    """Heads replaced by Mamba, and by whatever replaces layers."""
+    """Heads replaced by Mamba, and by whatever replaces layers; the original as it came and trained likewise."""
     layers = of(points, "layers")
     heads = of(points, "mixer", "mamba", *layers["method"].unique())
-    return after_training(pd.concat([of(points, "original"), heads, layers, of(points, "pooled")]))
+    return pd.concat([of(points, "original"), after_training(pd.concat([heads, layers, of(points, "pooled")]))])
 
 
 ablation_granularity = quality_figure(
@@ -19,4 +20,5 @@ ablation_granularity = quality_figure(
     "cache held (share of the original's)",
     "Heads against layers",
     "Points of a line, right to left: β or the share of KV heads removed rising.",
+    name_betas,
 )

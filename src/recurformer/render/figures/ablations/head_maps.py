@@ -71,7 +71,11 @@ def ablation_head_maps(head_scores: pd.DataFrame) -> Figure:
             axes.set_title(look_of(by)[0])
         part.supxlabel("head")
         part.supylabel("layer")
-        part.colorbar(image, ax=panels, shrink=0.8).set_label("heads replaced later (share)")
+        part.colorbar(image, ax=panels, shrink=0.8).set_label("share of the heads that are replaced later")
     seeds = " Random: its first seed." if several else ""
-    add_note(figure, f"Dots: the {SHARE:.0%} of heads that RA-I replaces first.{seeds} Counted from 0.")
+    add_note(
+        figure,
+        f"Dots: the {SHARE:.0%} of heads that RA-I replaces first, one by one (models replace whole query groups)."
+        f"{seeds} Counted from 0.",
+    )
     return figure

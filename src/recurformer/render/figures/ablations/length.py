@@ -21,15 +21,29 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.figures.ablations.looks import Method, add_methods_legend, in_order, line_style, say_not_run
+from recurformer.render.figures.ablations.looks import (
+    HEADINGS,
+    Method,
+    add_methods_legend,
+    in_order,
+    line_style,
+    say_not_run,
+)
 from recurformer.render.measurements import models_in_order
 from recurformer.render.style import WIDTH, add_note, styled
 
 COMMON_SETTING = 0.5
 """β and the share of the cache kept that are compared, or the measured ones that are next to it."""
 LINEAR_NATS = 0.1
+SHOWN_APART = 0.01
 WIDE_NATS = 1.0
 """Beyond this loss the axis is linear up to `LINEAR_NATS` and logarithmic above."""
+
+
+NOTE = (
+    "Continuations are the articles' own text, in parts of equal length that stand where they begin; where losses are "
+    f"far apart the axis is logarithmic above {LINEAR_NATS:g}. Trained where the method was trained, else as it is."
+)
 
 
 def at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
@@ -95,6 +109,16 @@ def _draw_hops(axes: Axes, rows: pd.DataFrame) -> None:
 DRAWN = {CONTINUATION: _draw_positions, HASHHOP: _draw_hops}
 
 
+def _caches(rows: pd.DataFrame) -> str:
+    """The shares of the cache that each family held behind the prompt, RecurFormer apart."""
+    families = rows["family"].map(HEADINGS).where(rows["method"] != "mamba", "RecurFormer")
+    held = rows["ratio"].groupby(families, sort=False).agg(["min", "max"]).drop(index="", errors="ignore")
+    return "; ".join(
+        f"{name} {low:.2f}" + (f" to {high:.2f}" if high - low >= SHOWN_APART else "")
+        for name, low, high in held.itertuples()
+    )
+
+
 def _settings(rows: pd.DataFrame) -> str:
     changed = rows[rows["family"] != "original"]
     asked = {
@@ -136,7 +160,7 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
         raise ValueError("no continuation, ablation_hashhop measurements to show")
     columns = min(len(parts), 2)
     lines = math.ceil(len(parts) / columns)
-    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.6 * lines, 4.2)), label="Quality against generated length")
+    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.6 * lines, 4.9)), label="Quality against generated length")
     every = figure.subplots(lines, columns, squeeze=False).ravel()
     notes = []
     for (measure, model, rows, reason), axes in zip(parts, every, strict=False):
@@ -148,9 +172,12 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
             continue
         DRAWN[measure](axes, rows)
         size = int(scores(rows, measure)["samples"].min())
-        notes.append(f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line.")
+        notes.append(
+            f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line; cache held behind "
+            f"the prompt: {_caches(rows)}."
+        )
     for axes in every[len(parts) :]:
         axes.set_axis_off()
     add_methods_legend(figure, {method for _, _, rows, _ in parts for method, _ in _by_method(rows)})
-    add_note(figure, " ".join([*notes, "Trained where the method was trained, else as it is."]))
+    add_note(figure, " ".join([*notes, NOTE]))
     return figure

@@ -80,6 +80,8 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
         axes.set_axis_off()
     for axes in every[: len(maps) : columns]:
         axes.set_ylabel("depth", fontsize=8)
+    for axes in every[max(len(maps) - columns, 0) : len(maps)]:
+        axes.set_xlabel("tokens", fontsize=8)
     if image is None:
         every[0].set_axis_on()
         say_not_run(every[0])
@@ -94,7 +96,7 @@ def _note(shown: list[str], passkeys: pd.DataFrame, reasons: list[str]) -> str:
     if shown:
         sizes = passkeys.groupby(["model", "family", "method", "setting", "by", "trained", "depth", "length"]).size()
         said = [
-            f"{', '.join(map(label, shown))}. To the right: tokens. Numbers: per cent; passkeys a cell: "
+            f"{', '.join(map(label, shown))}. Numbers: per cent; passkeys a cell: "
             f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
             "what it held, share of the original's. Trained where the method was trained, else as it is.",
             *said,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from recurformer.paper import label
@@ -105,13 +106,15 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
         style = line_style(method)
         if method[0] == "original":
             style |= {"linestyle": "none", "zorder": 5}
-        elif not trained:
+        if not trained:
             style["markerfacecolor"] = "white"
         draw_line(axes, panel.measure, rows[column], rows, label=method_label(*method), **style)
     show_score(axes, panel.measure, panel.points[["low", "high"]].map(panel.measure.shown).to_numpy())
 
 
-def draw_panels(panels: list[Panel], column: str, axis: str, name: str, note: str) -> Figure:
+def draw_panels(
+    panels: list[Panel], column: str, axis: str, name: str, note: str, extra: tuple[Line2D, ...] = ()
+) -> Figure:
     """A figure of several panels with one legend, and a note with sizes, what was trained, and the reasons of gaps."""
     columns = min(len(panels), PANELS_IN_A_ROW)
     lines = math.ceil(len(panels) / columns)
@@ -123,7 +126,7 @@ def draw_panels(panels: list[Panel], column: str, axis: str, name: str, note: st
             axes.set_xlabel(axis)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
+    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)}, extra)
     add_note(figure, " ".join([note, *notes_of(panels)]))
     return figure
 
@@ -139,7 +142,7 @@ def notes_of(panels: list[Panel]) -> list[str]:
     changed = changed[changed["family"] != "original"]
     trained = in_order(set(zip(*(changed.loc[changed["trained"], key] for key in ("family", "method")), strict=True)))
     training = (
-        f"Trained after the change: {', '.join(method_label(*method) for method in trained)}; hollow: not trained."
+        f"Trained after the change: {', '.join(method_label(*method) for method in trained)}; hollow: untrained since."
         if trained
         else "Nothing was trained after the change."
     )
@@ -158,6 +161,7 @@ def quality_figure(
     name: str,
     note: str,
     finish: Callable[[Axes, Panel], None] | None = None,
+    extra: tuple[Line2D, ...] = (),
 ) -> Callable[..., Figure]:
     """A figure of all measures of quality, as a function of the measurements that there are.
 
@@ -168,6 +172,7 @@ def quality_figure(
         name: of the figure.
         note: what a reader must know beside sizes and training.
         finish: adds to each panel that shows something.
+        extra: for the legend, of what that adds.
     """
 
     @styled
@@ -188,7 +193,7 @@ def quality_figure(
         """
         frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
         panels = panels_of(frames, chosen)
-        figure = draw_panels(panels, column, axis, name, note)
+        figure = draw_panels(panels, column, axis, name, note, extra)
         for axes, panel in zip(figure.axes, panels, strict=False):
             if finish is not None and not panel.reason:
                 finish(axes, panel)

@@ -13,6 +13,7 @@ from recurformer.render.sensitivity import changed_share, default_setting, one_u
 from recurformer.render.style import SERIES, WIDTH, add_note, styled
 
 BETAS_SHOWN = 4
+UNITS = {"kv_group": "whole query groups", "head": "single heads"}
 DARK = 0.5
 """Above this share of the scale a cell is bright, and its number black."""
 
@@ -64,9 +65,9 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
         line[0].set_ylabel("threshold α")
         others = of_model[of_model["changed"] > 0]
         correlation = f", lowest rank correlation {others['rank_correlation'].min():.2f}" if len(others) else ""
-        units = " or ".join(sorted(of_model["unit"].unique()))
+        units = " or ".join(UNITS.get(unit, unit) for unit in sorted(of_model["unit"].unique()))
         defaults = f"default k = {default[0]:g}, α = {default[1]:g}"
-        notes.append(f"{label(model)}: units chosen are {units}, {defaults}{correlation}.")
+        notes.append(f"{label(model)}: chosen are {units}, {defaults}{correlation}.")
     figure.colorbar(image, ax=panels, shrink=0.85).set_label("chosen heads that change (share)")
     notes.append("Numbers: per cent. Framed: the default, against which the others are compared.")
     add_note(figure, " ".join(notes))

@@ -98,8 +98,8 @@ def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     overlap.set_xlim(0, 1.15)
     overlap.axvline(SHARE, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
     overlap.set_xlabel(f"share of RA-I's choice, β = {SHARE:g}")
-    for axes in pair:
-        axes.set_title(f"{label(model)}: choice of heads")
+    for axes, shown in zip(pair, ("order of heads", "choice of heads"), strict=True):
+        axes.set_title(f"{label(model)}: {shown}")
 
 
 @styled

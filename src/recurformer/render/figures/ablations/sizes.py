@@ -83,12 +83,13 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     for model, (by_size, by_hops) in zip(models, figure.subplots(len(models), 2, squeeze=False), strict=True):
         of_model = points[points["model"] == model]
         trained = of_model[of_model["as_trained"]]
-        for axes, column, kept, axis in (
-            (by_size, "size", "hops", LENGTH_AXES[rows["form"].iloc[0]]),
-            (by_hops, "hops", "size", "hops asked for"),
+        length = LENGTH_AXES[rows["form"].iloc[0]]
+        for axes, column, kept, axis, unit in (
+            (by_size, "size", "hops", length, "hops"),
+            (by_hops, "hops", "size", "hops asked for", length.split()[0]),
         ):
             shown = of_model[of_model[kept].isin(trained[kept])]
-            axes.set_title(label(model))
+            axes.set_title(f"{label(model)}: {', '.join(f'{size:,}' for size in trained[kept].unique())} {unit}")
             if shown[column].nunique() < 2:
                 say_not_run(axes)
                 continue
