@@ -90,6 +90,19 @@ def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path
     assert not psutil.wait_procs(processes.values(), timeout=60)[1]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must be free")
+def test_a_process_ends_with_its_launcher_though_native_code_holds_the_interpreter():
+    stuck = "import ctypes; from recurformer.cli import distributed; distributed._end_with_launcher(); "
+    stuck += "print(flush=True); ctypes.PyDLL(None).sleep(600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stuck!r}])"
+    launcher = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE)
+    launcher.stdout.readline()
+    (process,) = psutil.Process(launcher.pid).children()
+    launcher.kill()
+    assert not psutil.wait_procs([process], timeout=60)[1]
+    launcher.communicate()
+
+
 def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))

@@ -1,7 +1,10 @@
 """What each process of a training over several does. The first one writes all that a run in one process leaves."""
 
+import ctypes
 import os
 import shutil
+import signal
+import sys
 import threading
 import time
 from argparse import Namespace
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from recurformer.train.data import ItemDataset
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that this process is to get when its parent ends."""
 
 
 def run(args: Namespace, spread: Distributed) -> None:
@@ -102,3 +108,5 @@ def _end_with_launcher() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    if sys.platform == "linux":  # the thread waits as long as native code holds the interpreter
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
