@@ -22,6 +22,8 @@ from recurformer.model.convert import convert
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which limits a process's data")
 MIB = 2**20
 CPU = torch.device("cpu")
+LIMIT = 48 * MIB
+"""Many times what the libraries of a process now and then take besides: the stack of one thread is 8 MiB."""
 SHAPE = {
     "source": "random", "architecture": "qwen2", "hidden-size": 128, "layers": 16, "heads": 2, "kv-heads": 2,
     "head-dim": 64, "intermediate-size": 64, "tokenizer": "hash", "vocabulary": 64,
@@ -32,7 +34,7 @@ CACHE_BYTES = 16 * 2 * 2 * 64 * 2
 
 def words(folder, protocol, **options):
     given = {
-        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": 16 / 1024, "chunk": 64,
+        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": LIMIT / 2**30, "chunk": 64,
         "trials": folder / "trials.jsonl", "record": folder / "memory.run.json", "mamba-d-state": 4,
         "mamba-dt-rank": 8, **{f"backbone-{key}": value for key, value in SHAPE.items()}, **options,
     }  # fmt: skip
@@ -80,7 +82,7 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
     assert set(rows) == set(PREFILLS) == set(PROTOCOLS)
     for protocol, row in rows.items():
         assert row["source"] == "measured" and not row["at_least"]
-        assert abs(row["error"]) < 1, "of 16 MiB a processor's libraries take a good part, which the model leaves out"
+        assert abs(row["error"]) < 0.5, "what a processor's libraries take, the model leaves out"
         assert row["error"] == pytest.approx(row["predicted"] / row["l_m"] - 1)
         assert row["cache_bytes"] == CACHE_BYTES * row["l_m"]
         assert not (tmp_path / protocol / "trials.jsonl").exists()
@@ -97,8 +99,9 @@ def test_reading_the_ends_finds_the_length_that_reading_everything_finds(tmp_pat
         in_a_fresh_process(partial(searched, tmp_path / answer, "chunked", beta=0.5, **{"search-whole": answer}))[0]
         for answer in ("no", "yes")
     )
-    # of 16 MiB what the libraries of a process happen to hold is some per cent
-    assert ends["l_m"] == pytest.approx(whole["l_m"], rel=0.1)
+    assert (ends["whole"], whole["whole"]) == (False, True)
+    # to the byte the memory of both is compared where no library takes any: in tests/model/test_chunked_prefill.py
+    assert ends["l_m"] == pytest.approx(whole["l_m"], rel=0.3)
     assert ends["cache_bytes"] / ends["l_m"] == pytest.approx(whole["cache_bytes"] / whole["l_m"], rel=0.01)
 
 
@@ -107,7 +110,7 @@ def test_a_ceiling_is_said_to_be_one(tmp_path):
     assert (row["l_m"], row["at_least"], row["trials"]) == (130, True, 1)
     assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
     record = json.loads((tmp_path / "memory.run.json").read_text())
-    assert record["settings"]["memory_gib"] == str(16 / 1024)
+    assert record["settings"]["memory_gib"] == str(LIMIT / 2**30)
 
 
 def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
