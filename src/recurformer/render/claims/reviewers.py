@@ -70,7 +70,7 @@ def judge_mixers(evidence: Evidence, others: tuple[str, ...] = MIXERS) -> Findin
     found = comparisons(evidence, MEASURES, beside_mixers(*others))
     names = [method_label("mixer", name) for name in others]
     if missing := [name for name in names if name not in {one.other for one in found}]:
-        raise Missing(f"{', '.join(missing)}: not trained on the same heads")
+        raise Missing(f"{', '.join(missing)}: not trained on the same heads, at a β at which the model misses them")
     return with_smallest(evidence, judge_comparisons(found))
 
 
