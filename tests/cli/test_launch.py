@@ -1,6 +1,7 @@
 """Trainings launched over several processes: how they end, what they leave, and that all others stay as they are."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,14 @@ def started(checkpoint, folder, step, *spread):
     return launcher, {process.environ()["RANK"]: process for process in found if "RANK" in process.environ()}
 
 
+def all_end(processes):
+    """Whether the processes end by themselves; those that do not are killed."""
+    left = psutil.wait_procs(processes, timeout=60)[1]
+    for process in left:
+        process.kill()
+    return not left
+
+
 def losses(folder):
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -63,8 +72,8 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_pa
 
     launcher, processes = started(checkpoint, tmp_path, 8, "2", "--distributed-strategy", "ddp")
     launcher.kill()
+    assert all_end(processes.values())
     launcher.communicate()
-    assert not psutil.wait_procs(processes.values(), timeout=60)[1]
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
     launcher, _ = started(checkpoint, tmp_path, 14, "2", "--distributed-gradient-accumulation", "2")
@@ -87,7 +96,7 @@ def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path
     launcher.send_signal(signal.SIGTERM)
     assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
     assert launcher.returncode == 1
-    assert not psutil.wait_procs(processes.values(), timeout=60)[1]
+    assert all_end(processes.values())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must be free")
@@ -99,8 +108,14 @@ def test_a_process_ends_with_its_launcher_though_native_code_holds_the_interpret
     launcher.stdout.readline()
     (process,) = psutil.Process(launcher.pid).children()
     launcher.kill()
-    assert not psutil.wait_procs([process], timeout=60)[1]
+    assert all_end([process])
     launcher.communicate()
+
+
+def test_a_process_ends_whose_launcher_was_gone_before_it_looked():
+    late = "import time; from recurformer.cli import distributed; distributed._end_with_launcher(); time.sleep(600)"
+    gone = os.environ | {launch.LAUNCHER: "0"}
+    assert subprocess.run([sys.executable, "-c", late], check=False, env=gone, timeout=60).returncode == 1
 
 
 def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import read_block
-from recurformer.cli.launch import is_first, is_launched
+from recurformer.cli.launch import LAUNCHER, is_first, is_launched
 from recurformer.cli.training import keep_metrics, resumable_folder
 from recurformer.files import atomic_path
 from recurformer.study import Distributed, HashHopTask, Training
@@ -33,6 +33,8 @@ def run(args: Namespace, spread: Distributed) -> None:
     from recurformer.train.distributed import train_distributed
     from recurformer.train.sharded import whole_weights
 
+    if is_launched():
+        _end_with_launcher()
     recipe = read_block(args, Training)
     tokenizer = open_tokenizer(args.checkpoint)
     dataset = DATASETS[args.stage](args, recipe, tokenizer)
@@ -88,7 +90,6 @@ def _process_group() -> Iterator[None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if is_launched():
-        _end_with_launcher()
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -99,14 +100,18 @@ def _process_group() -> Iterator[None]:
 
 
 def _end_with_launcher() -> None:
-    """End this process soon after the one that launched it: nobody else would, and a new run writes the same files."""
-    launcher = os.getppid()
+    """End this process soon after the one that launched it: nobody else would, and a new run writes the same files.
+
+    On Linux the kernel does it. A thread cannot while native code holds the interpreter, nor once that is shut down;
+    but it sees also that the launcher was gone before this was called.
+    """
+    launcher = int(os.environ.get(LAUNCHER, os.getppid()))
 
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(0.5)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-    if sys.platform == "linux":  # the thread waits as long as native code holds the interpreter
+    if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=watch, daemon=True).start()

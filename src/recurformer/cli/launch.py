@@ -18,6 +18,8 @@ from recurformer.study import Distributed
 STAGES = {"train", "train_hashhop"}
 """Stages that can be launched."""
 PREFIX = "distributed-"
+LAUNCHER = "RECURFORMER_LAUNCHER"
+"""In the environment of the processes that `launch` starts: its own process's number."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -74,6 +76,7 @@ def launch(argv: list[str], processes: int) -> None:
         "num_cpu_threads_per_process": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    os.environ[LAUNCHER] = str(os.getpid())
     for name in ("torch.distributed", "torch.distributed.elastic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
