@@ -43,7 +43,7 @@ def changed(settings, path, value):
     [
         ("betas", [0.0, 1.5], r"betas\.1 = 1\.5"),
         ("betas", [], "betas"),
-        ("betass", [0.5], "betass: unknown key; did you mean 'betas'?"),
+        ("betass", [0.5], r"betass: unknown key; did you mean 'betas'\?"),
         ("language.trainin", {}, r"language\.trainin: unknown key; did you mean 'training'"),
         ("backbones.tiny.head", 2, r"backbones\.tiny\.head: unknown key; did you mean 'heads'"),
         ("ablations.needle.length", [64], r"ablations\.needle\.length: unknown key; did you mean 'lengths'"),

@@ -51,7 +51,7 @@ def test_a_search_fills_the_card_and_reads_a_long_prompt_several_times():
     assert request("longest_input", PAPER, names).minutes < 1
     assert request("longest_input", PAPER | {"caches": caches}, names).minutes > asked.minutes
     # an input that is cut at the study's maximum is read once, and replaced heads attend to nothing
-    whole = request("longest_input", PAPER, names | {"beta": "1.0"})
+    whole = request("longest_input", PAPER | {"caches": caches}, names | {"beta": "1.0"})
     assert whole.minutes < 10
 
 
