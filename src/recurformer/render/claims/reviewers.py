@@ -65,7 +65,7 @@ def judge_mixers(evidence: Evidence, others: tuple[str, ...] = MIXERS) -> Findin
     """Mamba beside other mixers on the same heads, all of them trained, at equal β.
 
     Raises:
-        Missing: one of them was not trained.
+        Missing: one of them was not trained, or only at β at which the model does as well without the heads.
     """
     found = comparisons(evidence, MEASURES, beside_mixers(*others))
     names = [method_label("mixer", name) for name in others]

@@ -55,11 +55,12 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
     selected = panel.points[panel.points["family"] != "original"]
     for by in selectors_in_order(selected["by"]):
         name, look = look_of(by)
-        style = {"linewidth": 2.2, "zorder": 4} if by == PAPERS_SELECTOR else {"linewidth": 1.2}
+        width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
         rows = selected[selected["by"] == by]
         draw_line(
             axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
-            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", **style,
+            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+            markersize=size, zorder=order,
         )  # fmt: skip
     unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
     axes.axhline(panel.measure.shown(unchanged), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
