@@ -35,11 +35,10 @@ from recurformer.render.style import WIDTH, add_note, styled
 COMMON_SETTING = 0.5
 """β and the share of the cache kept that are compared, or the measured ones that are next to it."""
 LINEAR_NATS = 0.1
-SHOWN_APART = 0.01
 WIDE_NATS = 1.0
 """Beyond this loss the axis is linear up to `LINEAR_NATS` and logarithmic above."""
-
-
+SHOWN_APART = 0.01
+"""Shares of the cache within a family that differ by less are given as one."""
 NOTE = (
     "Continuations are the articles' own text, in parts of equal length that stand where they begin; where losses are "
     f"far apart the axis is logarithmic above {LINEAR_NATS:g}. Trained where the method was trained, else as it is."
