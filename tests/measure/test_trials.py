@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from recurformer.measure.trials import Trial, Trials, search
+from recurformer.measure.trials import Trial, Trials, longest_within, search
 from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 
@@ -36,6 +36,26 @@ def test_a_good_guess_takes_few_trials():
 def test_nothing_beyond_the_maximum_is_tried(guess):
     found, tried = counted_search(10**9, guess, maximum=500)
     assert found == max(tried) == 500
+
+
+@pytest.mark.parametrize(
+    ("minutes", "maximum", "longest"),
+    [(4, 10**6, 200_000), (1, 10**6, 100_000), (1, 60_000, 60_000), (1e-9, 10**6, 12_500)],
+)
+def test_the_longest_within_some_minutes_is_told_from_a_short_trial(minutes, maximum, longest):
+    """Quadratic: 100,000 tokens take a minute. The short trial itself is always tried."""
+    lengths = []
+
+    def trial(length):
+        lengths.append(length)
+        return Trial(length, True, 60 * (length / 100_000) ** 2)
+
+    assert longest_within(minutes, trial, 100_000, maximum) == pytest.approx(longest, rel=0.01)
+    assert lengths == [min(maximum, 100_000) // 8]
+
+
+def test_time_limits_nothing_where_not_even_the_short_trial_fits():
+    assert longest_within(1, lambda length: Trial(length, False, 99.0), 100_000, 10**6) == 10**6
 
 
 def test_a_killed_search_goes_on_where_it_stopped(tmp_path):

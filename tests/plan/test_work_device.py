@@ -55,6 +55,20 @@ def test_a_search_fills_the_card_and_reads_a_long_prompt_several_times():
     assert whole.minutes < 10
 
 
+@pytest.mark.parametrize("backbone", ["qwen2-0.5b", "llama2-7b"])
+def test_no_prefill_is_planned_that_takes_longer_than_the_study_allows(backbone):
+    names = {"backbone": backbone, "beta": "0.0", "protocol": "one_shot"}
+    search = PAPER["caches"]["search"] | {"prefill_minutes": 2}
+    limited = PAPER | {"caches": PAPER["caches"] | {"search": search}}
+    free, asked = (request("longest_input", study, names).minutes for study in (PAPER, limited))
+    if (
+        backbone == "qwen2-0.5b"
+    ):  # whose longest prompt takes a quarter of an hour: it is not tried, one of 2 minutes is
+        assert free > 60 and 2 < asked < 2.5
+    else:
+        assert asked == free
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_what_measures_a_card_has_a_formula_and_asks_for_one_where_there_is_one(rule):
     names = {"backbone": "llama2-7b", "beta": "0.5", "protocol": "chunked", "topic": "decode"}

@@ -45,6 +45,7 @@ def run(args: Namespace) -> None:
         tolerance=search.tolerance,
         maximum=search.maximum,
         whole=search.whole,
+        prefill_minutes=search.prefill_minutes,
         seed=args.seed,
         mamba=read_block(args, Mamba, "mamba-").model_dump(),
         trials=trials,

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurformer.measure.cache import cache_bytes
 from recurformer.measure.limit import is_out_of_memory, memory_limit
 from recurformer.measure.memory import GIB, converted_twin, memory_row
-from recurformer.measure.trials import Trial, Trials, search
+from recurformer.measure.trials import Trial, Trials, longest_within, search
 from recurformer.model.attending import attending_by
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, prefill, read_chunk
 
@@ -96,6 +96,7 @@ def measure_longest(
     tolerance: float = 0.01,
     maximum: int = 2**21,
     whole: bool = False,
+    prefill_minutes: float | None = None,
     seed: int = 0,
     mamba: dict[str, int] | None = None,
     trials: Path | None = None,
@@ -113,15 +114,16 @@ def measure_longest(
         tolerance: see `search`.
         maximum: tokens beyond which nothing is tried.
         whole: whether prompts are read from end to end also in chunks, for hours.
+        prefill_minutes: prompts that take longer to read from end to end are not tried; None: all are.
         seed: of weights and of the order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
         trials: where to keep the search's trials, for the case that it is killed.
 
     Returns:
         The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,
-        by the memory model), error (of it, as a share of l_m; NaN where nothing fitted or `maximum` did), at_least
-        (bool: `maximum` fitted), whole (bool: prompts were read from end to end), trials (their number), seconds (of
-        the trial of l_m tokens).
+        by the memory model), error (of it, as a share of l_m; NaN where nothing fitted, or the longest that was to be
+        tried did), at_least (bool: that one did), whole (bool: prompts were read from end to end), trials (their
+        number), seconds (of the trial of l_m tokens).
 
     Raises:
         ValueError: an unknown protocol, beta outside [0, 1], or a limit that cannot be set on this device.
@@ -135,14 +137,17 @@ def measure_longest(
              "chunk": chunk, "whole": whole, "device": hardware, "torch": torch.__version__}  # fmt: skip
     known = Trials(trials, about)
     built = _with_weights(twin, device, seed)
+
+    def run(length: int) -> Trial:
+        return known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole))
+
     # On a processor oneDNN would generate and keep a kernel for every new length, in the memory that is measured.
     with torch.backends.mkldnn.flags(enabled=False):
         attempt(built, protocol, 2 * chunk, chunk, whole)  # loads kernels, whose memory is not the model's
         with memory_limit(device, memory_bytes, row["weight_bytes"]):
-            longest = search(
-                lambda length: known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole)).fits,
-                predicted, maximum, tolerance,
-            )  # fmt: skip
+            if whole and prefill_minutes is not None:
+                maximum = longest_within(prefill_minutes, run, predicted, maximum)
+            longest = search(lambda length: run(length).fits, predicted, maximum, tolerance)
     best = known.done.get(longest, Trial(0, False, math.nan))
     at_least = longest == maximum
     beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)

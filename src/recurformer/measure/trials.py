@@ -10,6 +10,7 @@ from typing import Any
 from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
+TIMED_SHARE = 8  # what a guess is divided by for a trial that only tells how fast trials are
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,21 @@ def search(fits: Callable[[int], bool], guess: int, maximum: int, tolerance: flo
             continue
         length = min(math.ceil(low * (1 + step)), maximum) if low else max(1, int(high / (1 + step)))
         step *= 2
+
+
+def longest_within(minutes: float, trial: Callable[[int], Trial], guess: int, maximum: int) -> int:
+    """The longest length, at most `maximum`, whose trial takes no more than `minutes`.
+
+    Judged by one trial of a fraction of the guess, as though the time grew with the square of the length: as attention
+    does, and faster than all else.
+
+    Args:
+        minutes: that one trial may take.
+        trial: runs one.
+        guess: of the longest length that fits.
+        maximum: the result where nothing is known, because not even the short trial fits.
+    """
+    timed = trial(max(1, min(guess, maximum) // TIMED_SHARE))
+    if not timed.fits:
+        return maximum
+    return min(maximum, max(timed.length, int(timed.length * math.sqrt(60 * minutes / max(timed.seconds, 0.01)))))

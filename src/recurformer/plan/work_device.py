@@ -1,9 +1,10 @@
 """The work of jobs that measure a device at the sizes that it takes, with random weights in bfloat16."""
 
 from dataclasses import replace
+from math import inf, sqrt
 from typing import Any
 
-from recurformer.plan.resources import Work
+from recurformer.plan.resources import DEVICES, Work, operations
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16
 from recurformer.plan.work_common import Names, Study, model_of
@@ -28,8 +29,12 @@ def longest_input(study: Study, names: Names) -> Work:
     maximum = settings["search"]["maximum"]
     tokens = min(maximum, longest_tokens(work.shape, work.beta, names["protocol"], work.filled))
     whole = names["protocol"] == "one_shot" or settings["search"]["whole"]
-    share = 1.0 if whole else min(1.0, ENDS * settings["sizes"]["chunk"] / tokens)
-    return replace(work, tokens=tokens, sequences=share * (1 if tokens == maximum else TRIALS))
+    if not whole:
+        read = min(1.0, ENDS * settings["sizes"]["chunk"] / tokens)
+        return replace(work, tokens=tokens, sequences=read * (1 if tokens == maximum else TRIALS))
+    most = min(maximum, _tokens_within(settings["search"]["prefill_minutes"], replace(work, tokens=tokens), study))
+    tokens = min(tokens, most)
+    return replace(work, tokens=tokens, sequences=1 if tokens == most else TRIALS)
 
 
 def cache_peak(study: Study, names: Names) -> Work:
@@ -56,6 +61,14 @@ def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) 
     held = {"one_shot": max(feed_forward, mixing), "chunked": 0.0}[protocol]  # a chunk's needs do not grow
     room = memory_bytes - BF16 * shape.parameters(beta)
     return max(int(room / (BF16 * max(cache + held, 1))), 1)
+
+
+def _tokens_within(limit: float | None, work: Work, study: Study) -> float:
+    """Tokens of the longest prompt whose reading takes `limit` minutes, as `recurformer.measure.trials` judges it."""
+    if limit is None:
+        return inf
+    speed = DEVICES[study["device"]].speed[work.weight_bytes]
+    return int(work.tokens * sqrt(60 * limit * speed / operations(replace(work, sequences=1))))
 
 
 def _drawn(study: Study, names: Names) -> Work:

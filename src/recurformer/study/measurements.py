@@ -153,6 +153,8 @@ class Search(Block):
     """Whether prompts are read from end to end also in chunks. Otherwise first and last chunks are, between which the
     memory of such a prefill does not change: seconds instead of hours.
     """
+    prefill_minutes: Rate | None = None
+    """A prompt that takes longer to read from end to end is not tried: l_m is then at least the longest that was."""
 
 
 class Caches(Block):
