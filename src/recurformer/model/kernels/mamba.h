@@ -19,17 +19,17 @@ constexpr int STEPS = TILE_STEPS;  // time steps of a tile, and between two stor
 constexpr float LOG2_E = 1.44269504088896f;
 constexpr float LN_2 = 0.693147180559945f;
 
-// 2^x for x <= 0, relative error below 3e-7; results under 2^-126 are 2^-126.
-static inline float exp2_negative(float x) {
-  x = x < -126.f ? -126.f : x;
+constexpr float SMALLEST_EXPONENT = -126.f;  // of a float that is not subnormal
+
+// 2^x for x in [-126, 0], relative error below 3e-7: the polynomial of degree 5 that is 1 at 0 and nearest to 2^r.
+static inline float exp2_normal(float x) {
   const float shifted = x + 12582912.f;  // 1.5 * 2^23: rounds x to an integer, which then stands in the low bits
   const float r = x - (shifted - 12582912.f);
-  float p = 1.5403530394e-4f;
-  p = p * r + 1.3333558146e-3f;
-  p = p * r + 9.6181291076e-3f;
-  p = p * r + 5.5504108664e-2f;
-  p = p * r + 2.4022650695e-1f;
-  p = p * r + 6.9314718056e-1f;
+  float p = 1.3264727e-3f;
+  p = p * r + 9.671513e-3f;
+  p = p * r + 5.5507336e-2f;
+  p = p * r + 2.4022242e-1f;
+  p = p * r + 6.9314700e-1f;
   p = p * r + 1.0f;
   int32_t exponent, bits;
   std::memcpy(&exponent, &shifted, 4);
@@ -38,6 +38,9 @@ static inline float exp2_negative(float x) {
   std::memcpy(&p, &bits, 4);
   return p;
 }
+
+// The same for every x <= 0; results under 2^-126 are 2^-126.
+static inline float exp2_negative(float x) { return exp2_normal(x < SMALLEST_EXPONENT ? SMALLEST_EXPONENT : x); }
 
 static inline float sigmoid(float x) {
   const float e = exp2_negative(-LOG2_E * std::fabs(x)), r = 1.f / (1.f + e);

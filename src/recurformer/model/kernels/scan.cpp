@@ -42,13 +42,17 @@ struct ScanTile {
   const int width;
   alignas(64) float A[N][LANES] = {}, D[LANES] = {}, bias[LANES] = {};
   alignas(64) Tile u = {}, delta = {};
+  float fastest = 0.f;  // the least of A
   int64_t row = 0;
   int T = 0;
 
   ScanTile(const ScanArguments& arguments, int64_t batch, int64_t block)
       : a(arguments), b(batch), channel(block * LANES), width(block_width(a, block)) {
     for (int n = 0; n < N; ++n)
-      for (int i = 0; i < width; ++i) A[n][i] = LOG2_E * a.A[n * a.channels + channel + i];
+      for (int i = 0; i < width; ++i) {
+        A[n][i] = LOG2_E * a.A[n * a.channels + channel + i];
+        fastest = std::min(fastest, A[n][i]);
+      }
     load_lanes(D, a.D ? a.D + channel : nullptr, width);
     load_lanes(bias, a.delta_bias ? a.delta_bias + channel : nullptr, width);
   }
@@ -68,6 +72,33 @@ struct ScanTile {
   int64_t state(int64_t index, int n) const { return (index * N + n) * a.channels + channel; }
 };
 
+// Steps through a tile: u becomes y, h the state behind the tile. `exp2` need not take more than the tile holds.
+template <int N, class Exp2>
+static inline void advance(ScanTile<N>& s, const float (*gate)[LANES], float (*h)[LANES], Exp2 exp2) {
+  for (int t = 0; t < s.T; ++t) {
+    const float *B = s.B(t), *C = s.C(t);
+    alignas(64) float y[LANES], drive[LANES], delta[LANES];
+    SIMD for (int i = 0; i < LANES; ++i) {
+      delta[i] = s.delta[t][i];
+      y[i] = s.D[i] * s.u[t][i];
+      drive[i] = delta[i] * s.u[t][i];
+    }
+    for (int n = 0; n < N; ++n) {
+      const float write = B[n], read = C[n];
+      SIMD for (int i = 0; i < LANES; ++i) {
+        const float state = exp2(delta[i] * s.A[n][i]) * h[n][i] + drive[i] * write;
+        h[n][i] = state;
+        y[i] += state * read;
+      }
+    }
+    if (gate) {
+      SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i] * gate[t][i];
+    } else {
+      SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i];
+    }
+  }
+}
+
 template <int N>
 static void forward(const ScanArguments& a, const ScanOutputs& out) {
   const int64_t blocks = channel_blocks(a), tiles = time_tiles(a);
@@ -82,35 +113,21 @@ static void forward(const ScanArguments& a, const ScanOutputs& out) {
         if (out.starts)
           for (int n = 0; n < N; ++n) store_lanes(out.starts + s.state(s.b * tiles + tile, n), h[n], s.width);
         s.read(tile * STEPS);
-        float* raw = &s.delta[0][0];
-        SIMD for (int i = 0; i < s.T * LANES; ++i) raw[i] = softplus(raw[i]);
+        float *raw = &s.delta[0][0], longest = 0.f;
+#pragma omp simd reduction(max : longest)
+        for (int i = 0; i < s.T * LANES; ++i) {
+          raw[i] = softplus(raw[i]);
+          longest = std::max(longest, raw[i]);
+        }
         if (a.z) {
           load(gate, a.z + s.row * a.z_stride + s.channel, a.z_stride, s.T, s.width);
           float* z = &gate[0][0];
           SIMD for (int i = 0; i < s.T * LANES; ++i) z[i] *= sigmoid(z[i]);
         }
-        for (int t = 0; t < s.T; ++t) {
-          const float *B = s.B(t), *C = s.C(t);
-          alignas(64) float y[LANES], drive[LANES], delta[LANES];
-          SIMD for (int i = 0; i < LANES; ++i) {
-            delta[i] = s.delta[t][i];
-            y[i] = s.D[i] * s.u[t][i];
-            drive[i] = delta[i] * s.u[t][i];
-          }
-          for (int n = 0; n < N; ++n) {
-            const float write = B[n], read = C[n];
-            SIMD for (int i = 0; i < LANES; ++i) {
-              const float state = exp2_negative(delta[i] * s.A[n][i]) * h[n][i] + drive[i] * write;
-              h[n][i] = state;
-              y[i] += state * read;
-            }
-          }
-          if (a.z) {
-            SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i] * gate[t][i];
-          } else {
-            SIMD for (int i = 0; i < LANES; ++i) s.u[t][i] = y[i];
-          }
-        }
+        if (longest * s.fastest >= SMALLEST_EXPONENT)  // a seventh faster
+          advance(s, a.z ? gate : nullptr, h, [](float x) { return exp2_normal(x); });
+        else
+          advance(s, a.z ? gate : nullptr, h, [](float x) { return exp2_negative(x); });
         store(out.y + s.lanes(), s.u, a.channels, s.T, s.width);
       }
       for (int n = 0; n < N; ++n) store_lanes(out.last_state + s.state(s.b, n), h[n], s.width);
