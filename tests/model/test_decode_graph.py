@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.utils import import_utils
 
-from recurformer.model import step
+from recurformer.model import step, step_cpp
 from recurformer.model.decode_graph import DecodeGraph
 
 ROWS, PROMPT, NEW = 2, 7, 6
@@ -21,7 +21,8 @@ some_models = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def torch_steps(monkeypatch):
     """A tape hears of torch's operations only; a CUDA graph records every kernel."""
-    monkeypatch.setattr(step, "usable", lambda rows, dense: False)
+    for module in (step, step_cpp):
+        monkeypatch.setattr(module, "usable", lambda rows, dense: False)
 
 
 class Tape(TorchDispatchMode):

@@ -197,8 +197,8 @@ def test_the_choice_at_known_sizes():
 def test_the_count_is_what_torch_counts(backbone, rank):
     model = make(backbone, "mixed", rank).requires_grad_(False)
     for layer in (model.model.layers[0].self_attn, model.model.layers[2].self_attn):
-        x = torch.randn(1, 1, 48)
-        position = model.model.rotary_emb(x, torch.zeros(1, 1, dtype=torch.long))
+        x = torch.randn(1, 2, 48)  # a single token is read by kernels that torch does not count
+        position = model.model.rotary_emb(x, torch.arange(2).unsqueeze(0))
         replaced = layer.mamba.out_proj.out_features
         sizes = LayerSizes(48, 48 - replaced, replaced, 2 * replaced, 4, rank)
         flops = []
@@ -210,4 +210,4 @@ def test_the_count_is_what_torch_counts(backbone, rank):
         layer.folding = None
         saved = multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
         saved += 2 * sizes.channels * (replaced - len(layer.mamba.in_proj.copies) * 8)
-        assert flops[0] - flops[1] == 2 * saved  # a multiply-add is two of them
+        assert flops[0] - flops[1] == 2 * 2 * saved  # two tokens, and a multiply-add is two of them

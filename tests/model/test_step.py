@@ -1,16 +1,20 @@
 """One token: the state step against the scan, and how few operations a decode step launches."""
 
+import copy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_models import difference, make_converted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recurformer.model import conv, mamba
+from recurformer.model import conv, mamba, native, step_cpp
 from recurformer.model.fold import folded
 from recurformer.model.mamba import MambaBlock
+from recurformer.model.products import Products
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import StepInputs
-from recurformer.model.step import conv_step, state_step
+from recurformer.model.step import conv_step, few_rows, state_step
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,63 @@ def test_steps_equal_the_scan(dtype, tolerance):
     assert steps[0].dtype == dtype and state.dtype == wide and state.data_ptr() == address
     assert difference(torch.stack(steps, -1), y) < tolerance
     assert difference(state, last) < tolerance
+
+
+def block_and_products(sizes, folds_step):
+    """A Mamba block with weights of some size, and what folded inference multiplies by, of the block's precision."""
+    width, states, taps, rank = sizes
+    torch.manual_seed(0)
+    block = MambaBlock(width, states, taps, expand=2, dt_rank=rank, layer_index=0).requires_grad_(False)
+    for parameter in (block.in_proj.weight, block.x_proj.weight, block.dt_proj.weight, block.conv1d.weight):
+        parameter.normal_(0, 0.3)
+    block.D.normal_()
+
+    def products(block):
+        selection = None
+        if folds_step:
+            step, others = block.x_proj.weight.split([rank, 2 * states])
+            bias = torch.cat([block.dt_proj.bias, others.new_zeros(2 * states)])
+            selection = torch.cat([block.dt_proj.weight @ step, others]), bias
+        return Products(block.in_proj.weight, selection, None, *block.transition())
+
+    return block, products
+
+
+@pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
+@pytest.mark.parametrize("folds_step", [False, True])
+@pytest.mark.parametrize("sizes", [(24, 16, 4, 7), (5, 3, 3, 2), (200, 8, 4, 40)], ids=str)
+@pytest.mark.parametrize("batch", [1, 3, step_cpp.MOST_ROWS, step_cpp.MOST_ROWS + 1])
+def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, monkeypatch):
+    block, products = block_and_products(sizes, folds_step)
+    width, states, taps, _ = sizes
+    windows, state = torch.randn(batch, 2 * width, taps), torch.randn(batch, 2 * width, states)
+    called = []
+    monkeypatch.setattr(mamba, "block_step", lambda inputs: called.append(1) or step_cpp.block_step(inputs))
+    exact, rounded = (
+        SimpleNamespace(conv_states=[windows.to(dtype)], recurrent_states=[state.to(dtype)])
+        for dtype in (torch.float64, torch.float32)
+    )
+    for _ in range(3):
+        x = torch.randn(batch, 3 * width)[:, width : 2 * width]  # rows with gaps
+        with torch.no_grad():
+            got = block._step(x, rounded, products(block))
+            twin = copy.deepcopy(block).double()
+            expected = twin._step(x.double(), exact, products(twin))
+        assert difference(got.double(), expected) < 5e-6
+    assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
+    assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
+    assert len(called) == (3 if batch <= step_cpp.MOST_ROWS else 0)
+
+
+@pytest.mark.parametrize("batch", [1, step_cpp.MOST_ROWS + 1])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [3, 700])
+def test_few_rows_equal_a_linear_layer(batch, bias, outputs):
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(70, outputs, bias=bias), torch.randn(batch, 2, 70)
+    for rows in (x, x[:, 1:]):
+        with torch.no_grad():
+            assert difference(few_rows(rows, layer.weight, layer.bias), layer(rows)) < 1e-6
 
 
 class Launches(TorchDispatchMode):
@@ -68,7 +129,12 @@ def as_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("backbone", ["llama_mha", "qwen2_gqa"])
-def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, as_kernels, monkeypatch):
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, whole, as_kernels, monkeypatch):
+    """By kernels for its parts, as on a GPU; or by the one kernel that takes the whole block, where there is one."""
+    if whole and native.missing() is not None:
+        pytest.skip("needs the C++ kernels")
+    monkeypatch.setattr(mamba, "takes", lambda x, weight: whole)
     model = make_converted(backbone, "mixed").requires_grad_(False)
     counted, forward = [], MambaBlock.forward
 
@@ -83,5 +149,12 @@ def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, as_kernels,
         model(tokens(1, 1), past_key_values=cache)  # the products are there now
         monkeypatch.setattr(MambaBlock, "forward", counting)
         model(tokens(1, 1), past_key_values=cache)
-    expected = ["aten.mm.default", "test_step.conv.default", "aten.mm.default", "aten.addmm.default"]
-    assert counted == [[*expected, "test_step.state.default"]] * 2  # out_proj comes on top where it is not folded
+    parts = [
+        "aten.mm.default",
+        "test_step.conv.default",
+        "aten.mm.default",
+        "aten.addmm.default",
+        "test_step.state.default",
+    ]
+    expected = ["aten.new_empty.default"] if whole else parts
+    assert counted == [expected] * 2  # out_proj comes on top where it is not folded

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -16,6 +15,7 @@ from .mixer_base import ReplacedHeads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
 from .products import Folding
+from .step import few_rows
 from .streams import side_by_side
 
 # Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
@@ -135,7 +135,7 @@ class RecurFormerAttention(nn.Module):
         mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
         if products is None or products.output is None:
             return self.o_proj(mixed), weights
-        return F.linear(mixed, products.output, self.o_proj.bias), weights
+        return few_rows(mixed, products.output, self.o_proj.bias), weights
 
     def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys (B, L, heads, head_dim), not rotated."""

@@ -18,8 +18,9 @@ from .conv import CausalConv
 from .products import Products
 from .repeated import RepeatedLinear
 from .scan import selective_scan
-from .scan_inputs import StepInputs
+from .scan_inputs import BlockInputs, StepInputs
 from .step import state_step
+from .step_cpp import block_step, takes
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
@@ -105,11 +106,10 @@ class MambaBlock(nn.Module):
         """
         if padding_mask is not None:
             x = x * padding_mask.unsqueeze(-1).to(x.dtype)
-        projected = self.in_proj(x) if products is None else F.linear(x, products.in_proj)
-        rows, gate = projected.chunk(2, dim=-1)  # (B, L, D)
         layer: Any = None if cache is None else cache.layers[self.layer_index]
         if layer is not None and x.shape[1] == 1 and padding_mask is None and self._can_step(layer):
-            return self._leave(self._step(rows.squeeze(1), gate.squeeze(1), layer, products).unsqueeze(1), products)
+            return self._leave(self._step(x.squeeze(1), layer, products).unsqueeze(1), products)
+        rows, gate = self._enter(x, products)  # (B, L, D)
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
@@ -141,6 +141,9 @@ class MambaBlock(nn.Module):
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
         return self._leave(y.transpose(1, 2), products)
 
+    def _enter(self, x: Tensor, products: Products | None) -> tuple[Tensor, ...]:
+        return (self.in_proj(x) if products is None else F.linear(x, products.in_proj)).chunk(2, dim=-1)
+
     def _leave(self, channels: Tensor, products: Products | None) -> Tensor:
         return channels if products is not None and products.output is not None else self.out_proj(channels)
 
@@ -160,9 +163,30 @@ class MambaBlock(nn.Module):
             return False
         return layer.conv_states[0].shape[-1] == self.d_conv  # a cache that records the past keeps more
 
-    def _step(self, row: Tensor, gate: Tensor, layer: Any, products: Products | None) -> Tensor:
-        """Mix one token (B, D)."""
+    def _step(self, x: Tensor, layer: Any, products: Products | None) -> Tensor:
+        """Mix one token (B, features); returns the channels (B, D)."""
+        if products is not None and takes(x, layer.recurrent_states[0]):
+            return block_step(self._step_inputs(x, layer, products))
+        row, gate = self._enter(x, products)
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, products)
         A, D = self.transition() if products is None else (products.A, products.D)
         return state_step(StepInputs(values, step, A, write, read, D, gate, layer.recurrent_states[0]))
+
+    def _step_inputs(self, x: Tensor, layer: Any, products: Products) -> BlockInputs:
+        selection, bias = products.selection or (self.x_proj.weight, None)
+        step = self.dt_proj if products.selection is None else None
+        return BlockInputs(
+            x=x,
+            in_proj=products.in_proj,
+            weight=self.conv1d.weight,
+            bias=self.conv1d.get_parameter("bias"),
+            selection=selection,
+            selection_bias=bias,
+            step_weight=None if step is None else step.weight,
+            step_bias=None if step is None else step.bias,
+            A=products.A,
+            D=products.D,
+            window=layer.conv_states[0],
+            state=layer.recurrent_states[0],
+        )

@@ -44,3 +44,12 @@ def state_step(inputs: StepInputs) -> Tensor:
     state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))
     y = torch.addcmul(torch.bmm(state, C.unsqueeze(-1)).squeeze(-1), D, values)
     return (y * F.silu(gate)).to(u.dtype)
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + bias (B, L, outputs) of x (B, L, features), which for one token of few sequences is bound by the
+    reading of W.
+    """
+    if x.shape[1] == 1 and step_cpp.takes(x[:, 0], weight):
+        return step_cpp.product(x[:, 0], weight, bias).unsqueeze(1)
+    return F.linear(x, weight, bias)

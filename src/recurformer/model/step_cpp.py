@@ -12,7 +12,7 @@ from . import native
 from .forced import allowed
 from .native import structure
 from .scan_cpp import pointers
-from .scan_inputs import StepInputs
+from .scan_inputs import BlockInputs, StepInputs
 
 StepArguments = structure(
     "StepArguments",
@@ -20,6 +20,15 @@ StepArguments = structure(
     "u_stride delta_stride z_stride B_stride C_stride batch channels states",
 )
 WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stride batch channels taps")
+ProductArguments = structure("ProductArguments", "x weight bias y", "x_stride batch features outputs", "threads")
+BlockArguments = structure(
+    "BlockArguments",
+    "x in_proj weight bias selection selection_bias step_weight step_bias A D window state y",
+    "x_stride batch features channels steps states taps",
+    "threads",
+)
+SHARED_FROM = 2**15  # weights of a matrix; fewer are not worth waking a second thread
+MOST_ROWS = 8  # of a batch; more are quicker by torch's matrix products
 
 
 def usable(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None]) -> bool:
@@ -51,4 +60,42 @@ def state_step(inputs: StepInputs) -> Tensor:
     strides = {f"{name}_stride": getattr(inputs, name).stride(0) for name in ("u", "delta", "z", "B", "C")}
     sizes = {"batch": len(y), "channels": y.shape[1], "states": inputs.A.shape[1]}
     native.call("scan_step", StepArguments(**pointers(**inputs._asdict(), y=y), **strides, **sizes))
+    return y
+
+
+def _threads(weight: Tensor) -> int:
+    return 1 if weight.numel() < SHARED_FROM else torch.get_num_threads()
+
+
+def takes(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the kernel can take a product of x (B, features) with weights."""
+    return len(x) <= MOST_ROWS and usable((x,), (weight,))
+
+
+def block_step(inputs: BlockInputs) -> Tensor:
+    """Mix one token, window and state in place; returns the gated channels (B, D)."""
+    x, in_proj, weight, selection = inputs.x, inputs.in_proj, inputs.weight, inputs.selection
+    (channels, states), steps = inputs.A.shape, len(selection) - 2 * inputs.A.shape[1]
+    y = x.new_empty(len(x), channels)
+    arguments = BlockArguments(
+        **pointers(**inputs._asdict(), y=y),
+        x_stride=x.stride(0),
+        batch=len(x),
+        features=x.shape[1],
+        channels=channels,
+        steps=steps,
+        states=states,
+        taps=weight.shape[-1],
+        threads=_threads(in_proj),
+    )
+    native.call("block_step", arguments)
+    return y
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + bias (B, outputs) for few rows x (B, features)."""
+    y = x.new_empty(len(x), len(weight))
+    sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
+    arguments = ProductArguments(**pointers(x=x, weight=weight, bias=bias, y=y), **sizes, threads=_threads(weight))
+    native.call("product", arguments)
     return y

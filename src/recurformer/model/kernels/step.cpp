@@ -1,6 +1,9 @@
-// One decoding step of a Mamba block: the convolution of the newest input, and the update of the state, in place.
+// One decoding step of a Mamba block: the convolution of the newest input, the update of the state, in place, or the whole
+// block from its input to the gated channels.
 //
-// Float32, no gaps between elements but where a stride is named. A step is too small to share among threads.
+// Float32, no gaps between elements but where a stride is named. The convolution and the state are too small to share
+// among threads, the weights of a whole block are not. Loops over states and taps are unrolled for the usual numbers; a
+// template argument of 0 stands for any other.
 #include "mamba.h"
 
 struct StepArguments {
@@ -15,41 +18,148 @@ struct WindowArguments {
   int64_t x_stride, batch, channels, taps;
 };
 
-extern "C" {
-int scan_step(const StepArguments* a) {
-  std::vector<float> lanes(3 * a->channels);
-  float *step = lanes.data(), *drive = step + a->channels, *gate = drive + a->channels;
-  for (int64_t b = 0; b < a->batch; ++b) {
-    const float *u = a->u + b * a->u_stride, *raw = a->delta + b * a->delta_stride, *z = a->z + b * a->z_stride;
-    const float *B = a->B + b * a->B_stride, *C = a->C + b * a->C_stride;
-    SIMD for (int64_t d = 0; d < a->channels; ++d) {
-      step[d] = softplus(raw[d]);
-      drive[d] = step[d] * u[d];
-      gate[d] = z[d] * sigmoid(z[d]);
+struct ProductArguments {
+  const float *x, *weight, *bias;  // (batch, features), (outputs, features), (outputs) or null
+  float* y;                        // (batch, outputs)
+  int64_t x_stride, batch, features, outputs;
+  int32_t threads;
+};
+
+struct BlockArguments {
+  const float *x, *in_proj;                  // (batch, features), (2 channels, features)
+  const float *weight, *bias;                // of the convolution: (channels, taps), (channels)
+  const float *selection, *selection_bias;   // (steps + 2 N, channels), (steps + 2 N) or null
+  const float *step_weight, *step_bias;      // (channels, steps), (channels); null: the selection gives delta itself
+  const float *A, *D;                        // (channels, N), (channels)
+  float *window, *state, *y;                 // (batch, channels, taps), (batch, channels, N), (batch, channels)
+  int64_t x_stride, batch, features, channels, steps, states, taps;
+  int32_t threads;
+};
+
+// Channels [first, last) of a step of the scan.
+template <int N>
+static void scan_channels(const StepArguments& a, int64_t first, int64_t last) {
+  const int64_t states = N ? N : a.states, width = last - first;
+  std::vector<float> lanes(3 * width);
+  float *delta = lanes.data(), *drive = delta + width, *gate = drive + width;
+  for (int64_t b = 0; b < a.batch; ++b) {
+    const float *u = a.u + b * a.u_stride + first, *raw = a.delta + b * a.delta_stride + first;
+    const float *z = a.z + b * a.z_stride + first, *D = a.D + first;
+    const float *B = a.B + b * a.B_stride, *C = a.C + b * a.C_stride;
+    const int64_t channel = b * a.channels + first;
+    SIMD for (int64_t i = 0; i < width; ++i) {
+      delta[i] = softplus(raw[i]);
+      drive[i] = delta[i] * u[i];
+      gate[i] = z[i] * sigmoid(z[i]);
     }
-    for (int64_t d = 0; d < a->channels; ++d) {
-      const float *A = a->A + d * a->states, delta = step[d] * LOG2_E, write = drive[d];
-      float *h = a->state + (b * a->channels + d) * a->states, y = a->D[d] * u[d];
+    for (int64_t i = 0; i < width; ++i) {
+      const float *A = a.A + (first + i) * states, time = delta[i] * LOG2_E, write = drive[i];
+      float *h = a.state + (channel + i) * states, y = 0.f;
 #pragma omp simd reduction(+ : y)
-      for (int64_t n = 0; n < a->states; ++n) {
-        h[n] = exp2_negative(delta * A[n]) * h[n] + write * B[n];
+      for (int64_t n = 0; n < states; ++n) {
+        h[n] = exp2_negative(time * A[n]) * h[n] + write * B[n];
         y += h[n] * C[n];
       }
-      a->y[b * a->channels + d] = y * gate[d];
+      a.y[channel + i] = (y + D[i] * u[i]) * gate[i];
     }
   }
+}
+
+static void scan_channels(const StepArguments& a, int64_t first, int64_t last) {
+  switch (a.states) {
+    case 8: return scan_channels<8>(a, first, last);
+    case 16: return scan_channels<16>(a, first, last);
+    case 32: return scan_channels<32>(a, first, last);
+    case 64: return scan_channels<64>(a, first, last);
+    default: return scan_channels<0>(a, first, last);
+  }
+}
+
+template <int K>
+static void convolve(const WindowArguments& a) {
+  const int64_t taps = K ? K : a.taps;
+  for (int64_t b = 0; b < a.batch; ++b) {
+    const float* x = a.x + b * a.x_stride;
+    float* y = a.y + b * a.channels;
+    for (int64_t d = 0; d < a.channels; ++d) {
+      float *window = a.window + (b * a.channels + d) * taps, sum = a.bias ? a.bias[d] : 0.f;
+      for (int64_t k = 0; k + 1 < taps; ++k) window[k] = window[k + 1];
+      window[taps - 1] = x[d];
+      for (int64_t k = 0; k < taps; ++k) sum += a.weight[d * taps + k] * window[k];
+      y[d] = sum;
+    }
+    SIMD for (int64_t d = 0; d < a.channels; ++d) y[d] *= sigmoid(y[d]);
+  }
+}
+
+static void convolve(const WindowArguments& a) { a.taps == 4 ? convolve<4>(a) : convolve<0>(a); }
+
+// Rows of numbers, `stride` apart.
+struct Rows {
+  const float* values;
+  int64_t stride;
+};
+
+// out = x W^T + bias, of which rows [first, last) of W. Row by row, so that memory is read as it lies.
+static void multiply(Rows x, int64_t batch, const float* W, const float* bias, int64_t width, int64_t first, int64_t last,
+                     float* out, int64_t out_stride) {
+  for (int64_t row = first; row < last; ++row) {
+    const float* w = W + row * width;
+    for (int64_t b = 0; b < batch; ++b) {
+      const float* values = x.values + b * x.stride;
+      alignas(64) float sums[LANES] = {};
+      float sum = bias ? bias[row] : 0.f;
+      int64_t i = 0;
+      for (; i + LANES <= width; i += LANES)
+        SIMD for (int k = 0; k < LANES; ++k) sums[k] += w[i + k] * values[i + k];
+      for (; i < width; ++i) sum += w[i] * values[i];
+#pragma omp simd reduction(+ : sum)
+      for (int k = 0; k < LANES; ++k) sum += sums[k];
+      out[b * out_stride + row] = sum;
+    }
+  }
+}
+
+extern "C" {
+int scan_step(const StepArguments* a) {
+  scan_channels(*a, 0, a->channels);
   return 0;
 }
 
 int convolution_step(const WindowArguments* a) {
-  for (int64_t b = 0; b < a->batch; ++b)
-    for (int64_t d = 0; d < a->channels; ++d) {
-      float *window = a->window + (b * a->channels + d) * a->taps, sum = a->bias ? a->bias[d] : 0.f;
-      for (int64_t k = 0; k + 1 < a->taps; ++k) window[k] = window[k + 1];
-      window[a->taps - 1] = a->x[b * a->x_stride + d];
-      for (int64_t k = 0; k < a->taps; ++k) sum += a->weight[d * a->taps + k] * window[k];
-      a->y[b * a->channels + d] = sum * sigmoid(sum);
-    }
+  convolve(*a);
+  return 0;
+}
+
+int product(const ProductArguments* a) {
+  in_parallel(a->threads, a->outputs, [&](int, int64_t first, int64_t last) {
+    multiply({a->x, a->x_stride}, a->batch, a->weight, a->bias, a->features, first, last, a->y, a->outputs);
+  });
+  return 0;
+}
+
+int block_step(const BlockArguments* given) {
+  const BlockArguments& a = *given;
+  const int64_t D = a.channels, N = a.states, selected = a.steps + 2 * N;
+  std::vector<float> memory(a.batch * (4 * D + selected));
+  float *projected = memory.data(), *values = projected + a.batch * 2 * D, *delta = values + a.batch * D;
+  float* chosen = delta + a.batch * D;  // (batch, steps + 2 N): step size or what gives it, B, C
+  in_parallel(a.threads, 2 * D, [&](int, int64_t first, int64_t last) {
+    multiply({a.x, a.x_stride}, a.batch, a.in_proj, nullptr, a.features, first, last, projected, 2 * D);
+  });
+  convolve({projected, a.weight, a.bias, a.window, values, 2 * D, a.batch, D, a.taps});
+  in_parallel(a.threads, selected, [&](int, int64_t first, int64_t last) {
+    multiply({values, D}, a.batch, a.selection, a.selection_bias, D, first, last, chosen, selected);
+  });
+  const Rows steps = a.step_weight ? Rows{delta, D} : Rows{chosen, selected};
+  const float *B = chosen + a.steps, *C = B + N, *gate = projected + D;
+  const StepArguments scan = {values, steps.values, a.A,   B, C, a.D, gate, a.state, a.y, D, steps.stride,
+                              2 * D,  selected,     selected, a.batch, D, N};
+  in_parallel(a.threads, D, [&](int, int64_t first, int64_t last) {
+    if (a.step_weight)
+      multiply({chosen, selected}, a.batch, a.step_weight, a.step_bias, a.steps, first, last, delta, D);
+    scan_channels(scan, first, last);
+  });
   return 0;
 }
 }
