@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import baseline
+from benchmarks import baseline, explain
 from benchmarks.case import Options
 from benchmarks.figures import figures
 from benchmarks.goals import Judged, judge, with_goals
@@ -24,7 +24,7 @@ from recurformer.records import read_record, run_record
 from recurformer.render.style import save_figure
 
 ROUNDS, QUICK_ROUNDS = 15, 3
-MEASUREMENTS, RECORD = "bench.csv", "bench.run.json"
+MEASUREMENTS, MISSED, RECORD = "bench.csv", "missed.csv", "bench.run.json"
 
 
 def _parser() -> ArgumentParser:
@@ -67,10 +67,10 @@ def _rows(topic: str, options: Options, rounds: int, seconds: float) -> pd.DataF
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _measure(args: Namespace) -> tuple[pd.DataFrame, list[Judged]]:
-    """Measure topic by topic; each table is printed as soon as it is there."""
+def _measure(args: Namespace) -> tuple[pd.DataFrame, pd.DataFrame, list[Judged]]:
+    """Measure topic by topic; each table is printed as soon as it is there, and why goals are missed below it."""
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
-    frames, judged = [], list[Judged]()
+    frames, profiles, judged = [], [pd.DataFrame(columns=list(explain.COLUMNS))], list[Judged]()
     for threads, topic in product(args.threads, args.topics or TOPICS):
         torch.set_num_threads(threads)
         options = _options(args, threads)
@@ -80,9 +80,12 @@ def _measure(args: Namespace) -> tuple[pd.DataFrame, list[Judged]]:
         if len(rows):
             frames.append(with_goals(rows, said))
             print(table(frames[-1]), flush=True)
+            for text, spent in explain.explain(said, rows, options):
+                profiles.append(spent)
+                print(text, flush=True)
     if not frames:
         raise ValueError(f"{', '.join(args.topics)}: nothing that can be measured on {args.device}")
-    return pd.concat(frames, ignore_index=True), judged
+    return pd.concat(frames, ignore_index=True), pd.concat(profiles, ignore_index=True), judged
 
 
 def _run(args: Namespace, argv: Sequence[str]) -> None:
@@ -91,13 +94,14 @@ def _run(args: Namespace, argv: Sequence[str]) -> None:
     results, options = Path(args.results), _options(args, args.threads[0])
     inputs = [path for path in (options.backbone, options.profile) if path and Path(path).exists()]
     record, settings = results / RECORD, {key: value for key, value in vars(args).items() if value is not None}
-    outputs = [str(results / MEASUREMENTS)]
+    outputs = [str(results / MEASUREMENTS), str(results / MISSED)]
     with run_record(
         record, "benchmarks", argv, settings, inputs=inputs, outputs=outputs, program="python -m benchmarks"
     ):
-        rows, judged = _measure(args)
-        with atomic_path(results / MEASUREMENTS) as scratch:
-            rows.to_csv(scratch, index=False)
+        rows, profiles, judged = _measure(args)
+        for frame, output in zip((rows, profiles), outputs, strict=True):
+            with atomic_path(output) as scratch:
+                frame.to_csv(scratch, index=False)
     for name, figure in figures(rows):
         for suffix in ("svg", "png"):
             with atomic_path(Path(args.figures) / f"{name}.{suffix}") as scratch:

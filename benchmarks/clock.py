@@ -19,15 +19,20 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _sample(call: Call, repeats: int, device: str) -> float:
-    """Seconds for one unit of a call."""
-    call.before()
+def timed(call: Call, device: str, repeats: int = 1) -> float:
+    """Seconds of so many runs of a call that is ready."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(repeats):
         call.run()
     synchronize(device)
-    elapsed = time.perf_counter() - start
+    return time.perf_counter() - start
+
+
+def _sample(call: Call, repeats: int, device: str) -> float:
+    """Seconds for one unit of a call."""
+    call.before()
+    elapsed = timed(call, device, repeats)
     call.after()
     return elapsed / repeats / call.units
 

@@ -18,11 +18,15 @@ def _decode(options: Options, beta: float, tokens: int, batch: int, how: str) ->
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One case for each batch, length of the context and way to decode."""
+    """One case for each batch, length of the context and way to decode.
+
+    On a processor a step's memory is not measured: it is less than a page or two, after a prefill for each candidate.
+    """
+    memory = options.device == "cuda"
     for case, batch, tokens in sizes(options):
         for how in DECODERS:
             candidates = tuple(
                 Candidate(name, partial(_decode, options, beta, tokens, batch, how), facts(options, beta))
                 for name, beta in variants(options).items()
             )
-            yield Case(f"{case}{how}", "backbone", candidates, {"batch": batch, "tokens": tokens})
+            yield Case(f"{case}{how}", "backbone", candidates, {"batch": batch, "tokens": tokens}, memory=memory)

@@ -1,5 +1,6 @@
 """The benchmark command on a tiny model: what it writes, and what its check lets pass."""
 
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from benchmarks import baseline, models
 from benchmarks.__main__ import main
 from benchmarks.case import Call, Options, Work
 from benchmarks.clock import take_turns
+from benchmarks.explain import BETWEEN, shares
 from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
 from benchmarks.topics import TOPICS, decode, prefill, throughput
@@ -212,3 +214,35 @@ def test_the_work_of_a_pass_is_what_torch_counts_in_its_linear_layers(tiny):
     attention = 2 * attention_flops(query_heads=4, head_dim=16, tokens=32, seen=0)  # of both layers
     assert model_work(model, 1, 32).flops == pytest.approx(products + attention)
     assert model_work(model, 1, 32).bytes == 4 * model.num_parameters()
+
+
+def test_a_missed_goal_is_explained_by_the_operators_that_take_longer():
+    """A candidate that sleeps and multiplies thrice, beside one that multiplies once."""
+    matrix = torch.randn(400, 400)
+
+    def work(products, seconds):
+        def run():
+            for _ in range(products):
+                torch.mm(matrix, matrix)
+            time.sleep(seconds)
+
+        return Call(run)
+
+    spent = shares(work(3, 0.05), "cpu")
+    assert sum(spent.values()) == pytest.approx(1) and spent["aten::mm"] > 0
+    assert spent[BETWEEN] > 0.5 and shares(work(30, 0.0), "cpu")[BETWEEN] < 0.5
+
+
+def test_the_run_prints_a_profile_of_what_missed_its_goal(tiny, tmp_path, monkeypatch, capsys):
+    goals = (Goal("prefill", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1e6),)
+    monkeypatch.setattr("benchmarks.goals.GOALS", goals)
+    monkeypatch.setattr(judge, "__defaults__", (goals,))
+    sizes = ["--quick", "--rounds", "3", "--threads", "1", "--backbone", tiny]
+    assert main(["prefill", *sizes, "--results", str(tmp_path / "results"), "--figures", str(tmp_path)]) == 0
+    assert "Where the time goes: prefill, 256 tokens, beta 0.5 beside backbone" in capsys.readouterr().out
+    spent = pd.read_csv(tmp_path / "results" / "missed.csv")
+    assert set(spent.candidate) == {"beta 0.5", "backbone"} and BETWEEN in set(spent.operator)
+    assert any("scan" in name for name in spent.operator[spent.candidate == "beta 0.5"])
+    measured = pd.read_csv(tmp_path / "results" / "bench.csv").set_index("candidate").median_seconds
+    for name, parts in spent.groupby("candidate").seconds:
+        assert parts.sum() == pytest.approx(measured[name], rel=0.01)
