@@ -34,7 +34,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()], help="default: torch's")
     parser.add_argument("--device", choices=DEFAULT_BACKBONE, default="cpu", help="default: %(default)s")
     parser.add_argument("--rounds", type=int, help=f"how often each candidate is timed (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=float, default=60, help="of rounds for a case, at least three rounds (60)")
+    parser.add_argument("--seconds", type=float, default=20, help="of rounds for a case, at least three rounds (20)")
     parser.add_argument("--backbone", help="a checkpoint, or a published shape for random weights (default: SmolLM2)")
     parser.add_argument("--profile", help="the backbone's head profile; without one heads are chosen at random")
     parser.add_argument("--results", default="results/bench", help="folder of the measurements (%(default)s)")
