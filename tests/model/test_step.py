@@ -13,7 +13,7 @@ from recurformer.model.fold import folded
 from recurformer.model.mamba import MambaBlock
 from recurformer.model.products import Products
 from recurformer.model.scan import selective_scan
-from recurformer.model.scan_inputs import StepInputs
+from recurformer.model.scan_inputs import BlockInputs, StepInputs
 from recurformer.model.step import conv_step, few_rows, state_step
 
 
@@ -85,15 +85,35 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
     assert len(called) == (3 if batch <= step_cpp.MOST_ROWS else 0)
 
 
+@pytest.mark.parametrize("field", [name for name in BlockInputs._fields if name != "x"])
+@pytest.mark.parametrize("change", ["half precision", "gaps"])
+def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
+    """A window from a prompt that was read under autocast; a cache or a weight that is a view of another tensor."""
+    block, products = block_and_products((24, 16, 4, 7), folds_step=field == "selection_bias")
+    layer = SimpleNamespace(conv_states=[torch.randn(2, 48, 4)], recurrent_states=[torch.randn(2, 48, 16)])
+    inputs = block._step_inputs(torch.randn(2, 24), layer, products(block))
+    if getattr(inputs, field) is None:
+        pytest.skip("the step is folded or it is not")
+    given = getattr(inputs, field)
+    wide = torch.stack([given, given], -1)[..., 0]
+    changed = inputs._replace(**{field: given.bfloat16() if change == "half precision" else wide})
+    with torch.no_grad():
+        assert step_cpp.takes(inputs.x, *inputs[1:]) == (native.missing() is None)
+        assert not step_cpp.takes(changed.x, *changed[1:])
+
+
 @pytest.mark.parametrize("batch", [1, step_cpp.MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [3, 700])
-def test_few_rows_equal_a_linear_layer(batch, bias, outputs):
+def test_few_rows_equal_a_linear_layer(batch, bias, outputs, monkeypatch):
     torch.manual_seed(0)
+    product, called = step_cpp.product, []
+    monkeypatch.setattr(step_cpp, "product", lambda *given: called.append(1) or product(*given))
     layer, x = torch.nn.Linear(70, outputs, bias=bias), torch.randn(batch, 2, 70)
     for rows in (x, x[:, 1:]):
         with torch.no_grad():
             assert difference(few_rows(rows, layer.weight, layer.bias), layer(rows)) < 1e-6
+    assert len(called) == (batch == 1 and native.missing() is None)
 
 
 class Launches(TorchDispatchMode):
@@ -134,7 +154,7 @@ def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, whole, as_k
     """By kernels for its parts, as on a GPU; or by the one kernel that takes the whole block, where there is one."""
     if whole and native.missing() is not None:
         pytest.skip("needs the C++ kernels")
-    monkeypatch.setattr(mamba, "takes", lambda x, weight: whole)
+    monkeypatch.setattr(mamba, "takes", lambda x, *dense: whole)
     model = make_converted(backbone, "mixed").requires_grad_(False)
     counted, forward = [], MambaBlock.forward
 

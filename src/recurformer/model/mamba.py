@@ -165,8 +165,8 @@ class MambaBlock(nn.Module):
 
     def _step(self, x: Tensor, layer: Any, products: Products | None) -> Tensor:
         """Mix one token (B, features); returns the channels (B, D)."""
-        if products is not None and takes(x, layer.recurrent_states[0]):
-            return block_step(self._step_inputs(x, layer, products))
+        if products is not None and takes(x, *(inputs := self._step_inputs(x, layer, products))[1:]):
+            return block_step(inputs)
         row, gate = self._enter(x, products)
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, products)

@@ -67,9 +67,9 @@ def _threads(weight: Tensor) -> int:
     return 1 if weight.numel() < SHARED_FROM else torch.get_num_threads()
 
 
-def takes(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the kernel can take a product of x (B, features) with weights."""
-    return len(x) <= MOST_ROWS and usable((x,), (weight,))
+def takes(x: Tensor, *dense: Tensor | None) -> bool:
+    """Return whether the kernels can multiply x (B, features), with `dense` as weights and states."""
+    return len(x) <= MOST_ROWS and usable((x,), dense)
 
 
 def block_step(inputs: BlockInputs) -> Tensor:

@@ -114,11 +114,10 @@ static void forward(const ScanArguments& a, const ScanOutputs& out) {
           for (int n = 0; n < N; ++n) store_lanes(out.starts + s.state(s.b * tiles + tile, n), h[n], s.width);
         s.read(tile * STEPS);
         float *raw = &s.delta[0][0], longest = 0.f;
+        SIMD for (int i = 0; i < s.T * LANES; ++i) raw[i] = softplus(raw[i]);
+        for (int t = 0; t < s.T; ++t)
 #pragma omp simd reduction(max : longest)
-        for (int i = 0; i < s.T * LANES; ++i) {
-          raw[i] = softplus(raw[i]);
-          longest = std::max(longest, raw[i]);
-        }
+          for (int i = 0; i < s.width; ++i) longest = std::max(longest, s.delta[t][i]);
         if (a.z) {
           load(gate, a.z + s.row * a.z_stride + s.channel, a.z_stride, s.T, s.width);
           float* z = &gate[0][0];
