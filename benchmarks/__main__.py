@@ -67,29 +67,34 @@ def _rows(topic: str, options: Options, rounds: int, seconds: float) -> pd.DataF
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _measure(args: Namespace) -> tuple[pd.DataFrame, pd.DataFrame, list[Judged]]:
-    """Measure topic by topic; each table is printed as soon as it is there, and why goals are missed below it."""
+def _measure(args: Namespace) -> list[tuple[Options, pd.DataFrame, list[Judged]]]:
+    """Measure topic by topic; each table is printed as soon as it is there."""
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
-    frames, profiles, judged = [], [pd.DataFrame(columns=list(explain.COLUMNS))], list[Judged]()
+    found = []
     for threads, topic in product(args.threads, args.topics or TOPICS):
         torch.set_num_threads(threads)
         options = _options(args, threads)
         rows = _rows(topic, options, rounds, args.seconds)
         said = judge(rows, topic, options)
-        judged += said
+        found.append((options, with_goals(rows, said), said))
         if len(rows):
-            frames.append(with_goals(rows, said))
-            print(table(frames[-1]), flush=True)
-            for text, spent in explain.explain(said, rows, options):
-                profiles.append(spent)
-                print(text, flush=True)
-    if not frames:
-        raise ValueError(f"{', '.join(args.topics)}: nothing that can be measured on {args.device}")
-    return pd.concat(frames, ignore_index=True), pd.concat(profiles, ignore_index=True), judged
+            print(table(found[-1][1]), flush=True)
+    return found
+
+
+def _explain(measured: Sequence[tuple[Options, pd.DataFrame, list[Judged]]]) -> pd.DataFrame:
+    """Print and return where the time goes of what missed a goal."""
+    profiles = [pd.DataFrame(columns=list(explain.COLUMNS))]
+    for options, rows, said in measured:
+        torch.set_num_threads(options.threads)
+        for text, spent in explain.explain(said, rows, options):
+            profiles.append(spent)
+            print(text, flush=True)
+    return pd.concat(profiles, ignore_index=True)
 
 
 def _run(args: Namespace, argv: Sequence[str]) -> None:
-    """Measure and write what was measured."""
+    """Measure and write what was measured, then why goals are missed."""
     _check_usable(args)
     results, options = Path(args.results), _options(args, args.threads[0])
     inputs = [path for path in (options.backbone, options.profile) if path and Path(path).exists()]
@@ -98,15 +103,22 @@ def _run(args: Namespace, argv: Sequence[str]) -> None:
     with run_record(
         record, "benchmarks", argv, settings, inputs=inputs, outputs=outputs, program="python -m benchmarks"
     ):
-        rows, profiles, judged = _measure(args)
-        for frame, output in zip((rows, profiles), outputs, strict=True):
-            with atomic_path(output) as scratch:
-                frame.to_csv(scratch, index=False)
+        measured = _measure(args)
+        rows = pd.concat([frame for _, frame, _ in measured], ignore_index=True)
+        if rows.empty:
+            raise ValueError(f"{', '.join(args.topics)}: nothing that can be measured on {args.device}")
+        _write(rows, outputs[0])
+        _write(_explain(measured), outputs[1])
     for name, figure in figures(rows):
         for suffix in ("svg", "png"):
             with atomic_path(Path(args.figures) / f"{name}.{suffix}") as scratch:
                 save_figure(figure, scratch, [read_record(record)["run"]])
-    print(summary(judged))
+    print(summary([found for _, _, judged in measured for found in judged]))
+
+
+def _write(rows: pd.DataFrame, output: str) -> None:
+    with atomic_path(output) as scratch:
+        rows.to_csv(scratch, index=False)
 
 
 def _last_run(args: Namespace) -> pd.DataFrame:

@@ -63,7 +63,7 @@ class Call:
 
     Attributes:
         run: the timed part; what it returns is compared with the case's `expected`, if that is given.
-        work: of one run.
+        work: of one unit.
         before: called before each run, outside the clock; a call that has one is never repeated within a sample.
         after: called after each run, outside the clock.
         units: how many units (decoded tokens) a run makes; times are per unit.

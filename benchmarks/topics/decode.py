@@ -20,7 +20,8 @@ def _decode(options: Options, beta: float, tokens: int, batch: int, how: str) ->
 def cases(options: Options) -> Iterator[Case]:
     """One case for each batch, length of the context and way to decode.
 
-    On a processor a step's memory is not measured: it is less than a page or two, after a prefill for each candidate.
+    On a processor a step's memory is not measured: each candidate would read its context once more, for a copy of one
+    layer's keys, which is what a step takes.
     """
     memory = options.device == "cuda"
     for case, batch, tokens in sizes(options):

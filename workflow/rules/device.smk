@@ -60,6 +60,7 @@ rule cache_peak:
 rule speed:
     output:
         speed="<results>/device/{topic}/bench.csv",
+        missed="<results>/device/{topic}/missed.csv",
         record="<results>/device/{topic}/bench.run.json",
     log:
         "<logs>/device/{topic}/bench.log",
