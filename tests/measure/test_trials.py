@@ -40,7 +40,7 @@ def test_nothing_beyond_the_maximum_is_tried(guess):
 
 @pytest.mark.parametrize(
     ("minutes", "maximum", "longest"),
-    [(4, 10**6, 200_000), (1, 10**6, 100_000), (1, 60_000, 60_000), (1e-9, 10**6, 12_500)],
+    [(4, 10**6, 200_000), (1, 10**6, 100_000), (1, 60_000, 60_000), (1e-9, 10**6, 25_000)],
 )
 def test_the_longest_within_some_minutes_is_told_from_a_short_trial(minutes, maximum, longest):
     """Quadratic: 100,000 tokens take a minute. The short trial itself is always tried."""
@@ -51,7 +51,17 @@ def test_the_longest_within_some_minutes_is_told_from_a_short_trial(minutes, max
         return Trial(length, True, 60 * (length / 100_000) ** 2)
 
     assert longest_within(minutes, trial, 100_000, maximum) == pytest.approx(longest, rel=0.01)
-    assert lengths == [min(maximum, 100_000) // 8]
+    assert lengths == [min(maximum, 100_000) // 4]
+
+
+def test_no_trial_is_allowed_that_takes_longer():
+    """Where a part of the time grows with the length alone, the square law finds too short a length, never too long."""
+
+    def trial(length):
+        return Trial(length, True, 30 * length / 100_000 + 30 * (length / 100_000) ** 2)
+
+    found = longest_within(1, trial, 100_000, 10**6)
+    assert 0.6 * 100_000 < found <= 100_000 and trial(found).seconds <= 60
 
 
 def test_time_limits_nothing_where_not_even_the_short_trial_fits():

@@ -10,7 +10,7 @@ from typing import Any
 from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
-TIMED_SHARE = 8  # what a guess is divided by for a trial that only tells how fast trials are
+TIMED_SHARE = 4  # what a guess is divided by for a trial that only tells how fast trials are
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,17 @@ def search(fits: Callable[[int], bool], guess: int, maximum: int, tolerance: flo
 
 
 def longest_within(minutes: float, trial: Callable[[int], Trial], guess: int, maximum: int) -> int:
-    """The longest length, at most `maximum`, whose trial takes no more than `minutes`.
+    """A length, at most `maximum`, whose trial should take no more than `minutes`.
 
     Judged by one trial of a fraction of the guess, as though the time grew with the square of the length: as attention
-    does, and faster than all else.
+    does, and faster than all else, so that trials are rather shorter. The fraction itself is tried in any case; where
+    not even that fits, time limits nothing.
 
     Args:
         minutes: that one trial may take.
         trial: runs one.
         guess: of the longest length that fits.
-        maximum: the result where nothing is known, because not even the short trial fits.
+        maximum: of the result.
     """
     timed = trial(max(1, min(guess, maximum) // TIMED_SHARE))
     if not timed.fits:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any
 
+from recurformer.measure.trials import TIMED_SHARE
 from recurformer.plan.resources import DEVICES, Work, operations
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16
@@ -64,11 +65,14 @@ def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) 
 
 
 def _tokens_within(limit: float | None, work: Work, study: Study) -> float:
-    """Tokens of the longest prompt whose reading takes `limit` minutes, as `recurformer.measure.trials` judges it."""
+    """Tokens of the longest prompt that is tried where reading one may take `limit` minutes: what the search finds by
+    a shorter one (`recurformer.measure.trials.longest_within`).
+    """
     if limit is None:
         return inf
+    timed = replace(work, tokens=work.tokens // TIMED_SHARE, sequences=1)
     speed = DEVICES[study["device"]].speed[work.weight_bytes]
-    return int(work.tokens * sqrt(60 * limit * speed / operations(replace(work, sequences=1))))
+    return int(timed.tokens * sqrt(60 * limit * speed / operations(timed)))
 
 
 def _drawn(study: Study, names: Names) -> Work:

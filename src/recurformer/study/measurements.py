@@ -154,7 +154,7 @@ class Search(Block):
     memory of such a prefill does not change: seconds instead of hours.
     """
     prefill_minutes: Rate | None = None
-    """A prompt that takes longer to read from end to end is not tried: l_m is then at least the longest that was."""
+    """A prompt that would take longer to read from end to end is not tried: l_m is then at least the longest tried."""
 
 
 class Caches(Block):
