@@ -1,8 +1,8 @@
 """Why a goal is missed: where the candidate and its baseline spend their time, operator by operator.
 
 Operators are torch's and the package's own kernels, each without what it calls; on CUDA they are the device's kernels.
-Python and the library's modules between them are what the run takes besides. Every time is the measured
-median, divided in the shares that a profile of a few runs shows: watching makes small operators slower than they are.
+Python and the library's modules between them are what the run takes besides. Every time is the measured median, divided
+in the shares that a profile of a few runs shows: watching makes small operators slower than they are.
 """
 
 from collections.abc import Iterator, Sequence
