@@ -1,5 +1,6 @@
 """The `recurformer` command: a table of stages. A stage's module is imported only when it is called."""
 
+import gc
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -96,6 +97,16 @@ def _cards(stage: str, processes: int) -> AbstractContextManager[None]:
     return own_cards(processes * (stage in COMPUTING)) if stage in COMPUTING | COPYING else nullcontext()
 
 
+def _import_libraries() -> None:
+    """Torch and transformers, with no garbage collection among their many objects: not now, and not at exit."""
+    gc.disable()
+    try:
+        import_module("transformers.modeling_utils")
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
 def _run(module: ModuleType, args: Namespace, argv: list[str]) -> None:
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     spread = launch.take_spread(args)
@@ -117,6 +128,8 @@ def _run_recorded(
     path = args.record if launch.is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
     with run_record(path, argv[0], argv, settings, inputs=inputs, outputs=outputs) as found:
+        if argv[0] in COMPUTING | COPYING:
+            _import_libraries()
         if spread:
             import_module("recurformer.cli.distributed").run(args, spread)
         else:
