@@ -20,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check
+.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check bench-stages
 
 install: $(INSTALLED)
 
@@ -77,7 +77,7 @@ $(VENV)/.profile-%: pyproject.toml $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$*]'
 	touch $@
 
-# A peer that the benchmarks compare with; they do without it.
+# A peer that the benchmarks compare with, and the sampling profiler; they do without the peer.
 $(VENV)/.bench: pyproject.toml $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
@@ -88,6 +88,11 @@ bench: $(VENV)/.bench
 
 bench-check: bench
 	$(VENV)/bin/python -m benchmarks --check
+
+# The study as `make results` runs it, its processes sampled: where each stage spends its time.
+bench-stages: $(VENV)/.bench
+	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
+	$(VENV)/bin/python -m benchmarks.stages -- $(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:

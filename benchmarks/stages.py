@@ -1,0 +1,126 @@
+"""Where the stages of a study spend their time: py-spy samples every process that a command starts.
+
+    python -m benchmarks.stages -- snakemake all --cores all
+
+A sample is inside an operator when native code of torch, of its thread pool or of the package's kernels runs on top of
+the Python frame; at the start or the end when it imports a module or no stage runs; else between operators. What is
+sampled is the main thread's wall time: waiting for a disk or for another process counts as between.
+"""
+
+import re
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from shutil import which
+from typing import NamedTuple
+
+import pandas as pd
+
+from recurformer.files import atomic_path
+
+OPERATOR, PROCESS, BETWEEN = "operators", "start and end", "between operators"
+SHOWN = 12
+_NATIVE = re.compile(r"\.so[\w.]*\)$|\(\?\)$")
+_TORCH = re.compile(r"\((libtorch(?!_python)|libc10|libgomp|libmkl|mamba-)")
+_STAGE = re.compile(r"run \(recurformer/cli/(\w+)\.py:\d+\)$")
+_THREAD = re.compile(r"process (\d+):.*?;thread \((\d+|0x\w+)\)")
+_IMPORT = "_find_and_load ("
+_LINE = re.compile(r":\d+\)$")
+
+
+class Sample(NamedTuple):
+    """One stack of a main thread, and how often it was seen."""
+
+    process: int
+    stage: str | None
+    kind: str
+    top: str
+    seen: int
+
+
+def _native_top(frames: Sequence[str]) -> list[str]:
+    """The native frames above the last Python frame, innermost first."""
+    top = []
+    for frame in reversed(frames):
+        if not _NATIVE.search(frame):
+            break
+        top.append(frame)
+    return top
+
+
+def _kind(frames: Sequence[str], native: Sequence[str], stage: str | None) -> str:
+    if stage is None or any(frame.startswith(_IMPORT) for frame in frames):
+        return PROCESS
+    return OPERATOR if any(_TORCH.search(frame) for frame in native) else BETWEEN
+
+
+def samples(lines: Iterable[str]) -> Iterator[Sample]:
+    """Read py-spy's folded stacks, `process 1:"…";thread (1): Main;outer (a.py:1);inner (b.py:2) 3`."""
+    for line in lines:
+        stack, _, count = line.rstrip().rpartition(" ")
+        thread = _THREAD.match(stack)
+        if not thread or thread[1] != thread[2]:  # only the main thread has the process's number
+            continue
+        frames = stack.split(";")[2:]
+        stage = next((found[1].replace("_", "-") for frame in frames if (found := _STAGE.match(frame))), None)
+        native = _native_top(frames)
+        python = [_LINE.sub(")", frame) for frame in frames[: len(frames) - len(native)]][-2:]
+        yield Sample(int(thread[1]), stage, _kind(frames, native, stage), " > ".join(python), int(count))
+
+
+def by_stage(found: pd.DataFrame, rate: int) -> pd.DataFrame:
+    """Seconds of each stage by kind, and the share between operators once the process has started.
+
+    Args:
+        found: one row a `Sample`; processes that never ran a stage are left out.
+        rate: samples per second.
+    """
+    stage_of = found.dropna(subset="stage").groupby("process").stage.first()
+    staged = found.assign(stage=found.process.map(stage_of)).dropna(subset="stage")
+    seconds = staged.pivot_table(index="stage", columns="kind", values="seen", aggfunc="sum", fill_value=0) / rate
+    seconds = seconds.reindex(columns=[OPERATOR, BETWEEN, PROCESS], fill_value=0.0)
+    running = seconds[OPERATOR] + seconds[BETWEEN]
+    seconds.insert(0, "processes", staged.groupby("stage").process.nunique())
+    seconds["share between"] = seconds[BETWEEN] / running
+    seconds["share outside operators"] = 1 - seconds[OPERATOR] / (running + seconds[PROCESS])
+    return seconds.sort_values(BETWEEN, ascending=False)
+
+
+def rows_between(found: pd.DataFrame, rate: int) -> pd.DataFrame:
+    """The code between operators that takes most of each stage, as its last two Python frames."""
+    between = found[found.kind == BETWEEN]
+    seconds = between.groupby(["stage", "top"]).seen.sum() / rate
+    return seconds.rename("seconds").sort_values(ascending=False).reset_index()
+
+
+def _watch(command: Sequence[str], rate: int, stacks: Path) -> int:
+    if not which("py-spy"):
+        raise FileNotFoundError("py-spy is not installed: `pip install 'recurformer[bench]'` does so")
+    watched = ["py-spy", "record", "--native", "--subprocesses", "--idle", "--threads"]
+    options = ["--rate", str(rate), "--format", "raw", "--output", str(stacks)]
+    return subprocess.run([*watched, *options, "--", *command], check=False).returncode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command, then print and keep what its stages did. Exit code: that of the command's watcher."""
+    parser = ArgumentParser(prog="python -m benchmarks.stages", description=__doc__)
+    parser.add_argument("--rate", type=int, default=5, help="samples per second of each process (%(default)s)")
+    parser.add_argument("--stages", type=Path, default="results/bench/stages.csv", help="file to write (%(default)s)")
+    parser.add_argument("command", nargs="+", help="what to run and to watch, after `--`")
+    args = parser.parse_args(argv)
+    stacks = args.stages.with_suffix(".stacks")
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    ended = _watch(args.command, args.rate, stacks)
+    with stacks.open() as lines:
+        found = pd.DataFrame(samples(lines), columns=list(Sample._fields))
+    stages, between = by_stage(found, args.rate), rows_between(found, args.rate)
+    with atomic_path(args.stages) as path:
+        stages.to_csv(path)
+    print(stages.to_markdown(floatfmt=".3g"), between.head(SHOWN).to_markdown(floatfmt=".3g"), sep="\n\n")
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main())
