@@ -20,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check bench-stages
+.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check flame
 
 install: $(INSTALLED)
 
@@ -90,9 +90,9 @@ bench-check: bench
 	$(VENV)/bin/python -m benchmarks --check
 
 # The study as `make results` runs it, its processes sampled: where each stage spends its time.
-bench-stages: $(VENV)/.bench
+flame: $(VENV)/.bench
 	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
-	$(VENV)/bin/python -m benchmarks.stages -- $(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
+	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:

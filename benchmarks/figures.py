@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from recurformer.render.measurements import groups
 from recurformer.render.style import WIDTH, add_note, series, styled
@@ -31,8 +31,10 @@ def _draw(axes: Axes, rows: pd.DataFrame, values: pd.Series) -> None:
     axes.set_xticks(lengths, [f"{tokens:,.0f}" for tokens in lengths])
     axes.set_xlabel("tokens in the context")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 4, 6, 8)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _by_context(rows: pd.DataFrame, values: pd.Series, title: str, label: str, note: str) -> Figure:

@@ -1,6 +1,6 @@
 """Where the stages of a study spend their time: py-spy samples every process that a command starts.
 
-    python -m benchmarks.stages -- snakemake all --cores all
+    python -m benchmarks.flame -- snakemake all --cores all
 
 A sample is inside an operator when native code of torch, of its thread pool or of the package's kernels runs on top of
 the Python frame; at the start or the end when it imports a module or no stage runs; else between operators. What is
@@ -105,9 +105,9 @@ def _watch(command: Sequence[str], rate: int, stacks: Path) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, then print and keep what its stages did. Exit code: that of the command's watcher."""
-    parser = ArgumentParser(prog="python -m benchmarks.stages", description=__doc__)
+    parser = ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
     parser.add_argument("--rate", type=int, default=5, help="samples per second of each process (%(default)s)")
-    parser.add_argument("--stages", type=Path, default="results/bench/stages.csv", help="file to write (%(default)s)")
+    parser.add_argument("--stages", type=Path, default="results/bench/flame.csv", help="file to write (%(default)s)")
     parser.add_argument("command", nargs="+", help="what to run and to watch, after `--`")
     args = parser.parse_args(argv)
     stacks = args.stages.with_suffix(".stacks")

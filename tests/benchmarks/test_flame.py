@@ -1,0 +1,67 @@
+"""What a sampled process did: operators, code between them, or its start and end."""
+
+import sys
+from shutil import which
+
+import pandas as pd
+import pytest
+
+from benchmarks import flame
+from benchmarks.flame import BETWEEN, OPERATOR, PROCESS
+
+MAIN = 'process 7:"";thread (7): MainThread;0x7f (libc.so.6);main (recurformer/cli/main.py:151)'
+STAGE = f"{MAIN};run (recurformer/cli/profile_hashhop.py:25)"
+LINEAR = "Linear.forward (torch/nn/modules/linear.py:134)"
+
+
+def only(line: str) -> flame.Sample:
+    (found,) = flame.samples([line])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind"),
+    [
+        (f"{STAGE};{LINEAR};at::_ops::linear::call (libtorch_cpu.so);malloc (libc.so.6)", OPERATOR),
+        (f"{STAGE};{LINEAR};gomp_team_barrier_wait_end (libgomp.so.1.0.0)", OPERATOR),
+        (f"{STAGE};call (recurformer/model/native.py:90);scan_forward (mamba-avx2-0d89e02440c293b8.so)", OPERATOR),
+        (f"{STAGE};{LINEAR};THPVariable_linear (libtorch_python.so);malloc (libc.so.6)", BETWEEN),
+        (f"{STAGE};at::backward (libtorch_cpu.so);{LINEAR};malloc (libc.so.6)", BETWEEN),
+        (f"{STAGE};{LINEAR}", BETWEEN),
+        (f"{STAGE};_find_and_load (<frozen importlib._bootstrap>:1176);c10::start (libc10.so)", PROCESS),
+        (f"{MAIN};<module> (recurformer:8);collect (libpython3.11.so.1.0)", PROCESS),
+    ],
+)
+def test_the_native_code_above_python_decides(stack, kind):
+    assert only(f"{stack} 3")[2::2] == (kind, 3)
+
+
+def test_a_sample_names_its_stage_and_its_last_two_python_frames():
+    found = only(f"{STAGE};outer (a.py:1);inner (b.py:2);malloc (libc.so.6) 1")
+    assert (found.process, found.stage, found.top) == (7, "profile-hashhop", "outer (a.py) > inner (b.py)")
+
+
+def test_threads_beside_the_main_one_are_left_out():
+    assert not list(flame.samples(['process 7:"";thread (8): Thread-1;wait (threading.py:3) 9']))
+
+
+def test_seconds_and_shares_of_a_stage():
+    lines = [f"{MAIN} 10", f"{STAGE};{LINEAR};gemm (libtorch_cpu.so) 30", f"{STAGE};{LINEAR} 10"]
+    snakemake = 'process 8:"";thread (8): MainThread;wait (threading.py:3) 99'
+    found = pd.DataFrame(flame.samples([*lines, snakemake]), columns=list(flame.Sample._fields))
+    stages = flame.by_stage(found, rate=10)
+    assert list(stages.index) == ["profile-hashhop"], "a process without a stage is none"
+    assert stages.iloc[0].to_dict() == {
+        "processes": 1, OPERATOR: 3, BETWEEN: 1, PROCESS: 1, "share between": 0.25, "share outside operators": 0.4,
+    }  # fmt: skip
+    (between,) = flame.rows_between(found, rate=10).itertuples(index=False)
+    assert between == ("profile-hashhop", f"run (recurformer/cli/profile_hashhop.py) > {LINEAR[:-5]})", 1)
+
+
+@pytest.mark.skipif(not which("py-spy"), reason="py-spy is not installed")
+def test_a_real_stage_is_sampled(tmp_path, capfd):
+    out = tmp_path / "flame.csv"
+    backends = [sys.executable, "-m", "recurformer.cli.main", "backends"]
+    assert flame.main(["--rate", "50", "--stages", str(out), "--", *backends]) == 0
+    assert pd.read_csv(out).stage.tolist() == ["backends"]
+    assert "backends" in capfd.readouterr().out
