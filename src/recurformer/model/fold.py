@@ -32,7 +32,8 @@ def folded(model: nn.Module) -> Iterator[None]:
     The same but for rounding. The products are made at the first such pass and again whenever a weight has changed;
     they cost memory of about the output projections' size until the end. The model's parameters and what
     `save_pretrained` writes stay as they are. Training passes and compiled code use the factors. Changes through
-    `parameter.data` are not seen. Of several on one model the last entered must be the first left.
+    `parameter.data` are not seen, and forward hooks on projections inside a Mamba block are not called. Of several on
+    one model the last entered must be the first left.
 
     Args:
         model: a converted model; others, and those with another mixer than Mamba, have nothing to fold.
