@@ -89,10 +89,10 @@ bench: $(VENV)/.bench
 bench-check: bench
 	$(VENV)/bin/python -m benchmarks --check
 
-# The study as `make results` runs it, its processes sampled: where each stage spends its time.
+# What `make results` has still to run on this machine, its processes sampled: where each stage spends its time.
 flame: $(VENV)/.bench
 	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
-	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
+	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:

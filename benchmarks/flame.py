@@ -1,10 +1,12 @@
 """Where the stages of a study spend their time: py-spy samples every process that a command starts.
 
     python -m benchmarks.flame -- snakemake all --cores all
+    python -m benchmarks.flame  # what the last command did, once more
 
 A sample is inside an operator when native code of torch, of its thread pool or of the package's kernels runs on top of
 the Python frame; at the start or the end when it imports a module or no stage runs; else between operators. What is
-sampled is the main thread's wall time: waiting for a disk or for another process counts as between.
+sampled is the main thread's wall time: waiting for a disk or for another process counts as between. A process is held
+for the moment of each sample, so a sampled study's own times are no measurement; and one too short to be met is missed.
 """
 
 import re
@@ -14,6 +16,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shutil import which
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pandas as pd
@@ -25,7 +28,8 @@ SHOWN = 12
 _NATIVE = re.compile(r"\.so[\w.]*\)$|\(\?\)$")
 _TORCH = re.compile(r"\((libtorch(?!_python)|libc10|libgomp|libmkl|mamba-)")
 _STAGE = re.compile(r"run \(recurformer/cli/(\w+)\.py:\d+\)$")
-_THREAD = re.compile(r"process (\d+):.*?;thread \((\d+|0x\w+)\)")
+_MAIN_THREAD = re.compile(r".*process (\d+):.*?;thread \(\1\)[^;]*;(.*) (\d+)")
+"""The process's own entry follows those of its ancestors; its main thread has its number."""
 _IMPORT = "_find_and_load ("
 _LINE = re.compile(r":\d+\)$")
 
@@ -57,17 +61,18 @@ def _kind(frames: Sequence[str], native: Sequence[str], stage: str | None) -> st
 
 
 def samples(lines: Iterable[str]) -> Iterator[Sample]:
-    """Read py-spy's folded stacks, `process 1:"…";thread (1): Main;outer (a.py:1);inner (b.py:2) 3`."""
+    """Read py-spy's folded stacks, `process 1:"…";process 2:"…";thread (2): Main;outer (a.py:1);inner (b.py:2) 3`.
+
+    A command that spans lines is written as it is: those before the last belong to it, and match nothing.
+    """
     for line in lines:
-        stack, _, count = line.rstrip().rpartition(" ")
-        thread = _THREAD.match(stack)
-        if not thread or thread[1] != thread[2]:  # only the main thread has the process's number
+        if not (found := _MAIN_THREAD.match(line)):
             continue
-        frames = stack.split(";")[2:]
-        stage = next((found[1].replace("_", "-") for frame in frames if (found := _STAGE.match(frame))), None)
+        frames = found[2].split(";")
+        stage = next((match[1].replace("_", "-") for frame in frames if (match := _STAGE.match(frame))), None)
         native = _native_top(frames)
         python = [_LINE.sub(")", frame) for frame in frames[: len(frames) - len(native)]][-2:]
-        yield Sample(int(thread[1]), stage, _kind(frames, native, stage), " > ".join(python), int(count))
+        yield Sample(int(found[1]), stage, _kind(frames, native, stage), " > ".join(python), int(found[3]))
 
 
 def by_stage(found: pd.DataFrame, rate: int) -> pd.DataFrame:
@@ -96,25 +101,45 @@ def rows_between(found: pd.DataFrame, rate: int) -> pd.DataFrame:
 
 
 def _watch(command: Sequence[str], rate: int, stacks: Path) -> int:
+    """Run the command under py-spy; returns the command's exit code.
+
+    Raises:
+        FileNotFoundError: py-spy is not installed, or could not watch.
+    """
     if not which("py-spy"):
-        raise FileNotFoundError("py-spy is not installed: `pip install 'recurformer[bench]'` does so")
-    watched = ["py-spy", "record", "--native", "--subprocesses", "--idle", "--threads"]
-    options = ["--rate", str(rate), "--format", "raw", "--output", str(stacks)]
-    return subprocess.run([*watched, *options, "--", *command], check=False).returncode
+        raise FileNotFoundError(
+            "py-spy is not to be found: `make flame` installs it, or pip install 'recurformer[bench]'"
+        )
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    stacks.unlink(missing_ok=True)
+    options = ["--native", "--subprocesses", "--idle", "--threads", "--rate", str(rate), "--format", "raw"]
+    with TemporaryDirectory() as folder:
+        code = Path(folder) / "code"  # py-spy's own exit code does not tell the command's
+        told = ["sh", "-c", '"$@"; echo $? > "$0"', str(code), *command]
+        subprocess.run(["py-spy", "record", *options, "--output", str(stacks), "--", *told], check=False)
+        if not stacks.exists() or not code.exists():
+            raise FileNotFoundError("py-spy could not watch the command: what it printed says why")
+        return int(code.read_text())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, then print and keep what its stages did. Exit code: that of the command's watcher."""
+    """Run the command, then print and keep what its stages did. Exit code: the command's; 1 when there is nothing."""
     parser = ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
     parser.add_argument("--rate", type=int, default=5, help="samples per second of each process (%(default)s)")
     parser.add_argument("--stages", type=Path, default="results/bench/flame.csv", help="file to write (%(default)s)")
-    parser.add_argument("command", nargs="+", help="what to run and to watch, after `--`")
+    parser.add_argument("command", nargs="*", help="what to run and to watch, after `--` (default: read the last run)")
     args = parser.parse_args(argv)
     stacks = args.stages.with_suffix(".stacks")
-    stacks.parent.mkdir(parents=True, exist_ok=True)
-    ended = _watch(args.command, args.rate, stacks)
-    with stacks.open() as lines:
-        found = pd.DataFrame(samples(lines), columns=list(Sample._fields))
+    try:
+        ended = _watch(args.command, args.rate, stacks) if args.command else 0
+        with stacks.open() as lines:
+            found = pd.DataFrame(samples(lines), columns=list(Sample._fields))
+    except FileNotFoundError as error:
+        print(f"benchmarks.flame: {error}", file=sys.stderr)
+        return 1
+    if not found.stage.notna().any():
+        print("benchmarks.flame: no stage ran: a finished study has nothing to do", file=sys.stderr)
+        return ended or 1
     stages, between = by_stage(found, args.rate), rows_between(found, args.rate)
     with atomic_path(args.stages) as path:
         stages.to_csv(path)

@@ -1,7 +1,7 @@
 """Whole stages of the command line on a tiny model, each in a fresh process as the workflow runs them.
 
-A bare start of Python with torch and transformers is the baseline: it is most of a small stage's time, and no stage can
-be faster.
+A bare start of Python with torch and transformers is the baseline: it is most of a small stage's time, and no stage
+with a model can be faster.
 """
 
 import os
@@ -26,7 +26,7 @@ STAGES = {
     "hashhop": f"hashhop converted hashhop.csv --name tiny --beta 0.5 --samples 8 {TASK}",
 }
 """Name -> arguments; each reads what those before it wrote."""
-START = "import torch, transformers, recurformer.model.modeling"
+START = "from recurformer.cli.main import import_libraries as go; go(); import recurformer.model.modeling"
 
 
 def _python(options: Options, folder: str, *words: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 from benchmarks import flame
 from benchmarks.flame import BETWEEN, OPERATOR, PROCESS
 
-MAIN = 'process 7:"";thread (7): MainThread;0x7f (libc.so.6);main (recurformer/cli/main.py:151)'
+ABOVE = 'process 5:"snakemake all";process 6:"bash -c set -euo pipefail; recurformer x"'
+MAIN = f'{ABOVE};process 7:"";thread (7): MainThread;0x7f (libc.so.6);main (recurformer/cli/main.py:151)'
 STAGE = f"{MAIN};run (recurformer/cli/profile_hashhop.py:25)"
 LINEAR = "Linear.forward (torch/nn/modules/linear.py:134)"
 
@@ -42,12 +43,12 @@ def test_a_sample_names_its_stage_and_its_last_two_python_frames():
 
 
 def test_threads_beside_the_main_one_are_left_out():
-    assert not list(flame.samples(['process 7:"";thread (8): Thread-1;wait (threading.py:3) 9']))
+    assert not list(flame.samples([f'{ABOVE};process 7:"";thread (8): Thread-1;wait (threading.py:3) 9']))
 
 
 def test_seconds_and_shares_of_a_stage():
     lines = [f"{MAIN} 10", f"{STAGE};{LINEAR};gemm (libtorch_cpu.so) 30", f"{STAGE};{LINEAR} 10"]
-    snakemake = 'process 8:"";thread (8): MainThread;wait (threading.py:3) 99'
+    snakemake = 'process 5:"snakemake";thread (5): MainThread;wait (threading.py:3) 99'
     found = pd.DataFrame(flame.samples([*lines, snakemake]), columns=list(flame.Sample._fields))
     stages = flame.by_stage(found, rate=10)
     assert list(stages.index) == ["profile-hashhop"], "a process without a stage is none"
@@ -59,9 +60,18 @@ def test_seconds_and_shares_of_a_stage():
 
 
 @pytest.mark.skipif(not which("py-spy"), reason="py-spy is not installed")
-def test_a_real_stage_is_sampled(tmp_path, capfd):
-    out = tmp_path / "flame.csv"
-    backends = [sys.executable, "-m", "recurformer.cli.main", "backends"]
-    assert flame.main(["--rate", "50", "--stages", str(out), "--", *backends]) == 0
-    assert pd.read_csv(out).stage.tolist() == ["backends"]
-    assert "backends" in capfd.readouterr().out
+def test_a_stage_under_other_processes_is_sampled_and_read_again(tmp_path, capfd):
+    """As Snakemake starts one: from Python, through a shell whose command spans lines."""
+    where = ["--rate", "50", "--stages", str(tmp_path / "flame.csv")]
+    shell = f"\n{sys.executable} -m recurformer.cli.main backends; exit 3"
+    start = f"import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', {shell!r}]).returncode)"
+    assert flame.main([*where, "--", sys.executable, "-c", start]) == 3, "the command's own exit code"
+    assert pd.read_csv(tmp_path / "flame.csv").stage.tolist() == ["backends"]
+    said = capfd.readouterr().out
+    assert flame.main(where) == 0
+    assert capfd.readouterr().out.strip() in said
+
+
+def test_without_a_run_one_line_says_so(tmp_path, capsys):
+    assert flame.main(["--stages", str(tmp_path / "flame.csv")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

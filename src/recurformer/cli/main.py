@@ -68,6 +68,8 @@ COMPUTING = {
 """Stages that have a GPU for themselves where there are any."""
 COPYING = {"convert", "pool-kv"}
 """Stages that only change weights, and leave GPUs to others."""
+COUNTING = {"backbone", "cache", "complexity", "memory", "pyramidinfer"}
+"""Stages that make models or go through them without computing."""
 
 NOT_SETTINGS = {"record", "threads", "stage"}
 
@@ -97,8 +99,13 @@ def _cards(stage: str, processes: int) -> AbstractContextManager[None]:
     return own_cards(processes * (stage in COMPUTING)) if stage in COMPUTING | COPYING else nullcontext()
 
 
-def _import_libraries() -> None:
-    """Torch and transformers, with no garbage collection among their many objects: not now, and not at exit."""
+def import_libraries() -> None:
+    """Torch and transformers, with no garbage collection among their many objects: not now, and not at exit.
+
+    Only in a fresh process: what is frozen is never collected, and that must not be a caller's own garbage.
+    """
+    if "transformers.modeling_utils" in sys.modules or not gc.isenabled():
+        return
     gc.disable()
     try:
         import_module("transformers.modeling_utils")
@@ -128,8 +135,8 @@ def _run_recorded(
     path = args.record if launch.is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
     with run_record(path, argv[0], argv, settings, inputs=inputs, outputs=outputs) as found:
-        if argv[0] in COMPUTING | COPYING:
-            _import_libraries()
+        if argv[0] in COMPUTING | COPYING | COUNTING:
+            import_libraries()
         if spread:
             import_module("recurformer.cli.distributed").run(args, spread)
         else:
