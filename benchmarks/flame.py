@@ -4,9 +4,10 @@
     python -m benchmarks.flame  # what the last command did, once more
 
 A sample is inside an operator when native code of torch, of its thread pool or of the package's kernels runs on top of
-the Python frame; at the start or the end when it imports a module or no stage runs; else between operators. What is
-sampled is the main thread's wall time: waiting for a disk or for another process counts as between. A process is held
-for the moment of each sample, so a sampled study's own times are no measurement; and one too short to be met is missed.
+the Python frame, or torch's Python that stands for an operator on the meta device; at the start or the end when it
+imports a module or no stage runs; else between operators. What is sampled is the main thread's wall time: waiting for a
+disk or for another process counts as between. A process is held for the moment of each sample, so a sampled study's own
+times are no measurement; and one too short to be met is missed.
 """
 
 import re
@@ -27,6 +28,7 @@ OPERATOR, PROCESS, BETWEEN = "operators", "start and end", "between operators"
 SHOWN = 12
 _NATIVE = re.compile(r"\.so[\w.]*\)$|\(\?\)$")
 _TORCH = re.compile(r"\((libtorch(?!_python)|libc10|libgomp|libmkl|mamba-)")
+_META = re.compile(r"\(torch/_(refs|prims|prims_common|decomp|meta_registrations)\b")
 _STAGE = re.compile(r"run \(recurformer/cli/(\w+)\.py:\d+\)$")
 _MAIN_THREAD = re.compile(r".*process (\d+):.*?;thread \(\1\)[^;]*;(.*) (\d+)")
 """The process's own entry follows those of its ancestors; its main thread has its number."""
@@ -57,7 +59,8 @@ def _native_top(frames: Sequence[str]) -> list[str]:
 def _kind(frames: Sequence[str], native: Sequence[str], stage: str | None) -> str:
     if stage is None or any(frame.startswith(_IMPORT) for frame in frames):
         return PROCESS
-    return OPERATOR if any(_TORCH.search(frame) for frame in native) else BETWEEN
+    operator = any(map(_TORCH.search, native)) or any(map(_META.search, frames))
+    return OPERATOR if operator else BETWEEN
 
 
 def samples(lines: Iterable[str]) -> Iterator[Sample]:
