@@ -87,7 +87,7 @@ bench: $(VENV)/.bench
 	KINETO_LOG_LEVEL=9 $(VENV)/bin/python -m benchmarks $(BENCH) # without a line at every start of torch's profiler
 
 bench-check: bench
-	$(VENV)/bin/python -m benchmarks --check
+	$(VENV)/bin/python -m benchmarks --check $(BENCH)
 
 # What `make results` has still to run on this machine, its processes sampled: where each stage spends its time.
 flame: $(VENV)/.bench
