@@ -128,7 +128,9 @@ def _watch(command: Sequence[str], rate: int, stacks: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, then print and keep what its stages did. Exit code: the command's; 1 when there is nothing."""
     parser = ArgumentParser(prog="python -m benchmarks.flame", description=__doc__)
-    parser.add_argument("--rate", type=int, default=5, help="samples per second of each process (%(default)s)")
+    parser.add_argument(
+        "--rate", type=int, default=5, help="samples per second; of a run read again, its own (%(default)s)"
+    )
     parser.add_argument("--stages", type=Path, default="results/bench/flame.csv", help="file to write (%(default)s)")
     parser.add_argument("command", nargs="*", help="what to run and to watch, after `--` (default: read the last run)")
     args = parser.parse_args(argv)
