@@ -153,3 +153,24 @@ def test_a_disk_offloaded_model_gives_the_same_logits(tmp_path):
         stock = make_backbone("llama_mha")
         stock.model.layers[0].to("meta")
         convert(stock, HEADS["mixed"], **MAMBA)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mixer", "window"), ("mixer", "hyena"), ("recurrent_heads", [[0], [], []]), ("mamba_d_state", 8)],
+)
+def test_a_config_that_was_changed_after_building_is_not_saved(name, value, tmp_path):
+    for part in (lambda model: model, lambda model: model.model):
+        model = make_converted("llama_mha", "mixed")
+        setattr(model.config, name, value)
+        with pytest.raises(ValueError, match=rf"^(config\.)?{name}=") as error:
+            part(model).save_pretrained(tmp_path / "changed")
+        assert "\n" not in str(error.value) and not (tmp_path / "changed").exists()
+
+
+def test_a_config_whose_heads_do_not_exist_is_not_saved(tmp_path):
+    config = make_converted("llama_mha", "mixed").config
+    config.recurrent_heads = [[0], [], [99]]
+    with pytest.raises(ValueError, match=r"heads\[2\] names head 99"):
+        config.save_pretrained(tmp_path / "changed")
+    assert not (tmp_path / "changed").exists()

@@ -68,6 +68,16 @@ class RecurFormerConfigMixin:
     def __post_init__(self, **kwargs):
         kwargs.pop("layer_types", None)
         super().__post_init__(**kwargs)  # type: ignore[misc]
+        if self.recurrent_heads is None:
+            self.recurrent_heads = [[] for _ in range(self.num_hidden_layers)]
+        self.check()
+        self.recurrent_heads = check_heads(self.recurrent_heads, self.num_hidden_layers, self.num_attention_heads)
+        self.layer_types = [layer_type(heads, self.num_attention_heads) for heads in self.recurrent_heads]
+        if set(self.layer_types) == {"linear_attention"}:
+            self.layer_types[0] = "hybrid"  # one layer of the cache must know how many tokens it has seen
+
+    def check(self) -> None:
+        """Raise ValueError for a wrong value; assignments are checked by type only."""
         if self.mixer not in MIXERS:
             raise ValueError(f"mixer={self.mixer!r} is unknown; there are {', '.join(MIXERS)}")
         for name, least in SIZES.items():
@@ -78,12 +88,20 @@ class RecurFormerConfigMixin:
             raise ValueError(
                 f"sliding_window={self.sliding_window} is not supported: set it to None (attend to everything)"
             )
-        if self.recurrent_heads is None:
-            self.recurrent_heads = [[] for _ in range(self.num_hidden_layers)]
-        self.recurrent_heads = check_heads(self.recurrent_heads, self.num_hidden_layers, self.num_attention_heads)
-        self.layer_types = [layer_type(heads, self.num_attention_heads) for heads in self.recurrent_heads]
-        if set(self.layer_types) == {"linear_attention"}:
-            self.layer_types[0] = "hybrid"  # one layer of the cache must know how many tokens it has seen
+        check_heads(self.recurrent_heads or [], self.num_hidden_layers, self.num_attention_heads)
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the values that a model is built by: the replaced heads, their mixer and its sizes."""
+        return {name: getattr(self, name) for name in ("recurrent_heads", "mixer", *SIZES)}
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does.
+
+        Raises:
+            ValueError: a value that was assigned is wrong, so that the saved config could not be loaded.
+        """
+        self.check()
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 def define_config(name: str, base: type[PreTrainedConfig]) -> type[Any]:

@@ -5,6 +5,7 @@ in config.py and one `define` line here.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -77,6 +78,21 @@ class RecurFormerPreTrainedMixin(_Backbone):
                 f"{pretrained_model_name_or_path}: a safetensors file is corrupt or incomplete ({error}); copy it again"
             ) from error
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does.
+
+        Raises:
+            ValueError: the config was changed since the model was built, so that the weights would not fit it.
+        """
+        self.config.check()
+        for name, built in self.base_model.built_by.items():
+            if getattr(self.config, name) != built:
+                raise ValueError(
+                    f"config.{name}={getattr(self.config, name)!r} is not what the model was built by ({built!r}): set"
+                    " it back, or convert the original with it"
+                )
+        super().save_pretrained(*args, **kwargs)
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, (MambaBlock, Mixer, RecurFormerAttention)):
@@ -88,6 +104,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
+        self.built_by = deepcopy(config.architecture())
         for index, layer in enumerate(self.layers):
             if config.recurrent_heads[index]:
                 layer.self_attn = RecurFormerAttention(layer.self_attn, config, index)
