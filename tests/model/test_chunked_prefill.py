@@ -17,7 +17,8 @@ CHUNKS = (1, 2, 5, 16, 36, 37, 100)
 
 @torch.no_grad()
 def one_shot(model, ids, mask=None):
-    return read_chunk(model, ids, DynamicCache(config=model.config), mask)
+    positions = None if mask is None else (mask.cumsum(1) - 1).clamp(min=0)
+    return read_chunk(model, ids, DynamicCache(config=model.config), mask, positions)
 
 
 def assert_same(found, expected, tolerance):

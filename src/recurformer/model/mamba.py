@@ -15,6 +15,7 @@ from transformers import Cache
 from transformers import initialization as init
 
 from .conv import CausalConv
+from .packing import Packing
 from .products import Products
 from .repeated import RepeatedLinear
 from .scan import selective_scan
@@ -24,6 +25,7 @@ from .step_cpp import block_step, takes
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
+NO_STEP = -1e4  # before the softplus: delta is 0, the state neither decays nor takes in anything
 
 
 def initial_step_bias(like: Tensor) -> Tensor:
@@ -104,11 +106,12 @@ class MambaBlock(nn.Module):
             padding_mask: (B, L), 0 at padding tokens, which then neither enter the convolution nor the state.
             products: what to multiply by in place of the parameters.
         """
-        if padding_mask is not None:
-            x = x * padding_mask.unsqueeze(-1).to(x.dtype)
         layer: Any = None if cache is None else cache.layers[self.layer_index]
-        if layer is not None and x.shape[1] == 1 and padding_mask is None and self._can_step(layer):
-            return self._leave(self._step(x.squeeze(1), layer, products).unsqueeze(1), products)
+        if layer is not None and x.shape[1] == 1 and self._can_step(layer):
+            return self._leave(self._step(x.squeeze(1), layer, padding_mask, products).unsqueeze(1), products)
+        packing = None if padding_mask is None else Packing(padding_mask)
+        if packing is not None:
+            x = packing.pack(x)
         rows, gate = self._enter(x, products)  # (B, L, D)
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
@@ -118,11 +121,14 @@ class MambaBlock(nn.Module):
                 history, state = history.clone(), state.clone()
         values = self.conv1d(rows, history)
         if cache is not None:
-            newest = rows[:, -self.d_conv :].transpose(1, 2)
+            if packing is None:
+                newest = rows[:, -self.d_conv :].transpose(1, 2)
+            else:
+                newest = packing.newest(rows, history, self.d_conv)
             cache.update_conv_state(newest, self.layer_index, conv_kernel_size=self.d_conv)
-        if padding_mask is not None:
-            values = values * padding_mask.unsqueeze(-1).to(values.dtype)
         step, write, read = self._selection(values, products)
+        if packing is not None:
+            step = step.masked_fill(~packing.real.unsqueeze(-1), NO_STEP)
         A, D = self.transition() if products is None else (products.A, products.D)
         y, state = selective_scan(
             values.transpose(1, 2),
@@ -139,7 +145,8 @@ class MambaBlock(nn.Module):
         if cache is not None:
             # contiguous, because the cache lays out its own copy like what it first gets, and steps write to that
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
-        return self._leave(y.transpose(1, 2), products)
+        y = y.transpose(1, 2)
+        return self._leave(y if packing is None else packing.unpack(y), products)
 
     def _enter(self, x: Tensor, products: Products | None) -> tuple[Tensor, ...]:
         return (self.in_proj(x) if products is None else F.linear(x, products.in_proj)).chunk(2, dim=-1)
@@ -163,8 +170,15 @@ class MambaBlock(nn.Module):
             return False
         return layer.conv_states[0].shape[-1] == self.d_conv  # a cache that records the past keeps more
 
-    def _step(self, x: Tensor, layer: Any, products: Products | None) -> Tensor:
-        """Mix one token (B, features); returns the channels (B, D)."""
+    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, products: Products | None) -> Tensor:
+        """Mix one token (B, features); returns the channels (B, D). Rows of padding, 0 in (B, 1), keep their states."""
+        if padding_mask is not None:
+            states = layer.conv_states[0], layer.recurrent_states[0]
+            kept = [state.clone() for state in states]
+            channels = self._step(x, layer, None, products)
+            for state, before in zip(states, kept, strict=True):
+                state.copy_(torch.where(padding_mask.bool().unsqueeze(-1), state, before))
+            return channels
         if products is not None and takes(x, *(inputs := self._step_inputs(x, layer, products))[1:]):
             return block_step(inputs)
         row, gate = self._enter(x, products)

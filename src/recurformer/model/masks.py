@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.masking_utils import create_masks_for_generate
 from transformers.utils.import_utils import is_tracing
@@ -11,8 +12,9 @@ from transformers.utils.import_utils import is_tracing
 def recurrent_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
     """Return the mask (B, length) of the newest tokens, or None when none of them is padding.
 
-    Unlike the library's function it looks at a single token too: a prompt may be read in pieces of one. Only traced
-    code takes a single token for a generated one, because it cannot look.
+    Unlike the library's function it looks at a single token too: a prompt may be read in pieces of one, and a row may
+    have ended before the others. Traced code cannot look and masks every token. What records a CUDA graph or has no
+    values takes a single token for a real one.
 
     Args:
         attention_mask: (B, tokens so far), 0 at padding, or None.
@@ -22,7 +24,8 @@ def recurrent_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
         return None
     newest = attention_mask[:, -length:]
     if is_tracing(attention_mask) or attention_mask.is_meta:
-        return newest if length > 1 else None
+        recording = attention_mask.is_meta or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing())
+        return None if recording and length == 1 else newest
     return None if newest.all() else newest
 
 

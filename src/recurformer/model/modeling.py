@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention import RecurFormerAttention
 from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
+from .generation import PaddingAfterEnd
 from .mamba import MambaBlock
 from .masks import masks_for_generation, recurrent_mask
 from .mixer_base import Mixer
@@ -183,7 +184,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
         )
 
 
-class RecurFormerForCausalLMMixin(RecurFormerPreTrainedMixin):
+class RecurFormerForCausalLMMixin(PaddingAfterEnd, RecurFormerPreTrainedMixin):
     """The language model; `base_class` is the stock class that it is converted from."""
 
     model_class: type[PreTrainedModel]

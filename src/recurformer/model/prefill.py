@@ -109,12 +109,17 @@ class ReservedCache(DynamicCache):
 
 
 def read_chunk(
-    model: PreTrainedModel, input_ids: Tensor, cache: DynamicCache, attention_mask: Tensor | None = None
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    cache: DynamicCache,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
 ) -> CausalLMOutputWithPast:
     """One forward pass over the next tokens (B, L), with the logits of the last one only."""
     return model(
         input_ids=input_ids,
         attention_mask=attention_mask,
+        position_ids=position_ids,
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
@@ -128,7 +133,7 @@ def prefill(
     """Read a prompt in chunks; the result is that of one forward pass up to rounding.
 
     Without padding, memory beyond the cache does not depend on the prompt's length. With padding the model's own
-    attention reads the chunks, under masks of chunk x tokens.
+    attention reads the chunks, under masks of chunk x tokens, and only real tokens count for positions.
 
     Args:
         model: a causal language model, converted or not.
@@ -147,8 +152,11 @@ def prefill(
         raise ValueError(
             f"a prefill needs at least one token and a chunk of at least 1, got {input_ids.shape[1]}, {chunk}"
         )
-    if attention_mask is not None and attention_mask.all():
-        attention_mask = None
+    position_ids = None
+    if attention_mask is not None:
+        attention_mask = None if attention_mask.all() else attention_mask.to(model.device)
+    if attention_mask is not None:
+        position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)  # as generate() counts
     own = model.config._attn_implementation
     cache = ReservedCache(model.config, input_ids.shape[1])
     with attending_by(model, own if attention_mask is not None else IMPLEMENTATION):
@@ -156,6 +164,7 @@ def prefill(
         for part in input_ids.split(chunk, dim=1):
             seen += part.shape[1]
             mask = None if attention_mask is None else attention_mask[:, :seen]
-            output = read_chunk(model, part.to(model.device), cache, mask)
+            places = None if position_ids is None else position_ids[:, seen - part.shape[1] : seen]
+            output = read_chunk(model, part.to(model.device), cache, mask, places)
     cache.close()
     return output

@@ -1,0 +1,47 @@
+"""Rows of a batch that end before the others: generate() fills them up with padding, which must enter no state.
+
+The library marks those tokens as real. That is harmless where only attention looks back, for a later mask hides them.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import StoppingCriteriaList
+
+
+class EndedRows(StoppingCriteriaList):
+    """The stopping criteria of one call of generate(), which remember the rows (B,) that have ended."""
+
+    rows: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        """Return the rows that end now; see the library's class."""
+        ended = super().__call__(input_ids, scores, **kwargs)
+        self.rows = ended if self.rows is None else self.rows | ended
+        return ended
+
+    @property
+    def pads(self) -> bool:
+        """Whether generate() writes padding behind a row's end: it does where a token ends rows."""
+        return any(hasattr(criterion, "eos_token_id") for criterion in self)
+
+
+class PaddingAfterEnd:
+    """The part of a language model that masks padding behind the end of a row while it generates."""
+
+    def _sample(self, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, *args: Any, **kwargs: Any):
+        ended = EndedRows(stopping_criteria)
+        if ended.pads:
+            kwargs["ended_rows"] = ended
+        return super()._sample(input_ids, logits_processor, ended, *args, **kwargs)  # type: ignore[misc]
+
+    def prepare_inputs_for_generation(self, *args: Any, ended_rows: EndedRows | None = None, **kwargs: Any):
+        """Prepare what one forward pass takes; see the library's method."""
+        return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+
+    def _update_model_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        following = super()._update_model_kwargs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        ended, mask = following.get("ended_rows"), following.get("attention_mask")
+        if ended is not None and ended.rows is not None and mask is not None:
+            mask[:, -1].masked_fill_(ended.rows.to(mask.device), 0)  # of the token that is about to be chosen
+        return following

@@ -1,0 +1,161 @@
+"""Padding anywhere, a row that ends early, any pieces: every row of a batch is what it is alone."""
+
+import pytest
+import torch
+from test_mixers import shared
+from tiny_models import PAD, difference, tokens
+from transformers import DynamicCache, StaticCache
+
+import recurformer
+from recurformer.model.generation import EndedRows
+from recurformer.model.mixers import MIXERS
+from recurformer.model.packing import Packing
+
+LENGTH, TURN = 21, 11  # tokens of both turns, and of the first one
+PLACES = {  # row 1's padding
+    "left": [*range(5)],
+    "middle": [*range(12, 16)],
+    "scattered": [0, 3, 4, 8, 12, 14, 19],
+    "right of the first turn": [*range(7, TURN)],
+    "the whole first turn": [*range(TURN)],
+    "the whole second turn but one": [*range(TURN, LENGTH - 1)],
+}
+CUTS = {
+    "at once": (LENGTH,),
+    "two turns": (TURN, LENGTH - TURN),
+    "pieces": (3, 1, 1, 6, 4, 1, 5),
+    "steps": (1,) * LENGTH,
+}
+every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+every_model = pytest.mark.parametrize(
+    ("backbone", "heads"), [("llama_mha", "beta_one"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "ragged")]
+)
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
+
+@pytest.fixture
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def padded(places):
+    """Two rows, the second with padding at these places; their mask, and the positions of the real tokens."""
+    ids, mask = tokens(2, LENGTH), torch.ones(2, LENGTH, dtype=torch.long)
+    ids[1, places], mask[1, places] = PAD, 0
+    return ids, mask, (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def alone(model, ids, mask):
+    """Logits of each row's real tokens, of the row by itself."""
+    return [
+        model(row[real.bool()].unsqueeze(0), use_cache=False).logits[0] for row, real in zip(ids, mask, strict=True)
+    ]
+
+
+def in_pieces(model, ids, mask, positions, cuts, cache):
+    """Logits of all tokens, read piece by piece; without a cache at once."""
+    logits, seen = [], 0
+    for piece, places in zip(ids.split(cuts, 1), positions.split(cuts, 1), strict=True):
+        seen += piece.shape[1]
+        given = {"attention_mask": mask[:, :seen], "position_ids": places, "past_key_values": cache}
+        logits.append(model(piece, **given, use_cache=cache is not None).logits)
+    return torch.cat(logits, 1)
+
+
+@every_mixer
+@every_model
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+def test_every_row_is_what_it_is_alone(mixer, backbone, heads, places):
+    model, (ids, mask, positions) = shared(mixer, backbone, heads), padded(places)
+    expected = alone(model, ids, mask)
+    caches = {
+        "dynamic": lambda: DynamicCache(config=model.config),
+        "static": lambda: StaticCache(config=model.config, max_cache_len=LENGTH),
+    }
+    for name, cuts in CUTS.items():
+        for kind, new_cache in ({"none": lambda: None} if name == "at once" else {} | caches).items():
+            logits = in_pieces(model, ids, mask, positions, cuts, new_cache())
+            for row, one in enumerate(expected):
+                assert difference(logits[row][mask[row].bool()], one) < 1e-4, (name, kind, row)
+
+
+@every_mixer
+@pytest.mark.parametrize("chunk", [1, 4, LENGTH])
+def test_a_prefill_in_chunks_of_a_padded_prompt(mixer, chunk):
+    model = shared(mixer, "qwen2_gqa", "ragged")
+    ids, mask, _ = padded(PLACES["scattered"])
+    more = tokens(2, 3, seed=4)
+    read = recurformer.prefill(model, ids, chunk, mask)
+    whole = torch.cat([mask, torch.ones_like(more)], 1)
+    positions = (whole.cumsum(1) - 1)[:, LENGTH:]
+    given = {"attention_mask": whole, "position_ids": positions, "past_key_values": read.past_key_values}
+    logits = torch.cat([read.logits, model(more, **given).logits], 1)
+    for row, one in enumerate(alone(model, torch.cat([ids, more], 1), whole)):
+        assert difference(logits[row], one[-4:]) < 1e-4
+
+
+@every_mixer
+@torch.enable_grad()
+def test_gradients_are_those_of_a_row_alone(mixer):
+    model, (ids, mask, positions) = shared(mixer, "qwen2_gqa", "ragged"), padded(PLACES["scattered"])
+    inputs, real = model.model.embed_tokens(ids).detach().requires_grad_(), mask[1].bool()
+    logits = model(inputs_embeds=inputs, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    found = torch.autograd.grad(logits[1][real].square().sum(), inputs)[0][1]
+    row = inputs[1:, real].detach().requires_grad_()
+    expected = torch.autograd.grad(model(inputs_embeds=row, use_cache=False).logits.square().sum(), row)[0][0]
+    assert difference(found[real], expected) < 1e-4 and not found[~real].any()
+
+
+def first_turn(model, ids, mask, **arguments):
+    greedy = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    return model.generate(ids, attention_mask=mask, pad_token_id=PAD, **greedy | arguments)
+
+
+def early_end(model, ids, mask):
+    """An end token that row 1 writes early and row 0 does not write, and how many tokens row 1 has then written."""
+    written = first_turn(model, ids, mask).sequences[:, LENGTH:].tolist()
+    for place, token in enumerate(written[1][:5]):
+        if token not in written[0]:
+            return token, place + 1
+    pytest.skip("this model writes the same tokens in both rows")
+
+
+@every_mixer
+@every_model
+def test_a_row_that_ends_early_goes_on_as_if_alone(mixer, backbone, heads):
+    """Its padding enters no state: the next turn's logits and its greedy text are the row's own."""
+    model, (ids, mask, _) = shared(mixer, backbone, heads), padded(PLACES["scattered"])
+    end, written = early_end(model, ids, mask)
+    first = first_turn(model, ids, mask, eos_token_id=end)
+    assert first.sequences[1, LENGTH + written :].eq(PAD).all() and first.sequences.shape[1] > LENGTH + written
+    history = torch.cat([first.sequences, tokens(2, 4, seed=6)], 1)
+    whole = torch.ones_like(history)
+    whole[:, :LENGTH] = mask
+    whole[1, LENGTH + written : first.sequences.shape[1]] = 0
+    again = first_turn(model, history, whole, past_key_values=first.past_key_values)
+    for row in range(2):
+        single = history[row][whole[row].bool()].unsqueeze(0)
+        expected = first_turn(model, single, torch.ones_like(single), use_cache=False)
+        assert torch.equal(again.sequences[row, history.shape[1] :], expected.sequences[0, single.shape[1] :])
+        assert difference(torch.stack(again.logits, 1)[row], torch.stack(expected.logits, 1)[0]) < 1e-4
+
+
+def test_the_check_sees_padding_that_enters_a_state(monkeypatch):
+    monkeypatch.setattr(EndedRows, "pads", False)
+    for mixer in ("mamba", "window", "mean", "gated", "linear"):
+        with pytest.raises(AssertionError):
+            test_a_row_that_ends_early_goes_on_as_if_alone(mixer, "qwen2_gqa", "mixed")
+
+
+def test_packing_is_undone_and_keeps_the_newest():
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]])
+    rows = torch.arange(30.0).view(3, 5, 2)
+    packing = Packing(mask)
+    packed = packing.pack(rows)
+    assert torch.equal(packing.unpack(packed), rows)
+    assert packing.real.tolist() == [[True] * 5, [True, True, False, False, False], [False] * 5]
+    assert packed[1, :2].tolist() == rows[1, [1, 3]].tolist()
+    before = -torch.ones(3, 2, 4)
+    assert packing.newest(packed, before, 3)[:, 0].tolist() == [[4, 6, 8], [-1, 12, 16], [-1, -1, -1]]
+    assert packing.newest(packed, None, 6)[1, 0].tolist() == [0, 0, 0, 0, 12, 16]
