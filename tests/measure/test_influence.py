@@ -1,4 +1,6 @@
-"""The unrolled form of the scan against the scan itself, and the rows of Figure 1."""
+"""The unrolled form of the scan against the scan itself, a token's weights against matrices, and Figure 1's rows."""
+
+from copy import deepcopy
 
 import pytest
 import torch
@@ -8,10 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from recurformer import HeadProfile, convert, selective_scan
 from recurformer.measure.influence import (
     attention_influence,
+    block_arguments,
     mamba_influence,
     measure_influence,
     replaced_example,
-    scan_arguments,
+    token_weights,
     unrolled_weights,
 )
 from recurformer.measure.peak import PeakMemory
@@ -81,21 +84,68 @@ def test_unrolled_form_is_the_jacobian():
         assert gradient[0, channel, 8:].abs().max() == 0 and gradient[1].abs().max() == 0
 
 
-def test_captured_arguments_are_those_of_the_block(models, input_ids):
-    """Scanning what was captured, with the block's own gate and output projection, gives the block's own output."""
-    _, model = models
-    block, seen = model.model.layers[1].self_attn.mamba, {}
+def matrices_of(block, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slow reference: T as a product of lower-triangular matrices (B, D, L, L), and what the bias gives (B, D, L).
+
+    Args:
+        block: a Mamba block in float64.
+        projected: what its in_proj gives.
+    """
+    rows = projected.chunk(2, -1)[0].transpose(1, 2)
+    taps, length = block.conv1d.weight.squeeze(1), rows.shape[-1]
+    mixing = torch.zeros(len(taps), length, length, dtype=torch.float64)
+    for step in range(length):
+        for lag in range(min(taps.shape[1], step + 1)):
+            mixing[:, step, step - lag] = taps[:, taps.shape[1] - 1 - lag]
+    before = (mixing @ rows.unsqueeze(-1)).squeeze(-1) + block.conv1d.bias[:, None]
+    values = F.silu(before)
+    sizes = [block.dt_rank, block.d_state, block.d_state]
+    low_rank, B, C = block.x_proj(values.transpose(1, 2)).split(sizes, -1)
+    delta, A = F.softplus(block.dt_proj(low_rank)), -block.A_log.exp()  # (B, L, D), (D, N)
+    scan = torch.zeros(len(rows), len(taps), length, length, dtype=torch.float64)
+    for step in range(length):
+        state = delta[:, step, :, None] * B[:, step, None]
+        for later in range(step, length):
+            state = state if later == step else state * torch.exp(delta[:, later, :, None] * A)
+            scan[:, :, later, step] = (state * C[:, later, None]).sum(-1)
+    scan += torch.diag_embed(block.D[:, None].expand(-1, length))
+    scan = scan @ torch.diag_embed(before.sigmoid())
+    return scan @ mixing, scan.sum(-1) * block.conv1d.bias[:, None]
+
+
+@pytest.fixture
+def strong(models):
+    """The converted model in float64, in which every part of every block weighs something."""
+    model = deepcopy(models[1]).double()
+    generator = torch.Generator().manual_seed(3)
+    for layer in model.model.layers:
+        for parameter in layer.self_attn.mamba.parameters():
+            parameter.data.normal_(0, 0.3, generator=generator)
+    return model
+
+
+@torch.no_grad()
+def test_token_weights_are_those_of_explicit_matrices(strong, input_ids):
+    """With the block's own gate and output projection the matrices give the block's own output: nothing is missing."""
+    block, seen = strong.model.layers[1].self_attn.mamba, {}
     handles = [
         block.register_forward_hook(lambda module, args, output: seen.update(output=output)),
-        block.in_proj.register_forward_hook(lambda module, args, output: seen.update(gate=output.chunk(2, -1)[1])),
+        block.in_proj.register_forward_hook(lambda module, args, output: seen.update(projected=output)),
     ]
-    arguments = scan_arguments(model, input_ids, 1)
+    arguments = block_arguments(strong, input_ids, 1)
     for handle in handles:
         handle.remove()
-    y = unrolled_output(arguments).transpose(1, 2).float() * F.silu(seen["gate"])
-    torch.testing.assert_close(block.out_proj(y), seen["output"], atol=1e-5, rtol=1e-5)
+    rows, gate = seen["projected"].chunk(2, -1)
+    matrices, bias = matrices_of(block, seen["projected"])
+    y = (matrices @ rows.transpose(1, 2).unsqueeze(-1)).squeeze(-1) + bias
+    torch.testing.assert_close(block.out_proj(y.transpose(1, 2) * F.silu(gate)), seen["output"])
     assert seen["output"].std() > 0.01
-    assert not block.x_proj._forward_hooks  # nothing is left behind
+    for query in (0, 2, 3, 11, TOKENS - 1):
+        expected = matrices[:, :, query, : query + 1]
+        torch.testing.assert_close(token_weights(**arguments, query=query), expected, atol=1e-10, rtol=1e-8)
+        shares = expected.abs().mean((0, 1))
+        torch.testing.assert_close(mamba_influence(strong, input_ids, 1, query), shares / shares.sum())
+    assert not block.x_proj._forward_hooks and not block.conv1d._forward_hooks  # nothing is left behind
 
 
 def test_rows_of_influence(models, input_ids):
@@ -122,26 +172,28 @@ def test_decays_of_all_samples_never_exist_at_once(models):
     samples = torch.zeros(64, TOKENS, dtype=torch.long)
     with PeakMemory() as memory:
         found = mamba_influence(models[1], samples, layer=0, query=TOKENS - 1)
-    arguments = scan_arguments(models[1], samples, layer=0)
-    delta, A, B, C = (arguments[name] for name in ("delta", "A", "B", "C"))
-    assert memory.peak < 2 * delta.nbytes * A.shape[1], "the decays of all samples, and one more such array"
-    at_once = unrolled_weights(delta, A, B, C, TOKENS - 1).abs().mean((0, 1))
+    arguments = block_arguments(models[1], samples, layer=0)
+    decays = arguments["delta"].nbytes * arguments["A"].shape[1]
+    assert memory.peak < 2 * decays, "the decays of all samples, and one more such array"
+    at_once = token_weights(**arguments, query=TOKENS - 1).abs().mean((0, 1))
     assert torch.equal(found, at_once / at_once.sum())
 
 
-def test_influence_decays_with_a_fast_state(models, input_ids):
-    """A state that forgets at once reads its last token only: the weights are the block's, not a constant shape."""
-    _, model = models
-    block = model.model.layers[0].self_attn.mamba
-    before = block.A_log.detach().clone()
-    with torch.no_grad():
-        block.A_log.fill_(12.0)
-    assert mamba_influence(model, input_ids, 0, 15)[-1] > 0.999
-    with torch.no_grad():
-        block.A_log.fill_(-12.0)
-    assert mamba_influence(model, input_ids, 0, 15)[-1] < 0.5
-    with torch.no_grad():
-        block.A_log.copy_(before)
+@torch.no_grad()
+def test_a_state_that_forgets_at_once_reads_as_far_as_the_convolution(strong, input_ids):
+    """The weights are the block's, not a constant shape: a token enters by the convolution, and by the skip alone."""
+    block = strong.model.layers[0].self_attn.mamba
+    taps = block.conv1d.weight.shape[-1]
+    block.A_log.fill_(12.0)
+    found = mamba_influence(strong, input_ids, 0, 15)
+    assert found[-taps:].sum() == pytest.approx(1) and (found[-taps:] > 0.01).all()
+    block.x_proj.weight.zero_()
+    assert mamba_influence(strong, input_ids, 0, 15)[-taps:].sum() == pytest.approx(1)
+    block.conv1d.weight[..., :-1] = 0
+    assert mamba_influence(strong, input_ids, 0, 15)[-1] == pytest.approx(1)
+    block.x_proj.weight.normal_()
+    block.A_log.fill_(-12.0)
+    assert mamba_influence(strong, input_ids, 0, 15)[-1] < 0.5
 
 
 def test_bad_requests_are_refused(models, input_ids):

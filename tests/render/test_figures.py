@@ -159,7 +159,8 @@ def test_figure1_shades_by_the_measured_weights(figures, measurements):
 
 def test_figure1_says_which_weights_are_mambas(figures):
     note = figures["figure1"].get_supxlabel().replace("\n", " ")
-    assert "selective scan on its inputs after the convolution, before the skip connection $D$" in note
+    assert "each token through convolution, SiLU (its sigmoid is a gate), selective scan and skip $D$" in note
+    assert "Left out: the block's output gate, one factor a channel, and its projections" in note
 
 
 def test_figure1_of_a_short_row(measurements):

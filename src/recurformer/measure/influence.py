@@ -6,6 +6,19 @@ output is exactly an attention-like sum (Ali et al. 2024, arXiv 2403.01590, writ
 
     y[t, d] = sum_{s <= t} M[t, s, d] u[s, d] + D[d] u[t, d]
     M[t, s, d] = sum_n C[t, n] exp(A[d, n] (delta[s+1, d] + ... + delta[t, d])) delta[s, d] B[s, n]
+
+Its inputs u are not the tokens: the convolution mixes K of them into each. SiLU is its argument times a sigmoid g. So
+the convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
+
+    u[s, d] = g[s, d] (b[d] + sum_k w[d, k] r[s-K+1+k, d]),  g[s, d] = sigmoid of the same brackets
+    y[t, d] = sum_{j <= t} T[t, j, d] r[j, d] + the share of the bias b, which belongs to no token
+    T[t, j, d] = sum_{j <= s < j+K, s <= t} (M[t, s, d] + [s = t] D[d]) g[s, d] w[d, K-1-(s-j)]
+
+The sum is exact: nothing is approximated or differentiated. delta, B, C and g depend on the tokens. They count as
+weights at their own values, as softmax weights do in attention; so the derivative of SiLU does not enter.
+
+The rest of the block is left out. Its output gate is one factor for all tokens of a channel; in_proj and out_proj mix
+the features of one token. All channels count alike.
 """
 
 from typing import Any
@@ -45,40 +58,73 @@ def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, query: int)
     return (decay * gates.unsqueeze(1)).sum(2) * delta
 
 
-class _ScanInputs:
-    """What a Mamba block's `x_proj` reads and gives, from which the scan's arguments follow."""
+def token_weights(
+    delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, sigmoid: Tensor, taps: Tensor, query: int
+) -> Tensor:
+    """The row t = `query` of T: what the scan's output at t takes of each token's row of in_proj, the skip included.
+
+    Args:
+        delta: step sizes after bias and softplus (B, D, L).
+        A: state transition (D, N), negative.
+        B: input matrix of every step (B, N, L).
+        C: output matrix of every step (B, N, L).
+        D: skip weight of every channel (D,).
+        sigmoid: g, that in SiLU, at every step (B, D, L).
+        taps: w, of the convolution (D, K); the last one is the token's own.
+        query: t.
+
+    Returns:
+        (B, D, t + 1).
+    """
+    steps = unrolled_weights(delta, A, B, C, query)
+    steps[..., -1] += D
+    steps = steps * sigmoid[..., : query + 1]
+    weights = torch.zeros_like(steps)
+    for lag, tap in enumerate(taps.flip(-1).unbind(-1)[: query + 1]):
+        weights[..., : query + 1 - lag] += steps[..., lag:] * tap[:, None]
+    return weights
+
+
+class _BlockInputs:
+    """What the convolution and `x_proj` of a Mamba block read and give, from which a token's weights follow."""
 
     def __init__(self, block: Any):
         self.block = block
-        self.inputs: Tensor | None = None  # u, (B, L, D)
+        self.rows: Tensor | None = None  # r, (B, L, D)
         self.projected: Tensor | None = None  # step sizes in low rank, B and C, (B, L, rank + 2 N)
 
-    def __call__(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self.inputs, self.projected = args[0], output
+    def keep_rows(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.rows = args[0]
+
+    def keep_projected(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.projected = output
 
     def arguments(self) -> dict[str, Tensor]:
-        """u, delta (after softplus), A, B, C, D in float64, in `selective_scan`'s layout."""
-        assert self.inputs is not None and self.projected is not None
-        width = self.block.A_log.shape[1]
+        """The tensors that `token_weights` takes, in float64."""
+        assert self.rows is not None and self.projected is not None
+        width, conv = self.block.A_log.shape[1], self.block.conv1d
         rank = self.projected.shape[-1] - 2 * width
         steps, B, C = self.projected.split([rank, width, width], -1)
         delta = F.softplus(self.block.dt_proj(steps).double())
+        taps = conv.weight.double()
+        before = F.pad(self.rows.double().transpose(1, 2), (taps.shape[-1] - 1, 0))
         return {
-            "u": self.inputs.double().transpose(1, 2),
             "delta": delta.transpose(1, 2),
             "A": -torch.exp(self.block.A_log.double()),
             "B": B.double().transpose(1, 2),
             "C": C.double().transpose(1, 2),
             "D": self.block.D.double(),
+            "sigmoid": F.conv1d(before, taps, conv.bias.double(), groups=len(taps)).sigmoid(),
+            "taps": taps.squeeze(1),
         }
 
 
 @torch.no_grad()
-def scan_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
-    """Run a converted model and return what the scan of one layer's Mamba block reads, in float64.
+def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
+    """Run a converted model and return what `token_weights` takes of one layer's Mamba block, in float64.
 
     Returns:
-        u and delta (after softplus) (B, D, L), A (D, N), B and C (B, N, L), D (D,).
+        delta (after softplus) and sigmoid (B, D, L), A (D, N), B and C (B, N, L), D (D,), taps (D, K).
 
     Raises:
         ValueError: the layer has no Mamba block.
@@ -87,31 +133,39 @@ def scan_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dic
     block = getattr(base.layers[layer].self_attn, "mamba", None)
     if block is None:
         raise ValueError(f"layer {layer} has no Mamba block: none of its heads was replaced")
-    inputs = _ScanInputs(block)
-    handle = block.x_proj.register_forward_hook(inputs)
+    inputs = _BlockInputs(block)
+    handles = [
+        block.conv1d.register_forward_hook(inputs.keep_rows),
+        block.x_proj.register_forward_hook(inputs.keep_projected),
+    ]
     training = model.training
     model.eval()
     try:
         base(input_ids.to(model.device), use_cache=False)
         return inputs.arguments()
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         model.train(training)
 
 
 def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
-    """Share of each token in what one layer's Mamba block reads at position `query`, (query + 1,), summing to 1.
+    """Share of each token in what one layer's Mamba block scans at position `query`, (query + 1,), summing to 1.
 
-    |M[query, s, d]| is averaged over the channels d and the samples, then normalised over s.
+    |T[query, j, d]| is averaged over the channels d and the samples, then normalised over j.
 
     Raises:
         ValueError: the layer has no Mamba block, or `query` is outside the input.
     """
     _check_query(input_ids, query)
-    arguments = scan_arguments(model, input_ids, layer)
+    arguments = block_arguments(model, input_ids, layer)
+    parameters = {name: arguments[name] for name in ("A", "D", "taps")}
     # sample by sample: the decays of all at once, at each of a channel's states, would fill a card
-    samples = zip(*(arguments[name].split(1) for name in ("delta", "B", "C")), strict=True)
-    rows = [unrolled_weights(delta, arguments["A"], B, C, query).abs() for delta, B, C in samples]
+    samples = zip(*(arguments[name].split(1) for name in ("delta", "B", "C", "sigmoid")), strict=True)
+    rows = [
+        token_weights(delta=delta, B=B, C=C, sigmoid=sigmoid, query=query, **parameters).abs()
+        for delta, B, C, sigmoid in samples
+    ]
     weights = torch.cat(rows).mean((0, 1))
     return (weights / weights.sum()).cpu()
 

@@ -175,7 +175,7 @@ def figure1(influence: pd.DataFrame) -> Figure:
         f"{label(model)}, layer {attended['layer']}: attention head {attended['head']} before, the layer's Mamba "
         f"block after the conversion, at query token t = {position}.\n$f(x) = \\mathrm{{softmax}}(x/\\sqrt{{d_k}})$; "
         "$B_i$, $C_i$: input and output gates; $A$: state transition. Weights of each side sum to 1; darker is more.\n"
-        "Mamba weights: those of the selective scan on its inputs after the convolution, before the skip connection "
-        "$D$ and the block's own output gate.",
+        "Mamba weights: of each token through convolution, SiLU (its sigmoid is a gate), selective scan and skip $D$; "
+        "mean size over channels. Left out: the block's output gate, one factor a channel, and its projections.",
     )
     return figure
