@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurformer.cli.arguments import add_block, flags, read_block
-from recurformer.study import Backbone, HashHopEvaluation, MqarTask, Profiling, Sizes, Tasks, Training
+from recurformer.study import Backbone, HashHopEvaluation, MqarTask, Profiling, SinkHead, Sizes, Tasks, Training
 
 
 def through_the_shell(block, prefix=""):
@@ -60,3 +60,9 @@ def test_a_bad_value_is_named_in_one_line(words, named):
     with pytest.raises(ValueError, match=named) as caught:
         read_block(parser.parse_args(words.split()), Profiling)
     assert "\n" not in str(caught.value)
+
+
+def test_what_several_flags_say_together_is_refused_without_the_name_of_one():
+    add_block(parser := ArgumentParser(), SinkHead)
+    with pytest.raises(ValueError, match=r"^layer 1 and head None: give both or neither$"):
+        read_block(parser.parse_args(["--layer", "1"]), SinkHead)

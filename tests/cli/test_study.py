@@ -49,6 +49,18 @@ def changed(settings, path, value):
         ("ablations.needle.length", [64], r"ablations\.needle\.length: unknown key; did you mean 'lengths'"),
         ("mamba.width", 2, r"mamba\.width: unknown key; choose one of d_state, d_conv, expand"),
         ("language.backbones", ["gpt5"], r"language\.backbones: 'gpt5' has no entry in backbones"),
+        ("language.sink_heads", {"gpt5": {}}, r"language\.sink_heads: 'gpt5' is not in language\.backbones"),
+        (
+            "language.sink_heads",
+            {"tiny": {"layer": 1}},
+            r"language\.sink_heads\.tiny: layer 1 and head None: give both",
+        ),
+        ("language.sink_heads", {"tiny": {"layer": -1, "head": 0}}, r"language\.sink_heads\.tiny\.layer = -1"),
+        (
+            "language.sink_heads",
+            {"tiny": {"layer": 3, "head": 0}},
+            r"language\.sink_heads\.tiny\.layer = 3: tiny has 3, counted from 0 to 2",
+        ),
         ("backbones.tiny.heads", None, "heads"),
         ("backbones.tiny.source", "hug", r"backbones\.tiny\.source = 'hug'"),
         ("mamba.d_state", 0, r"mamba\.d_state = 0"),

@@ -263,6 +263,11 @@ def test_sink_head_and_its_matrices(model, input_ids):
     assert set(chosen.layer) == {1} and set(chosen["head"]) == {2}
     with pytest.raises(ValueError, match="layer=1 and head=None: give both or neither"):
         sink_statistics(model, short, "tiny", layer=1)
+    for place in ({"layer": 0, "head": HEADS}, {"layer": 99, "head": 0}, {"layer": -1, "head": 0}):
+        with pytest.raises(
+            ValueError, match=rf"head={place['head']}: tiny has layers 0 to \d, heads 0 to {HEADS - 1}$"
+        ):
+            sink_statistics(model, short, "tiny", **place)
 
 
 def test_attention_maps_are_the_averages(model, input_ids):

@@ -121,6 +121,17 @@ def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_stud
     assert all(found == {False} for stage, found in typed.items() if stage not in MEASURED.split())
 
 
+def test_the_paper_study_shows_the_head_of_figure_2(tmp_path):
+    """The 18th head of the 24th layer of Llama2-7B; no head is named for the others."""
+    answer = snakemake("figures/paper/figure2.svg", "-p", "--configfile", "config/paper.yaml", folder=tmp_path)
+    named = {
+        re.search(r"--name (\S+)", command)[1]: re.findall(r"--(?:layer|head) \d+", command)
+        for command in answer.stdout.split("recurformer ")
+        if command.startswith("sink ")
+    }
+    assert named == {"llama2-7b": ["--layer 23", "--head 17"], "qwen2-0.5b": [], "qwen2-7b": []}
+
+
 def test_a_backbone_too_large_for_one_card_is_trained_over_several(tmp_path):
     large, small = (f"results/paper/language/{name}/beta-0.5/seed-0/trained" for name in ("llama2-7b", "qwen2-0.5b"))
     answer = snakemake(large, small, "--printshellcmds", "--configfile", "config/paper.yaml", folder=tmp_path)

@@ -199,6 +199,10 @@ def backbone_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone])
 
 
+def sink_head_flags(wildcards):
+    return as_flags(config["language"]["sink_heads"].get(wildcards.backbone, {}))
+
+
 def shape_flags(wildcards):
     return as_flags(config["backbones"][wildcards.backbone], "backbone-")
 

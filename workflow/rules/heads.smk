@@ -136,12 +136,13 @@ rule sink:
         gpu=gpu,
     params:
         settings=flags("language", "maps"),
+        head=sink_head_flags,
         seed=config["seed"],
         code=code("sink"),
     shell:
         """
         recurformer sink {input.checkpoint} {output.sink} --articles {input.articles} --name {wildcards.backbone} \
-            --seed {params.seed} {params.settings} \
+            --seed {params.seed} {params.settings} {params.head} \
             --record {output.record} --threads {threads} 2>&1 | tee {log}
         """
 

@@ -84,6 +84,8 @@ def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
     except ValidationError as error:
         first = error.errors()[0]
         flag = prefix + "-".join(str(part).replace("_", "-") for part in first["loc"] if isinstance(part, str))
+        if not first["loc"]:  # what several flags say together
+            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
         given = "" if first["type"] == "missing" else f" {first['input']}"
         raise ValueError(f"--{flag}{given}: {first['msg']}") from None
 

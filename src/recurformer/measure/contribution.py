@@ -55,16 +55,16 @@ def sink_statistics(
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
 
     The sink head is the one with the highest mean attention on the first token, over all samples and all queries but
-    the first (whose only key is the first token), unless `layer` and `head` name another one. (The paper shows layer
-    24, head 18 of Llama-2-7b, over 1,024 samples of 32 tokens, and does not say how it was found.)
+    the first (whose only key is the first token), unless `layer` and `head` name another one. (The paper shows the 18th
+    head of the 24th layer of Llama-2-7b, over 1,024 samples of 32 tokens, and does not say how it was found.)
 
     Args:
         model: causal language model, see `watch_attention`.
         input_ids: (samples, tokens) without padding; 32 tokens in the paper. All heads' (tokens, tokens) averages are
             kept: meant for short windows.
         name: written to the column `model`.
-        layer: index of the layer to show, together with `head`.
-        head: index of the query head to show.
+        layer: index of the layer to show, from 0, together with `head`.
+        head: index of the query head to show, from 0.
         batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples).
 
@@ -74,13 +74,17 @@ def sink_statistics(
         norm), the latter two for every key <= query.
 
     Raises:
-        ValueError: fewer than 2 tokens, only one of `layer` and `head`, or a model that cannot be watched.
+        ValueError: fewer than 2 tokens, only one of `layer` and `head`, a head that the model does not have, or a model
+            that cannot be watched.
     """
     _unpadded(input_ids, minimum=2)
     if (layer is None) != (head is None):
         raise ValueError(f"layer={layer} and head={head}: give both or neither")
     samples, tokens = input_ids.shape
-    sums = _SinkSums(model.config.num_hidden_layers, model.config.num_attention_heads, tokens)
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    if layer is not None and head is not None and not (0 <= layer < layers and 0 <= head < heads):
+        raise ValueError(f"layer={layer}, head={head}: {name} has layers 0 to {layers - 1}, heads 0 to {heads - 1}")
+    sums = _SinkSums(layers, heads, tokens)
     watch_attention(model, input_ids, sums, batch_size, progress)
     if layer is None or head is None:
         on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)

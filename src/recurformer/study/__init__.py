@@ -21,6 +21,7 @@ from recurformer.study.measurements import (
     MqarTask,
     Perplexity,
     Search,
+    SinkHead,
     Sizes,
     Tasks,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "RecencySettings",
     "Search",
     "Selection",
+    "SinkHead",
     "Sizes",
     "Study",
     "Tasks",
@@ -81,6 +83,8 @@ class Language(Block):
     """Head profile: Figure 6 and the choice of heads."""
     maps: Maps
     """Attention maps and contributions."""
+    sink_heads: dict[str, SinkHead] = {}
+    """Heads that Figure 2 shows, by backbone; of all others the one that gives the first token the most attention."""
     tokens: Count
     """Length of a training window."""
     training: Training
@@ -192,6 +196,20 @@ class Study(Block):
                     raise ValueError(f"{block}.backbones: {name!r} has no entry in backbones (there are: {known})")
                 if block not in shapes and self.backbones[name].source == "shape":
                     raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
+        return self
+
+    @model_validator(mode="after")
+    def sink_heads_exist(self) -> Self:
+        """Figure 2 shows heads that the backbones of its text have."""
+        for name, shown in self.language.sink_heads.items():
+            if name not in self.language.backbones:
+                raise ValueError(f"language.sink_heads: {name!r} is not in language.backbones; add it there")
+            for key, count in self.backbones[name].counts.items():
+                value = getattr(shown, key)
+                if value is not None and count is not None and value >= count:
+                    raise ValueError(
+                        f"language.sink_heads.{name}.{key} = {value}: {name} has {count}, counted from 0 to {count - 1}"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Index = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 
 

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from recurformer.published import PUBLISHED
 from recurformer.study.block import Block, Count, Rate, Share
 
 
@@ -54,6 +55,15 @@ class Backbone(Block):
         if missing:
             raise ValueError(f"source {self.source!r} needs {', '.join(missing)}")
         return self
+
+    @property
+    def counts(self) -> dict[str, int | None]:
+        """How many layers there are, and query heads in each; None: nothing is published of that shape."""
+        published = PUBLISHED.get(self.shape or "", {})
+        return {
+            "layer": self.layers or published.get("num_hidden_layers"),
+            "head": self.heads or published.get("num_attention_heads"),
+        }
 
 
 class Corpus(Block):

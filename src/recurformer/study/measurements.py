@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.block import Block, Count, Index, Rate, Share
 from recurformer.study.method import Selection, Training
 
 # flags are words, and a choice of numbers does not turn them into numbers by itself
@@ -20,6 +20,22 @@ class Maps(Block):
     """Length of a window in tokens."""
     sink_tokens: Count = 32
     """Tokens shown in Figure 2, and around the query in Figure 1."""
+
+
+class SinkHead(Block):
+    """The head that Figure 2 shows of a backbone."""
+
+    layer: Index | None = None
+    """Its layer, counted from 0. Without layer and head: the head that gives the first token the most attention."""
+    head: Index | None = None
+    """Its place among the layer's query heads, counted from 0."""
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        """A layer has many heads, and a head's number is one in every layer."""
+        if (self.layer is None) != (self.head is None):
+            raise ValueError(f"layer {self.layer} and head {self.head}: give both or neither")
+        return self
 
 
 class Perplexity(Block):
