@@ -178,8 +178,9 @@ def test_scores():
     doc = {"target": ["ab", "cd"]}
     assert score_hashhop(doc, [" ab → cd."]) == {"h_gq": 1.0, "exact": 1.0}
     assert score_hashhop(doc, [" ab → ce."]) == {"h_gq": 0.5, "exact": 0.0}
-    assert score_passkey_answer({"keys": ["123"]}, [" 123."]) == {"accuracy": 1.0}
-    assert score_passkey_answer({"keys": ["123"]}, [" 1234"]) == {"accuracy": 0.0}
+    right = [score_passkey_answer({"keys": ["123"]}, [answer]) for answer in (" 123.", "123", "\n123 or 4")]
+    wrong = [score_passkey_answer({"keys": ["123"]}, [answer]) for answer in (" 1234", " not 123", ". 123", "12 3", "")]
+    assert right == [{"accuracy": 1.0}] * 3 and wrong == [{"accuracy": 0.0}] * 5
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.evaluate.harness import quiet, tasks_own_limits
 from recurformer.tasks.hashhop import HashHopTask, score_hashes
-from recurformer.tasks.passkey import PasskeyTask, score_passkey
+from recurformer.tasks.passkey import PasskeyTask, starts_with_key
 from recurformer.train.data import item_generator
 
 TASK_FILES = Path(__file__).with_name("tasks")
@@ -106,7 +106,7 @@ def score_hashhop(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, f
 
 def score_passkey_answer(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Whether one answer starts with the key (called by lm-eval)."""
-    return {"accuracy": float(score_passkey(results[0], doc["keys"]))}
+    return {"accuracy": float(starts_with_key(results[0], *doc["keys"]))}
 
 
 def lm_eval_rows(

@@ -195,6 +195,12 @@ NEEDLE_TASKS: dict[str, dict[str, Any]] = {
 that SmolLM2-135M finds keys among real text: it misses a key without an owner, and mixes up the owners of more."""
 
 
+def starts_with_key(generated: str, key: str) -> bool:
+    """Whether the continuation starts, white space aside, with the number `key`, no digit behind it."""
+    first = NUMBER.match(generated.lstrip())
+    return first is not None and first[0] == key
+
+
 def score_passkey(generated: str, keys: Sequence[str]) -> int:
     """How many of `keys` are among as many first numbers of the continuation, in any order (RULER's reading)."""
     return len({*keys} & {*NUMBER.findall(generated)[: len(keys)]})
