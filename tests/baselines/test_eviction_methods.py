@@ -227,6 +227,29 @@ def test_citrus_never_holds_more_than_its_chunk_and_its_budget(model, monkeypatc
     assert all(len(slots) == KEPT for heads in held for slots in heads.values())
 
 
+def test_citrus_judges_by_an_end_that_has_read_later_chunks_in_the_layers_below(model, monkeypatch):
+    """As its docstring says; the authors' code reads chunk by chunk."""
+    judged, original = {}, EVICTIONS["citrus"].importance
+
+    def importance(self, context, kept):
+        found = original(self, context, kept)
+        judged.setdefault(context.layer, found)  # after the second chunk, the first after which something has to go
+        return found
+
+    monkeypatch.setattr(EVICTIONS["citrus"], "importance", importance)
+    monkeypatch.setattr(EVICTIONS["citrus"], "chunk", 32)
+    prompt = tokens(1, 128)
+    changed = prompt.clone()
+    changed[0, 64:96] += 1  # the third of four chunks; the window lies in the last
+    found = []
+    for ids in (prompt, changed):
+        judged.clear()
+        held_after(model, "citrus", ids, budget=60)
+        found.append(dict(judged))
+    same = [torch.equal(found[0][layer], found[1][layer]) for layer in range(LAYERS)]
+    assert same == [True] + [False] * (LAYERS - 1)
+
+
 def test_matching_budget_is_what_the_converted_model_holds():
     base, heads = make_backbone("llama_mha"), [[0, 1, 2], [], [3]]
     sizes = {"d_state": 1, "d_conv": 2, "expand": 1}

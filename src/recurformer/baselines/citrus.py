@@ -17,6 +17,12 @@ class Citrus(Eviction):
     here one cache serves both, and their attention is added. Only tokens that are read several at a time (the prompt)
     are evicted: the cache grows with each generated token.
 
+    The prompt's end judges with more than in the original. There a chunk passes all layers before the next one is read,
+    and the instruction has read only what stayed of earlier chunks when it judges. Here all chunks pass a layer before
+    any enters the next one. So from the second layer on, the prompt's end has also read what stayed of later chunks
+    when it judges an early one. A prompt of one chunk makes no difference. Tokens in front of the end attend to what it
+    chose, so of a prompt's logits only the last are those of a text read in order.
+
     Attributes:
         window: last tokens of a chunk and of the prompt that judge; those of the chunk stay, half the budget at most.
     """
