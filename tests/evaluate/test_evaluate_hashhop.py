@@ -5,6 +5,7 @@ import torch
 from caches import sliding_cache
 from transformers import GenerationConfig
 
+from recurformer.evaluate.generate import MORE_TOKENS
 from recurformer.evaluate.hashhop import hashhop_rows
 from recurformer.measure.cache import count_cache
 from recurformer.tasks.hashhop import HashHopTask
@@ -87,6 +88,21 @@ def until_the_end(model, ids):
     """An answer without what pads it to the longest of its batch."""
     end = model.generation_config.eos_token_id
     return ids[: ids.index(end) + 1] if end in ids else ids
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+@pytest.mark.parametrize(("form", "more"), [("tokens", 0), ("text", MORE_TOKENS)])
+def test_letters_may_take_more_tokens_than_the_right_answer(model, make_tokenizer, form, more, monkeypatch):
+    """As many more as the keys of a haystack; a hash that is one token needs none."""
+    tokenizer, given = make_tokenizer(), []
+    monkeypatch.setattr(
+        "recurformer.evaluate.hashhop.generate_greedily",
+        lambda model, prompts, limits, *others: given.extend(limits) or ([[]] * len(limits), 1.0),
+    )
+    hashhop_rows(model, tokenizer, settings(form), variants=["official"], samples=3)
+    dataset = hashhop_dataset(settings(form), tokenizer, variant="official", stream="test")
+    asked = [dataset[index]["labels"] != IGNORED for index in range(3)]
+    assert sorted(given) == sorted(len(row) - int(row.nonzero()[0]) + more for row in asked)
 
 
 @pytest.mark.parametrize("model", ["converted"], indirect=True)

@@ -11,6 +11,9 @@ from recurformer.measure.held import held_bytes
 from recurformer.train.data import pad_batch
 
 NewCache = Callable[[], Cache]
+MORE_TOKENS = 2
+"""An answer in words may take so many tokens more than the right one as its tokenizer writes it: a model may divide it
+otherwise, and whether a number or hash goes on shows only behind it."""
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """Generation quality on HashHop: the model writes the chain by itself, greedily, with its own cache.
 
 h_gq counts the leading hashes that are right. Teacher forcing, which shows the model the right hash after each
-error, is not the metric.
+error, is not the metric. The model writes as many tokens as the right answer has with its end, in the form "text"
+`MORE_TOKENS` more; in the form "tokens" a hash is one token and cannot be written otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.evaluate.generate import NewCache, generate_greedily
+from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
 from recurformer.measure.held import held_ratio
 from recurformer.study import HashHopTask as HashHopSettings
 from recurformer.tasks.labels import IGNORED
@@ -49,6 +50,7 @@ def hashhop_rows(
     Returns:
         One row a sample: variant, sample, correct (leading hashes), hops; and with `original` ratio (see `held_ratio`).
     """
+    more = MORE_TOKENS if task.form == "text" else 0
     held: list[float] = []
     rows: list[tuple[str, int, int, int]] = []
     for variant in variants:
@@ -59,7 +61,8 @@ def hashhop_rows(
         correct = [0] * samples
         for start in range(0, samples, batch_size):
             indices = order[start : start + batch_size]
-            ids, limits = zip(*(prompts[index] for index in indices), strict=True)
+            ids, lengths = zip(*(prompts[index] for index in indices), strict=True)
+            limits = [length + more for length in lengths]
             answers, batch_held = generate_greedily(model, ids, limits, dataset.pad_token_id, new_cache)
             held.append(batch_held)
             for index, answer in zip(indices, answers, strict=True):

@@ -18,6 +18,7 @@ import pandas as pd
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.evaluate.generate import MORE_TOKENS
 from recurformer.evaluate.harness import quiet, tasks_own_limits
 from recurformer.tasks.hashhop import HashHopTask, score_hashes
 from recurformer.tasks.passkey import PasskeyTask, starts_with_key
@@ -71,11 +72,11 @@ class LocalSettings:
 
 
 def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
-    """Samples answered in writing, with as many tokens as the longest right answer has, and two to stop."""
+    """Samples answered in writing, with as many tokens as the longest right answer has, and `MORE_TOKENS`."""
     count = GENERATED_SAMPLES if settings.samples is None else settings.samples
     samples = [task.sample(item_generator(settings.seed, index, "test")) for index in range(count)]
     lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]
-    limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + 2}
+    limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + MORE_TOKENS}
     return LocalTask([vars(sample) for sample in samples], {"generation_kwargs": limits})
 
 

@@ -1,7 +1,7 @@
 """Needles in a haystack, over depth and length: the model reads a long text and writes the keys hidden in it.
 
 A prompt begins as the tokenizer itself begins a text. The model writes greedily, as many tokens as the right answer
-has and two to see whether a number goes on.
+has and `MORE_TOKENS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,12 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.batching import samples_per_batch
-from recurformer.evaluate.generate import NewCache, generate_greedily
+from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
 from recurformer.measure.held import held_ratio
 from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeySample, PasskeyTask, score_passkey
 from recurformer.train.data import item_generator, pad_token
 
 COLUMNS = ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
-MORE_TOKENS = 2
 
 
 def needle_rows(
