@@ -76,9 +76,9 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
     for _ in range(3):
         x = torch.randn(batch, 3 * width)[:, width : 2 * width]  # rows with gaps
         with torch.no_grad():
-            got = block._step(x, rounded, products(block))
+            got = block._step(x, rounded, None, products(block))
             twin = copy.deepcopy(block).double()
-            expected = twin._step(x.double(), exact, products(twin))
+            expected = twin._step(x.double(), exact, None, products(twin))
         assert difference(got.double(), expected) < 5e-6
     assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
     assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
