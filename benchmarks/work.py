@@ -27,25 +27,14 @@ def scan_of_block(block: MambaBlock, batch: int, length: int) -> Work:
     return scan_work(batch, length, channels, states, block.A_log.element_size())
 
 
-def _repeated(layer: nn.Linear) -> int:
-    """Weights that meet a repeated input head: their sum, which is no larger than one copy's, does the same."""
-    copies = getattr(layer, "copies", (1,))
-    return layer.weight.numel() * (sum(copies) - len(copies)) // sum(copies)
-
-
-def _linear(module: nn.Module) -> list[nn.Linear]:
-    return [part for part in module.modules() if isinstance(part, nn.Linear)]
-
-
 def linear_flops(module: nn.Module, tokens: int) -> int:
     """Of all linear layers in a module, for this many tokens."""
-    return sum(2 * tokens * (layer.weight.numel() - _repeated(layer)) for layer in _linear(module))
+    return sum(2 * tokens * part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
 def weight_bytes(module: nn.Module) -> int:
     """Bytes of all parameters that have to be read, shared ones once."""
-    every = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
-    return every - sum(_repeated(layer) * layer.weight.element_size() for layer in _linear(module))
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
 def block_work(block: MambaBlock, batch: int, length: int) -> Work:

@@ -213,8 +213,8 @@ def test_rows_of_memory_csv():
     assert (used <= frame.memory_bytes).all() and (used > 0.99 * frame.memory_bytes).all()
     chunked = frame[frame.protocol == "chunked"]
     assert np.all(np.diff(chunked.l_m) > 0)
-    width, inner, state, rank = 32, 64, 4, 8  # of the Mamba block at beta 1, in each of the 2 layers
-    linear = width * 2 * inner + inner * (rank + 2 * state) + (rank + 1) * inner + inner * width
+    width, values, inner, state, rank = 32, 16, 64, 4, 8  # of the Mamba block at beta 1, in each of the 2 layers
+    linear = values * 2 * inner + inner * (rank + 2 * state) + (rank + 1) * inner + inner * width
     whole_block = linear + inner * (4 + 1) + inner * state + inner  # convolution and its bias, A, D
     assert chunked.mamba_parameters.iloc[[0, 2]].tolist() == [0, 2 * whole_block]
     queries_and_keys = 2 * (32 * 32 + 32 * 16)  # of both layers: what a model without attention has lost
@@ -241,9 +241,9 @@ def test_parameter_counts_of_a_converted_model():
     before, after = (count_parameters(m).set_index("kind").parameters for m in (base, model))
     assert after.sum() == sum(parameter.numel() for parameter in model.parameters())
     assert before["attention"] - after["attention"] == 32 * 16 + 32 * 8  # query rows of two heads, key rows of one
-    width, inner = 2 * 8, 2 * 2 * 8
+    value, width, inner = 8, 2 * 8, 2 * 2 * 8  # both heads read one value head
     assert after["mamba"] == (
-        width * 2 * inner
+        value * 2 * inner
         + inner * 4
         + inner
         + inner * (5 + 2 * 3)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -129,6 +129,16 @@ def test_damaged_safetensors_are_named(tmp_path, damage):
     data = file.read_bytes()
     file.write_bytes({"truncated": data[: len(data) // 2], "header": b"\xff" * 64 + data[64:], "empty": b""}[damage])
     with pytest.raises(ValueError, match="corrupt or incomplete") as error:
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_wide_input_projection_of_an_earlier_version_is_refused(tmp_path):
+    make_converted("qwen2_gqa", "ragged").save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.self_attn.mamba.in_proj.weight"  # four replaced heads read two value heads
+    save_file(state | {name: state[name].repeat(1, 2)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="convert the backbone again") as error:
         AutoModelForCausalLM.from_pretrained(tmp_path)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 

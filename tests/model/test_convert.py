@@ -1,5 +1,6 @@
 """Conversion: which weights go where, what is kept, what is refused."""
 
+import copy
 import time
 
 import numpy as np
@@ -9,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import ALL, BACKBONES, HEADS, MAMBA, MATRIX, difference, make_backbone, make_converted, tokens
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, PreTrainedConfig
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
@@ -102,6 +103,14 @@ def test_no_replaced_head_equals_the_original_bit_for_bit(backbone, dtype):
     assert torch.equal(model.generate(ids, **arguments), base.generate(ids, **arguments))
 
 
+def reading_every_copy(block, groups, head_dim):
+    """The Mamba block over the values of every replaced head, in groups of copies: each has a share of the weights."""
+    wide, columns, distinct = copy.deepcopy(block), block.in_proj.weight.unflatten(1, (-1, head_dim)), sorted({*groups})
+    shares = [columns[:, distinct.index(group)] / groups.count(group) for group in groups]
+    wide.in_proj.weight = nn.Parameter(torch.stack(shares, 1).flatten(1))
+    return wide
+
+
 def algorithm_one(stock, converted, x, cos_sin, replaced, head_dim=8):
     """One layer of the paper's Algorithm 1, written from the stock weights, head by head."""
     batch, length, _ = x.shape
@@ -111,7 +120,8 @@ def algorithm_one(stock, converted, x, cos_sin, replaced, head_dim=8):
     k, v = repeat_kv(k, group), repeat_kv(v, group)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     values = v[:, replaced].transpose(1, 2).flatten(2)
-    recurrent = converted.mamba(values).view(batch, length, len(replaced), head_dim).transpose(1, 2)
+    mamba = reading_every_copy(converted.mamba, [head // group for head in replaced], head_dim)
+    recurrent = mamba(values).view(batch, length, len(replaced), head_dim).transpose(1, 2)
     mixed = mixed.index_copy(1, torch.tensor(replaced), recurrent)
     return stock.o_proj(mixed.transpose(1, 2).flatten(2))
 
@@ -185,6 +195,36 @@ def test_conversion_is_seeded():
     name = "model.layers.0.self_attn.mamba.in_proj.weight"
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert not torch.equal(states[0][name], states[2][name])
+
+
+def every_value_head_for_itself(base):
+    """The same function with as many key-value heads as query heads."""
+    state, config = base.state_dict(), copy.deepcopy(base.config)
+    group, config.num_key_value_heads = config.num_attention_heads // config.num_key_value_heads, 6
+    for name, tensor in state.items():
+        if ".k_proj." in name or ".v_proj." in name:
+            state[name] = tensor.unflatten(0, (-1, 8)).repeat_interleave(group, 0).flatten(0, 1)
+    twin = type(base)(config)
+    twin.load_state_dict(state)
+    return twin.eval()
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("backbone", [name for name in BACKBONES if "gqa" in name])
+def test_a_value_head_enters_once_and_starts_as_all_its_copies(backbone, heads):
+    base = make_backbone(backbone)
+    results = []
+    for model in (base, every_value_head_for_itself(base)):
+        torch.manual_seed(0)
+        results.append(convert(model, HEADS[heads], **MAMBA))
+    grouped, single = (model(tokens(2, 15)).logits for model in results)
+    assert difference(grouped, single) < 2e-5
+    for index, replaced in enumerate(HEADS[heads]):
+        if replaced:
+            layer = results[0].model.layers[index].self_attn
+            distinct = {head // layer.layout.queries_per_kv_head for head in replaced}
+            assert type(layer.mamba.in_proj) is nn.Linear
+            assert layer.mamba.in_proj.in_features == 8 * len(distinct)
 
 
 def test_heads_may_be_any_integers():

@@ -54,7 +54,7 @@ def block_and_products(sizes, folds_step):
             step, others = block.x_proj.weight.split([rank, 2 * states])
             bias = torch.cat([block.dt_proj.bias, others.new_zeros(2 * states)])
             selection = torch.cat([block.dt_proj.weight @ step, others]), bias
-        return Products(block.in_proj.weight, selection, None, *block.transition())
+        return Products(selection, None, *block.transition())
 
     return block, products
 

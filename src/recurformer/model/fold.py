@@ -9,17 +9,21 @@ from torch import nn
 from .attention import RecurFormerAttention
 from .conv import CausalConv
 from .products import Folding
-from .repeated import RepeatedLinear
 
-PLAIN = (nn.Linear, RepeatedLinear, CausalConv)
+PLAIN = (nn.Linear, CausalConv)
 
 
 def _check(layer: Any) -> None:
     for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
+        if hasattr(module, "base_layer"):  # as PEFT names what its adapters wrap
+            raise ValueError(
+                f"folded: {name} of layer {layer.layer_idx} has an adapter; merge it first:"
+                " model = model.merge_and_unload()"
+            )
         if type(module) not in PLAIN:
             raise ValueError(
-                f"folded: {name} of layer {layer.layer_idx} is a {type(module).__name__}; merge adapters and leave"
-                " quantized models as they are"
+                f"folded: {name} of layer {layer.layer_idx} is a {type(module).__name__}, not an ordinary layer; use"
+                " the model without folded"
             )
         if any(parameter.is_meta for parameter in module.parameters()):
             raise ValueError(f"folded: {name} of layer {layer.layer_idx} has no weights here (offloaded or on meta)")

@@ -17,7 +17,6 @@ from transformers import initialization as init
 from .conv import CausalConv
 from .packing import Packing
 from .products import Products
-from .repeated import RepeatedLinear
 from .scan import selective_scan
 from .scan_inputs import BlockInputs, StepInputs
 from .step import state_step
@@ -46,7 +45,8 @@ class MambaBlock(nn.Module):
         expand: channels D = expand * width.
         dt_rank: rank of the step-size projection.
         layer_index: the layer's place in the cache.
-        copies: how often every distinct head stands in the input, see `RepeatedLinear`; one head by default.
+        copies: how many of the replaced heads read each head of the input, side by side; the input then holds every
+            head once. (3, 2): five heads, of which three read the first of two. One input of all features by default.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class MambaBlock(nn.Module):
         super().__init__()
         self.layer_index, self.d_state, self.d_conv, self.dt_rank = layer_index, d_state, d_conv, dt_rank
         channels = expand * width
-        self.in_proj = RepeatedLinear(width, 2 * channels, copies)
+        self.copies = tuple(copies)
+        self.in_proj = nn.Linear(width * len(copies) // sum(copies), 2 * channels, bias=False)
         self.conv1d = CausalConv(channels, d_conv)
         self.x_proj = nn.Linear(channels, dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, channels)
@@ -77,7 +78,8 @@ class MambaBlock(nn.Module):
 
         Written with transformers' `init` functions, which leave parameters alone that a checkpoint has filled.
         """
-        for layer in (self.in_proj, self.conv1d, self.x_proj, self.out_proj):
+        init.copy_(self.in_proj.weight, self._initial_in_proj())
+        for layer in (self.conv1d, self.x_proj, self.out_proj):
             init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
         bound = self.d_conv**-0.5
         init.uniform_(self.conv1d.get_parameter("bias"), -bound, bound)
@@ -85,6 +87,18 @@ class MambaBlock(nn.Module):
         init.ones_(self.D)
         init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
         init.copy_(self.dt_proj.bias, initial_step_bias(self.dt_proj.bias))
+
+    def _initial_in_proj(self) -> Tensor:
+        """Draw a weight for every copy of a head, and add up those of one head: W_1 v + W_2 v = (W_1 + W_2) v.
+
+        So the block starts as one whose input repeats the heads, on a CPU by the same random numbers.
+        """
+        weight, width = self.in_proj.weight, self.out_proj.out_features
+        weight.new_empty(len(weight), width - weight.shape[1]).normal_()  # the library drew as many for the copies
+        drawn = weight.new_empty(len(weight), width)
+        nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
+        heads = drawn.unflatten(1, (sum(self.copies), -1)).split(self.copies, 1)
+        return torch.stack([copies.sum(1) for copies in heads], 1).flatten(1)
 
     def transition(self) -> tuple[Tensor, Tensor]:
         """Return A = -exp(A_log) and D in the precision of the states."""
@@ -101,7 +115,7 @@ class MambaBlock(nn.Module):
         """Mix along L; returns (B, L, width), or where `products` fold `out_proj`, the channels (B, L, D) before it.
 
         Args:
-            x: inputs (B, L, width), or distinct heads only (see `RepeatedLinear`).
+            x: inputs (B, L, features of `in_proj`).
             cache: a transformers cache; this layer's states are continued and updated in place.
             padding_mask: (B, L), 0 at padding tokens, which then neither enter the convolution nor the state.
             products: what to multiply by in place of the parameters.
@@ -112,7 +126,7 @@ class MambaBlock(nn.Module):
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             x = packing.pack(x)
-        rows, gate = self._enter(x, products)  # (B, L, D)
+        rows, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, L, D)
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
@@ -148,9 +162,6 @@ class MambaBlock(nn.Module):
         y = y.transpose(1, 2)
         return self._leave(y if packing is None else packing.unpack(y), products)
 
-    def _enter(self, x: Tensor, products: Products | None) -> tuple[Tensor, ...]:
-        return (self.in_proj(x) if products is None else F.linear(x, products.in_proj)).chunk(2, dim=-1)
-
     def _leave(self, channels: Tensor, products: Products | None) -> Tensor:
         return channels if products is not None and products.output is not None else self.out_proj(channels)
 
@@ -181,7 +192,7 @@ class MambaBlock(nn.Module):
             return channels
         if products is not None and takes(x, *(inputs := self._step_inputs(x, layer, products))[1:]):
             return block_step(inputs)
-        row, gate = self._enter(x, products)
+        row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, products)
         A, D = self.transition() if products is None else (products.A, products.D)
@@ -192,7 +203,7 @@ class MambaBlock(nn.Module):
         step = self.dt_proj if products.selection is None else None
         return BlockInputs(
             x=x,
-            in_proj=products.in_proj,
+            in_proj=self.in_proj.weight,
             weight=self.conv1d.weight,
             bias=self.conv1d.get_parameter("bias"),
             selection=selection,

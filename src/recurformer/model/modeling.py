@@ -70,13 +70,20 @@ class RecurFormerPreTrainedMixin(_Backbone):
         """Load as the library does; damaged weight files are reported by name of the checkpoint.
 
         Raises:
-            ValueError: a safetensors file is corrupt or truncated.
+            ValueError: a safetensors file is corrupt or truncated, or its weights have not the model's shapes.
         """
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         except SafetensorError as error:
             raise ValueError(
                 f"{pretrained_model_name_or_path}: a safetensors file is corrupt or incomplete ({error}); copy it again"
+            ) from error
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: some weights do not have the shapes of this version's model; earlier"
+                " versions gave in_proj columns for every copy of a value head: convert the backbone again"
             ) from error
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,5 @@
 """Products of a hybrid layer's weights that inference multiplies by in place of the factors; the result is the same.
 
-    the input projection's copies of one value head, added up      (always: see repeated.py)
     dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
     o_proj's columns of replaced heads . out_proj                   (when the replaced heads are many)
 
@@ -55,14 +54,12 @@ class Products:
     """What one layer computes with; None where the factors are cheaper.
 
     Attributes:
-        in_proj: (2 D, features of the distinct replaced value heads).
         selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once.
         output: (hidden, retained features + D).
         A: -exp(A_log) in the precision of the states.
         D: the skip weights, likewise.
     """
 
-    in_proj: Tensor
     selection: tuple[Tensor, Tensor] | None
     output: Tensor | None
     A: Tensor
@@ -99,7 +96,7 @@ def multiply(layer: Any) -> Products:
             retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
             output = torch.cat([retained, _multiply(replaced, mamba.out_proj.weight)], 1)
         A, D = mamba.transition()
-        return Products(mamba.in_proj.summed_weight().detach(), selection, output, A, D)
+        return Products(selection, output, A, D)
 
 
 class Folding:

@@ -94,7 +94,7 @@ class Shape:
     @property
     def mamba_parameters(self) -> int:
         """Of the Mamba block that replaces all heads of a layer (`recurformer.model.mamba`)."""
-        projections = 3 * self.width * self.channels  # into two streams, and out of one
+        projections = (2 * self.kv_width + self.width) * self.channels  # into two streams, and out of one
         steps = self.channels * (2 * self.dt_rank + 2 * self.d_state + 1)
         return projections + steps + self.channels * (self.d_conv + 1) + self.channels * (self.d_state + 1)
 
