@@ -1,8 +1,8 @@
-"""Query groups of unequal size: the keys are read where they lie, whatever the length of the input."""
+"""Query groups of unequal size: keys are read where they lie, whatever the input's length; weights of every layer."""
 
 import pytest
 import torch
-from tiny_models import HEADS, difference, make_converted, tokens
+from tiny_models import ALL, HEADS, MATRIX, difference, make_converted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -64,6 +64,27 @@ def test_group_by_group_equals_gathered_keys(backbone, implementation, padded):
         results.append([logits, *torch.autograd.grad(logits.square().mean(), wanted)])
     for result, expected in zip(*results, strict=True):
         assert difference(result, expected) < 1e-5
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_every_layer_has_its_weights_or_none_and_they_have_gradients(backbone, heads):
+    model, ids = make_converted(backbone, heads), tokens(1, 9)
+    model.set_attn_implementation("eager")
+    result = model(ids, output_attentions=True)
+    assert [weights is None for weights in result.attentions] == [replaced == ALL for replaced in HEADS[heads]]
+    there = [weights for weights in result.attentions if weights is not None]
+    for weights in there:
+        weights.retain_grad()
+    result.logits.square().mean().backward()
+    assert all(weights.grad.any() for weights in there)
+    generated = model.generate(ids, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
+    for step, queries in zip(generated.attentions, (9, 1), strict=True):
+        assert [weights if weights is None else weights.shape[1:] for weights in step] == [
+            None if replaced == ALL else (6 - len(replaced), queries, 10 if queries == 1 else 9)
+            for replaced in HEADS[heads]
+        ]
+    model.set_attn_implementation("sdpa")  # gives no weights
+    assert model(ids, output_attentions=True, return_dict=False)[-1] == (None,) * len(HEADS[heads])
 
 
 def test_attention_weights_keep_the_order_of_heads():

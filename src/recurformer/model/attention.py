@@ -18,10 +18,9 @@ from .products import Folding
 from .step import few_rows
 from .streams import side_by_side
 
-# Attention functions that take several queries with a mask of one row; flash and flex derive positions from the shape.
-BROADCASTING_ATTENTION = frozenset({"eager", "sdpa"})
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
-HEADWISE_ATTENTION = BROADCASTING_ATTENTION | {"flash_attention_2", "flash_attention_3", "flex_attention", CHUNKED}
+# Eager attention copies every key anyway, and the weights that it returns have to be those that it multiplies by.
+HEADWISE_ATTENTION = frozenset({"sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", CHUNKED})
 
 
 class RecurFormerAttention(nn.Module):
@@ -180,16 +179,18 @@ class RecurFormerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend with the retained heads; returns (B, L, H, head_dim) and weights (B, H, L, keys) or None.
 
-        Query groups of unequal size never copy the keys: a decode step pads every group with zero queries and lets the
-        group be the query axis; longer inputs, where padding would cost, attend group by group with views of its keys.
+        Query groups of unequal size copy the keys in eager attention only: a decode step pads every group with zero
+        queries and lets the group be the query axis; longer inputs, where padding would cost, attend group by group
+        with views of its keys.
         """
         implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         kwargs |= {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
         if not self.layout.ragged:
             return attend(self, query, key, value, attention_mask, **kwargs)
-        if query.shape[2] == 1 and implementation in BROADCASTING_ATTENTION:
-            return self._attend_padded(attend, query, key, value, attention_mask, **kwargs)
+        # only sdpa takes several queries with a mask of one row; flash and flex derive positions from the shape
+        if query.shape[2] == 1 and implementation == "sdpa":
+            return self._attend_padded(attend, query, key, value, attention_mask, **kwargs), None
         if implementation in HEADWISE_ATTENTION:
             return self._attend_by_group(attend, query, key, value, attention_mask, **kwargs)
         key, value = key.index_select(1, self.retained_values), value.index_select(1, self.retained_values)
@@ -197,17 +198,14 @@ class RecurFormerAttention(nn.Module):
 
     def _attend_padded(
         self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Tensor:
         batch, groups, width = len(query), self.layout.attended_kv_heads, max(self.layout.group_sizes)
         padded = query.new_zeros(batch, groups * width, self.head_dim).index_copy(
             1, self.padded_positions, query.squeeze(2)
         )
         padded = padded.view(batch, groups, width, self.head_dim)
-        output, weights = attend(self, padded, key, value, mask, is_causal=False, **kwargs)
-        output = output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
-        if weights is not None:
-            weights = weights.flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(2)
-        return output, weights
+        output, _ = attend(self, padded, key, value, mask, is_causal=False, **kwargs)
+        return output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
 
     def _attend_by_group(
         self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs

@@ -4,8 +4,9 @@ Importing this module registers them with the auto classes. A further Llama-shap
 in config.py and one `define` line here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import wraps
 from typing import Any
 
 import torch
@@ -57,6 +58,22 @@ def _refuse_packing(attention_mask: Tensor | Mapping | None, position_ids: Tenso
         torch._assert_async(consecutive, PACKING_REFUSED)
     elif not consecutive:
         raise ValueError(PACKING_REFUSED)
+
+
+def _attentions_by_layer(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `attentions` one entry a layer, None where nothing attends: the library leaves such layers out."""
+
+    @wraps(forward)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return_dict = kwargs.pop("return_dict", self.config.return_dict)
+        outputs = forward(self, *args, return_dict=True, **kwargs)
+        if outputs.attentions is not None:
+            found = iter(outputs.attentions)
+            silent = [len(heads) == self.config.num_attention_heads for heads in self.config.recurrent_heads]
+            outputs["attentions"] = tuple(None if nothing else next(found, None) for nothing in silent)
+        return outputs if return_dict else outputs.to_tuple()
+
+    return wrapper
 
 
 class RecurFormerPreTrainedMixin(_Backbone):
@@ -119,6 +136,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
         self.post_init()
 
     @merge_with_config_defaults
+    @_attentions_by_layer
     @capture_outputs
     def forward(
         self,
@@ -140,6 +158,10 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             inputs_embeds: see `input_ids`.
             use_cache: whether to make and return a cache.
             **kwargs: handed on to the layers and the attention function.
+
+        Returns:
+            the library's output. Its `attentions` have one entry a layer, the weights (B, retained heads, L, tokens so
+            far); None where no head attends, and everywhere under attention functions that give no weights.
 
         Raises:
             ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour.
