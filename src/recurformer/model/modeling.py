@@ -32,6 +32,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention import RecurFormerAttention
+from .caches import check_cache
 from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
 from .generation import PaddingAfterEnd
 from .mamba import MambaBlock
@@ -164,7 +165,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             far); None where no head attends, and everywhere under attention functions that give no weights.
 
         Raises:
-            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour.
+            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; or a cache that
+                was not made for this config.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -176,6 +178,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 raise ValueError(
                     f"attention_mask has {attention_mask.dim()} dimensions: Mamba blocks need the mask (batch, tokens)"
                 )
+            if past_key_values is not None:
+                check_cache(past_key_values, self.config)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
