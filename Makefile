@@ -20,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test lint smoke report lock clean dashboard bench bench-check flame
+.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame
 
 install: $(INSTALLED)
 
@@ -54,6 +54,18 @@ report: $(INSTALLED)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2
+
+# The library's own tests of models on ours; its wheel has none, so they come from the source of the installed version.
+build/hf/transformers_tests: tests/hf/unpack.py $(INSTALLED)
+	rm -rf build/hf
+	$(VENV)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary transformers \
+		--dest build/hf $$($(VENV)/bin/python -m pip freeze | grep '^transformers==')
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --target build/hf parameterized==0.9.0
+	$(VENV)/bin/python tests/hf/unpack.py build/hf
+	touch $@
+
+test-hf: build/hf/transformers_tests
+	OMP_NUM_THREADS=1 PYTHONPATH=build/hf$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/pytest -n 2 tests/hf
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
