@@ -278,13 +278,59 @@ def test_wrong_models_are_refused():
         convert(base.model, HEADS["mixed"])
     with pytest.raises(ValueError, match="sliding_window=16 is not supported"):
         convert(make_backbone("mistral_gqa", sliding_window=16), HEADS["mixed"])
-    quantized = make_backbone("llama_mha")
-    quantized.lm_head.weight = torch.nn.Parameter(torch.zeros(40, 48, dtype=torch.uint8), requires_grad=False)
-    with pytest.raises(ValueError, match=r"weights of type torch.uint8"):
-        convert(quantized, HEADS["mixed"])
     base.lm_head.to("meta")
     with pytest.raises(ValueError, match="offloaded"):
         convert(base, HEADS["mixed"])
+
+
+class Int8Tensor(Tensor):
+    """Like torchao's: rows of int8 with scales behind the shape and dtype of the weight, and no way to take rows."""
+
+    @staticmethod
+    def __new__(cls, shape):
+        return Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bfloat16)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
+        if function in {torch.ops.aten.detach.default, torch.ops.aten.clone.default}:
+            return cls(arguments[0].shape)
+        raise IndexError("index 8 is out of bounds for dimension 0 with size 1")
+
+
+class PackedLinear(nn.Module):
+    """Like GPTQ's and AWQ's: no weight, packed integers in buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(6, 48, dtype=torch.int32))
+
+
+def uint8_weight(model):
+    model.lm_head.weight = nn.Parameter(torch.zeros(40, 48, dtype=torch.uint8), requires_grad=False)
+
+
+def weight_subclass(model):
+    model.model.layers[1].self_attn.v_proj.weight = nn.Parameter(Int8Tensor((16, 48)), requires_grad=False)
+
+
+def packed_layer(model):
+    model.model.layers[1].self_attn.o_proj = PackedLinear()
+
+
+@pytest.mark.parametrize(
+    ("quantize", "message"),
+    [
+        (uint8_weight, "weights of type torch.uint8"),
+        (weight_subclass, "weights of type Int8Tensor"),
+        (packed_layer, "o_proj of layer 1 is a PackedLinear, not an ordinary linear layer"),
+    ],
+)
+def test_quantized_models_are_refused(quantize, message):
+    model = make_backbone("qwen2_gqa")
+    quantize(model)
+    with pytest.raises(ValueError, match=rf"{message}.* without quantization before converting") as error:
+        convert(model, HEADS["ragged"], **MAMBA)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_models import HEADS, difference, make_converted, tokens
+from tiny_models import HEADS, difference, make_backbone, make_converted, tokens
 
 import recurformer
 
@@ -49,3 +49,10 @@ def test_adapters_are_to_be_merged_before_folding():
     attending = adapted("qwen2_gqa", "ragged", ["q_proj"])  # what is not folded may keep its adapters
     with torch.no_grad(), recurformer.folded(attending):
         attending(input_ids=ids)
+
+
+@pytest.mark.parametrize("of", [lambda wrapped: wrapped, lambda wrapped: wrapped.base_model.model], ids=["peft", "own"])
+def test_adapters_are_to_be_merged_before_converting(of):
+    wrapped = get_peft_model(make_backbone("llama_mha"), LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn\.q_proj has an adapter.*merge_and_unload\(\)"):
+        recurformer.convert(of(wrapped), HEADS["mixed"])

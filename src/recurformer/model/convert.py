@@ -6,10 +6,11 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
+from .adapters import refuse_adapter
 from .config import MODEL_TYPE_PREFIX
 from .layout import check_heads, head_layout
 from .mixers import MIXERS
@@ -59,6 +60,8 @@ def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[st
 
 
 def _converted_class(model: PreTrainedModel) -> type[Any]:
+    for name, module in model.named_modules():
+        refuse_adapter(module, name)
     kind = model.config.model_type
     if kind.startswith(MODEL_TYPE_PREFIX):
         raise ValueError(
@@ -74,14 +77,26 @@ def _converted_class(model: PreTrainedModel) -> type[Any]:
     return converted
 
 
+def _packed(parameter: nn.Parameter) -> str | None:
+    """Name the type of weights that are not what they seem; torchao's quantized ones call themselves bfloat16."""
+    if not parameter.is_floating_point():
+        return str(parameter.dtype)
+    return None if type(parameter) is nn.Parameter else type(parameter).__name__
+
+
 def _check_weights(model: PreTrainedModel) -> bool:
     """Return whether the whole model is on the meta device; refuse weights that cannot be sliced by head."""
     parameters = list(model.parameters())
-    quantized = [p.dtype for p in parameters if not p.is_floating_point()]
-    if quantized:
-        raise ValueError(
-            f"the model has weights of type {quantized[0]}: load it without quantization before converting"
-        )
+    packed = list(filter(None, map(_packed, parameters)))
+    if packed:
+        raise ValueError(f"the model has weights of type {packed[0]}: load it without quantization before converting")
+    for index, layer in enumerate(model.model.layers):
+        for name, module in layer.self_attn.named_children():
+            if type(module) is not nn.Linear:
+                raise ValueError(
+                    f"{name} of layer {index} is a {type(module).__name__}, not an ordinary linear layer: load the"
+                    " model without quantization before converting"
+                )
     on_meta = {p.is_meta for p in parameters}
     if len(on_meta) > 1:
         raise ValueError(
@@ -160,7 +175,7 @@ def convert(
 
     Raises:
         ValueError: wrong heads, an unknown mixer, a size below its least, or a model that is converted already, of
-            another type, quantized, or partly offloaded.
+            another type, quantized, partly offloaded, or with adapters.
     """
     converted = _converted_class(model)
     on_meta = _check_weights(model)

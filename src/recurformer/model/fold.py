@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from .adapters import refuse_adapter
 from .attention import RecurFormerAttention
 from .conv import CausalConv
 from .products import Folding
@@ -15,11 +16,7 @@ PLAIN = (nn.Linear, CausalConv)
 
 def _check(layer: Any) -> None:
     for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
-        if hasattr(module, "base_layer"):  # as PEFT names what its adapters wrap
-            raise ValueError(
-                f"folded: {name} of layer {layer.layer_idx} has an adapter; merge it first:"
-                " model = model.merge_and_unload()"
-            )
+        refuse_adapter(module, f"folded: {name} of layer {layer.layer_idx}")
         if type(module) not in PLAIN:
             raise ValueError(
                 f"folded: {name} of layer {layer.layer_idx} is a {type(module).__name__}, not an ordinary layer; use"

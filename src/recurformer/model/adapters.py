@@ -1,0 +1,17 @@
+"""Adapters: what reads a layer's weights by itself, and not through its forward pass, would not see them."""
+
+from torch import nn
+
+
+def refuse_adapter(module: nn.Module, place: str) -> None:
+    """Refuse a layer that PEFT has wrapped in an adapter.
+
+    Args:
+        module: a layer of a model.
+        place: how the message names it.
+
+    Raises:
+        ValueError: it is wrapped.
+    """
+    if hasattr(module, "base_layer"):  # as PEFT names what its adapters wrap
+        raise ValueError(f"{place} has an adapter; merge it first: model = model.merge_and_unload()")
