@@ -9,6 +9,7 @@ import torch
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.trainer import TrainingDiverged, train
+from tests.model.tiny_models import make_converted
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
 
@@ -231,6 +232,17 @@ def test_schedules_rise_then_fall(name):
     assert shape[20:] == sorted(shape[20:], reverse=True)
     assert shape[-1] == 1 if name == "constant" else shape[-1] < 0.01
     assert all(0 <= SCHEDULES[name](step, 1, share) <= 1 for step in (0, 1) for share in (0.0, 0.5, 1.0))
+
+
+@pytest.mark.parametrize(("rate", "moves"), [(0.0, False), (1e-2, True), (None, True)])
+def test_a_rate_of_zero_freezes_the_mixers(successors, tmp_path, rate, moves):
+    model = make_converted("qwen2_gqa", "mixed")
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    settings = SETTINGS | {"steps": 2, "weight_decay": 0.1, "mamba_learning_rate": rate}
+    train(model, successors(), output_dir=tmp_path, **settings)
+    changed = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+    mixers = {name for name in before if ".mamba." in name}
+    assert changed & mixers == (mixers if moves else set()) and changed - mixers
 
 
 def test_mamba_parameters_have_their_own_rate_and_undecayed_ones():

@@ -55,7 +55,7 @@ def train(
         steps: optimiser steps.
         batch_size: samples in one optimiser step.
         learning_rate: peak learning rate.
-        mamba_learning_rate: peak learning rate of the Mamba blocks; None: the same.
+        mamba_learning_rate: peak learning rate of the Mamba blocks; None: the same, 0: they stay as they are.
         weight_decay: of matrices; biases, norms, A_log and D are not decayed.
         warmup_share: share of the steps over which the learning rate rises.
         schedule: a name in `recurformer.train.schedules.SCHEDULES`.
@@ -93,7 +93,7 @@ def train(
     log.resume(step_of(checkpoint) if checkpoint else 0)
 
     shape = SCHEDULES[schedule]
-    groups = parameter_groups(model, learning_rate, mamba_learning_rate or learning_rate, weight_decay)
+    groups = parameter_groups(model, learning_rate, mamba_learning_rate, weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: shape(step, steps, warmup_share))
     on_cuda = model.device.type == "cuda"
