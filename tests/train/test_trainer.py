@@ -5,7 +5,10 @@ import time
 
 import pytest
 import torch
+from transformers import TrainingArguments
+from transformers.training_args import ParallelMode
 
+from recurformer.train.one_device import OneDeviceArguments
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.trainer import TrainingDiverged, train
@@ -232,6 +235,24 @@ def test_schedules_rise_then_fall(name):
     assert shape[20:] == sorted(shape[20:], reverse=True)
     assert shape[-1] == 1 if name == "constant" else shape[-1] < 0.01
     assert all(0 <= SCHEDULES[name](step, 1, share) <= 1 for step in (0, 1) for share in (0.0, 0.5, 1.0))
+
+
+def test_one_process_computes_on_one_device(make_model, successors, tmp_path, monkeypatch):
+    """Where the library sees several GPUs it would wrap the model and give each of them a whole batch."""
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda arguments: 2))
+    wrapped, wrap = [], torch.nn.DataParallel.__init__
+    monkeypatch.setattr(torch.nn.DataParallel, "__init__", lambda *given: wrapped.append(given) or wrap(*given))
+    rows = train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
+    assert rows.tokens.tolist() == [step * 4 * 12 for step in rows.step] and not wrapped
+
+
+def test_the_device_is_the_models(tmp_path, monkeypatch):
+    place, current = torch.device("cuda", 3), []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    arguments = OneDeviceArguments(place, output_dir=str(tmp_path), per_device_train_batch_size=4)
+    assert (arguments.device, arguments.n_gpu, arguments.train_batch_size) == (place, 1, 4) and current[-1] == place
+    assert arguments.parallel_mode == ParallelMode.NOT_PARALLEL
 
 
 @pytest.mark.parametrize(("rate", "moves"), [(0.0, False), (1e-2, True), (None, True)])

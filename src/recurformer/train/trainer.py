@@ -8,10 +8,11 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
 from recurformer.train.metrics import MetricLog, TrainingDiverged
+from recurformer.train.one_device import OneDeviceArguments
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.surroundings import quiet_library, training_state
@@ -41,7 +42,7 @@ def train(
     gradient_checkpointing: bool = False,
     on_log: Callable[[dict[str, float]], None] | None = None,
 ) -> pd.DataFrame:
-    """Train `model` in place, on the device where it is, with AdamW.
+    """Train `model` in place, on the one device where it is, with AdamW.
 
     Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from
     its last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
@@ -97,7 +98,8 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: shape(step, steps, warmup_share))
     on_cuda = model.device.type == "cuda"
-    arguments = TrainingArguments(
+    arguments = OneDeviceArguments(
+        model.device,
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=batch_size // gradient_accumulation,
