@@ -13,6 +13,7 @@ _PUBLIC = {
     "profile_heads": "recurformer.heads.profiling",
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
+    "save_with_code": "recurformer.model.export",
     "folded": "recurformer.model.fold",
     "DecodeGraph": "recurformer.model.decode_graph",
     "prefill": "recurformer.model.prefill",
@@ -27,6 +28,7 @@ __all__ = [
     "folded",
     "prefill",
     "profile_heads",
+    "save_with_code",
     "select_heads",
     "selective_scan",
 ]

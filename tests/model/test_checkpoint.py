@@ -9,10 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
+import recurformer
+from recurformer.cli.main import main
 from recurformer.model.convert import convert
 from recurformer.model.export import save_with_code
+from recurformer.tasks.tokenizer import byte_tokenizer
 
 CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one"}
 PROCESS = """
@@ -69,8 +72,17 @@ def test_fresh_process_with_the_package(tmp_path):
     check_results(run_elsewhere(directories, tmp_path, prelude="import recurformer"), "recurformer.model.modeling")
 
 
-def test_fresh_process_without_the_package(tmp_path):
-    directories = save_all(tmp_path, save_with_code)
+def export(model, directory):
+    """By the command, of a plain checkpoint."""
+    plain = directory.with_name(f"{directory.name}-plain")
+    model.save_pretrained(plain)
+    byte_tokenizer().save_pretrained(plain)
+    assert main(["export", str(plain), str(directory)]) == 0
+
+
+@pytest.mark.parametrize("save", [recurformer.save_with_code, export])
+def test_fresh_process_without_the_package(tmp_path, save):
+    directories = save_all(tmp_path, save)
     without = "sys.modules['recurformer'] = None"  # importing it raises ImportError
     results = run_elsewhere(directories, tmp_path, prelude=without, arguments="trust_remote_code=True")
     check_results(results, "transformers_modules", tolerance=1e-5)  # its code has no C++ sources: torch scans
@@ -82,6 +94,22 @@ def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
     both = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint", trust_remote_code=False)
     assert type(both) is type(model)
     assert torch.equal(both(ids).logits, model(ids).logits)
+
+
+def test_an_exported_folder_has_the_tokenizer_if_there_is_one(tmp_path, capsys):
+    export(shared_converted("qwen2_gqa", "ragged"), tmp_path / "with")
+    assert AutoTokenizer.from_pretrained(tmp_path / "with")("ab") == byte_tokenizer()("ab")
+    shared_converted("qwen2_gqa", "ragged").save_pretrained(tmp_path / "plain")
+    assert main(["export", str(tmp_path / "plain"), str(tmp_path / "without")]) == 0
+    assert "plain has no tokenizer" in capsys.readouterr().out
+    assert not list((tmp_path / "without").glob("tokenizer*"))
+
+
+def test_a_stock_model_needs_no_code(tmp_path, capsys):
+    make_backbone("qwen2_gqa").save_pretrained(tmp_path / "stock")
+    assert main(["export", str(tmp_path / "stock"), str(tmp_path / "out")]) == 1
+    assert "Qwen2ForCausalLM is not a converted model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_exporting_leaves_no_trace(tmp_path):

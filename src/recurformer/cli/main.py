@@ -25,6 +25,7 @@ STAGES = {
     "ra-i-settings": "how far the choice of heads depends on k and alpha",
     "select": "choose the heads to replace",
     "convert": "replace heads by Mamba blocks, or by another mixer",
+    "export": "write a converted model with its code, for machines without this package",
     "pool-kv": "merge key-value heads by their mean",
     "train": "continual training on text",
     "train-hashhop": "training on HashHop",
@@ -66,7 +67,7 @@ COMPUTING = {
     "contribution", "attention-map", "influence", "longest-input", "cache-peak",
 }  # fmt: skip
 """Stages that have a GPU for themselves where there are any."""
-COPYING = {"convert", "pool-kv"}
+COPYING = {"convert", "export", "pool-kv"}
 """Stages that only change weights, and leave GPUs to others."""
 COUNTING = {"backbone", "cache", "complexity", "memory", "pyramidinfer"}
 """Stages that make models or go through them without computing."""

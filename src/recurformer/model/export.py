@@ -5,6 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from .modeling import RecurFormerPreTrainedMixin
+
 
 def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> None:
     """Save a converted model with the code that it needs.
@@ -15,7 +17,12 @@ def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> No
     Args:
         model: a converted model.
         directory: where to write; made if missing.
+
+    Raises:
+        ValueError: the model is not a converted one; it needs no code.
     """
+    if not isinstance(model, RecurFormerPreTrainedMixin):
+        raise ValueError(f"{type(model).__name__} is not a converted model: it needs no code, call save_pretrained")
     config, language_model = type(model.config), type(model)
     classes: dict[Any, str] = {config: "AutoConfig", language_model: "AutoModelForCausalLM"}
     try:
