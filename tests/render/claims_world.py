@@ -19,6 +19,7 @@ from recurformer.paper.sizes import (
 from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.claims import THIS_STUDY, Evidence
 from recurformer.render.measurements import COLUMNS
+from recurformer.render.training import TRAINED
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
@@ -272,8 +273,9 @@ KINDS = (
 
 
 def frames() -> dict[str, pd.DataFrame]:
-    """Every kind of measurement, each row with the name of its file."""
-    return {kind.__name__: kind().assign(file=f"{kind.__name__}.csv") for kind in KINDS}
+    """Every kind of measurement, each row with the name of its file; the loss of every training has flattened."""
+    made = {kind.__name__: kind().assign(file=f"{kind.__name__}.csv") for kind in KINDS}
+    return {name: frame.assign(fall=0.0) if name in TRAINED else frame for name, frame in made.items()}
 
 
 def world(frames: dict[str, pd.DataFrame], source: str = THIS_STUDY, **changed: dict) -> Evidence:

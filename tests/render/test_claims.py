@@ -1,5 +1,6 @@
 """The claims ledger: every test can hold and can fail, and the strongest evidence decides."""
 
+import math
 from contextlib import suppress
 from functools import cache
 
@@ -9,10 +10,22 @@ import pytest
 from claims_world import world
 
 from recurformer.paper import CELLS, NUMBERS, STATEMENTS
-from recurformer.render.claims import Missing, all_claims, decide, make_ledger
+from recurformer.paper.sizes import SETTINGS
+from recurformer.render.claims import Evidence, Missing, all_claims, decide, make_ledger
+from recurformer.render.claims.power import flattened_rows
 from recurformer.render.claims.text import markdown
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
+from recurformer.render.measurements import COLUMNS
+from recurformer.render.verdicts import (
+    CONSISTENT,
+    CONTRADICTED,
+    FAILS_SMALL,
+    MARKS,
+    NOT_RUN,
+    PAPER_INCONSISTENT,
+    REPRODUCED,
+    UNDECIDED,
+)
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
 TESTED = [claim for claim in CLAIMS.values() if claim.judge]
@@ -146,38 +159,98 @@ def test_every_mutation_breaks_a_claim(name):
     assert any(judged(claim, name) is False for claim in touched)
 
 
+FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
+
+
 @pytest.mark.parametrize(
     ("claim", "kind", "column", "value", "why"),
     [
-        ("table4/llama2-7b/0.90/l_m", "memory", "source", "model", "computed only"),
         ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
         ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
         ("table4/llama2-7b/0.90/h_gq", "baseline", "correct", 8, "needs 0.95"),
         ("text/quality-kept", "baseline", "correct", 8, "0.95 is needed"),
         ("figure4/poor-without-attention", "mqar", "correct", 5, "lowest accuracy on a trained length is 0.005"),
-        ("figure3/converge", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
-        ("text/perplexity-comparable", "metrics", "tokens", 10, "fewer than its 1,000,000 new parameters"),
         ("text/first-contributes-less", "contribution", "samples", 4, "4 windows of text are too few"),
         ("text/attention-sink", "sink", "samples", 31, "31 windows of text are too few"),
         ("text/training-necessary", "perplexity", "negative_log_likelihood", 9000.0, "not a language model"),
         ("reviewer/pareto", "ablation_hashhop", "correct", 15, "reaches 0.938 (h_gq on HashHop); a comparison needs"),
         ("reviewer/needle", "needle", "correct", 0, "reaches 0 (passkeys); a comparison needs 0.95"),
         ("reviewer/length", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity); a comparison"),
+        *((claim, kind, "fall", fall, why) for fall, why in ((0.2, FALLS), (math.nan, UNKNOWN)) for claim, kind in (
+            ("table3/llama2-7b/recurformer/perplexity", "perplexity"),
+            ("table3/llama2-7b/original/perplexity", "perplexity"),
+            ("table4/llama2-7b/0.90/h_gq", "hashhop"),
+            ("figure3/converge", "metrics"),
+            ("text/perplexity-comparable", "perplexity"),
+            ("text/collapse-at-one", "hashhop"),
+            ("text/collapse-in-mha-and-gqa", "hashhop"),
+            ("figure4/poor-without-attention", "mqar"),
+            ("figure4/attention-necessary", "mqar"),
+            ("reviewer/pareto", "ablation_hashhop"),
+            ("reviewer/sizes", "hashhop_sizes"),
+            ("reviewer/needle", "needle"),
+            ("reviewer/length", "continuation"),
+        )),
     ],
-)
+)  # fmt: skip
 def test_evidence_without_power_decides_nothing(claim, kind, column, value, why):
     weak = world(ideal() | {kind: ideal()[kind].assign(**{column: value})})
     decision = decide(CLAIMS[claim], [weak])
-    assert decision.verdict == NOT_RUN
+    assert decision.verdict == UNDECIDED
     assert why in decision.reason
     assert CLAIMS[claim].needs in decision.reason
 
 
-def test_a_training_whose_loss_still_falls_decides_nothing():
-    falling = with_column("metrics", "loss", lambda f: 9 - 0.05 * f["step"])
-    decision = decide(CLAIMS["figure3/converge"], [world(falling)])
+def test_what_was_only_computed_has_not_been_run():
+    decision = decide(CLAIMS["table4/llama2-7b/0.90/l_m"], [world(with_column("memory", "source", lambda f: "model"))])
     assert decision.verdict == NOT_RUN
-    assert "has not converged" in decision.reason
+    assert "computed only" in decision.reason
+
+
+def falling(kind: str, arms) -> dict[str, pd.DataFrame]:
+    """A world in which the losses of some trainings still fall."""
+    return with_column(kind, "fall", lambda f: f["fall"].mask(arms(f), 0.2))
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind", "arms"),
+    [
+        ("text/quality-kept", "hashhop", lambda f: f["beta"] > 0),
+        ("figure4/attention-necessary", "mqar", lambda f: f["beta"] < 1),
+        ("figure4/poor-without-attention", "mqar", lambda f: f["beta"] < 1),
+        ("reviewer/mixers", "ablation_hashhop", recurformer_rows),
+        ("reviewer/sizes", "hashhop_sizes", recurformer_rows),
+    ],
+)
+def test_a_training_that_keeps_up_needs_no_more_of_it(claim, kind, arms):
+    assert decide(CLAIMS[claim], [world(falling(kind, arms))]).verdict in (REPRODUCED, UNDECIDED)
+    assert CLAIMS[claim].judge(world(falling(kind, arms))).holds
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind", "lost"),
+    [
+        ("text/quality-kept", "hashhop", lambda f: f["beta"] > 0),
+        ("figure4/attention-necessary", "mqar", lambda f: (f["beta"] > 0) & (f["beta"] < 1)),
+        ("reviewer/needle", "needle", recurformer_rows),
+    ],
+)
+def test_a_training_that_falls_short_is_judged_at_its_end(claim, kind, lost):
+    short = with_column(kind, "correct", lambda f: f["correct"].mask(lost(f), 0))
+    assert not CLAIMS[claim].judge(world(short)).holds
+    unfinished = short | {kind: short[kind].assign(fall=short[kind]["fall"].mask(lost(short[kind]), 0.2))}
+    decision = decide(CLAIMS[claim], [world(unfinished)])
+    assert (decision.verdict, FALLS in decision.reason) == (UNDECIDED, True)
+
+
+def test_kinds_of_which_nothing_is_known_are_refused():
+    assert set(SETTINGS) >= set(COLUMNS)
+    with pytest.raises(ValueError, match="no training stands behind cache measurements"):
+        flattened_rows(world(ideal()), "cache")
+    unknown = Evidence("this study", {"speed": pd.DataFrame({"file": ["speed.csv"]})}, {})
+    unknown.rows("speed")
+    with pytest.raises(ValueError, match=r"speed\.csv: whether 'speed' measurements have the paper's sizes"):
+        unknown.at_paper_sizes()
 
 
 def test_a_mixer_that_was_not_trained_is_no_rival():
@@ -185,7 +258,15 @@ def test_a_mixer_that_was_not_trained_is_no_rival():
     rivals = {kind: ideal()[kind].assign(trained=lambda f: f["trained"] & (f["method"] != "linear")) for kind in kinds}
     decision = decide(CLAIMS["reviewer/mixers"], [world(ideal() | rivals)])
     assert decision.verdict == NOT_RUN
-    assert "linear attention: not trained on the same heads" in decision.reason
+    assert decision.reason.startswith("linear attention on the same heads")
+
+
+def test_a_mixer_whose_training_is_not_at_its_end_is_no_rival():
+    kinds = ("ablation_hashhop", "needle", "continuation")
+    rivals = {kind: falling(kind, lambda f: f["method"] == "linear")[kind] for kind in kinds}
+    decision = decide(CLAIMS["reviewer/mixers"], [world(ideal() | rivals)])
+    assert decision.verdict == UNDECIDED
+    assert decision.reason.startswith("linear attention on the same heads") and FALLS in decision.reason
 
 
 def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -201,7 +282,7 @@ def test_what_the_intervals_do_not_decide_is_not_decided():
     halved = with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0).mask(
         recurformer_rows(f) & (f["sample"] % 2 == 0), 1))  # fmt: skip
     decision = decide(CLAIMS["reviewer/needle"], [world(halved)])
-    assert decision.verdict == NOT_RUN
+    assert decision.verdict == UNDECIDED
     assert decision.finding.holds and not decision.finding.decided
     assert decision.reason.startswith("within the 95 % intervals of both; it needs more samples")
 
@@ -214,7 +295,8 @@ TREND = CLAIMS["text/collapse-at-one"]
     [
         ([("this study", True, True)], REPRODUCED, "this study"),
         ([("this study", False, True)], CONSISTENT, "this study"),
-        ([("this study", False, False)], CONTRADICTED, "this study"),
+        ([("this study", False, False)], FAILS_SMALL, "this study"),
+        ([("this study", True, False)], CONTRADICTED, "this study"),
         ([("this study", False, False), ("recorded/gpu", True, True)], REPRODUCED, "recorded/gpu"),
         ([("this study", True, True), ("recorded/gpu", True, False)], REPRODUCED, "this study"),
         ([("this study", False, True), ("recorded/cpu", False, False)], CONSISTENT, "this study"),
@@ -263,7 +345,8 @@ def test_the_intervals_of_several_seeds_are_those_over_seeds():
 def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     ledger = make_ledger("default", [world(ideal())])
     assert set(ledger.counts()) == set(MARKS)
-    assert sum(ledger.counts().values()) == len(CLAIMS)
+    assert sum(ledger.counts().values()) == len(CELLS) + len(NUMBERS) + len(STATEMENTS)
+    assert sum(ledger.counts(reviewers=True).values()) == len(ABLATIONS)
     assert list(ledger.frame()["id"]) == list(CLAIMS)
     shown = ledger.to_dict()
     assert len(shown["claims"]) == len(CLAIMS)
@@ -273,6 +356,16 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     text = markdown(ledger)
     assert all(claim.place in text for claim in CLAIMS.values())
     assert "0.3815 → 0.5930, larger by 0.2115" in text
+    assert "what the reviewers asked and the paper does not claim: ✓ reproduced 3, ? undecided 6." in text
+
+
+def test_what_the_reviewers_asked_is_no_verdict_on_the_paper():
+    frames = smaller(MUTATIONS["settings of RA-I matter"])
+    ledger = make_ledger("default", [world(frames)], [CLAIMS["reviewer/ra_i"], TREND])
+    assert [decision.verdict for decision in ledger.decisions] == [FAILS_SMALL, CONSISTENT]
+    assert ledger.counts() | {CONSISTENT: 0} == dict.fromkeys(MARKS, 0)
+    assert ledger.counts(reviewers=True) == dict.fromkeys(MARKS, 0) | {FAILS_SMALL: 1}
+    assert ledger.to_dict()["counts"] == ledger.counts()
 
 
 def test_a_cell_says_the_value_under_both_readings_of_grouped_query_attention():

@@ -6,8 +6,9 @@ from itertools import cycle
 from pathlib import Path
 
 from recurformer.render.page.environment import environment
+from recurformer.render.verdicts import MARKS
 
-VERDICTS = ("reproduced", "consistent", "contradicted", "paper-inconsistent", "not-run")
+VERDICTS = tuple(MARKS)
 XEON = {"system": "Linux-6.1-x86_64", "processor": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "cores": 2}
 INJECTION = '<script>document.title = "broken"</script> & "quoted" <b>text</b>'
 
@@ -87,7 +88,7 @@ def claim(
 
 def cells() -> list[dict]:
     """The cells of Table 4, of every verdict."""
-    found, verdicts = [], cycle(VERDICTS[:4])
+    found, verdicts = [], cycle(VERDICTS[:-1])
     for model, label in (("llama2-7b", "Llama2-7B"), ("qwen2-0.5b", "Qwen2-0.5B"), ("qwen2-7b", "Qwen2-7B")):
         for beta in ("0.25", "0.50", "0.75", "0.90", "1.00"):
             where = f"{label}, {beta}"
@@ -164,6 +165,7 @@ def ledger() -> dict:
     return {
         "study": "default",
         "counts": {verdict: found[verdict] for verdict in VERDICTS},
+        "reviewers": {verdict: 0 for verdict in VERDICTS},
         "claims": claims,
         "audit": audit(),
         "by_definition": 1,

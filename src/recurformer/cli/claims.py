@@ -26,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--study", default="default", help="name of the study")
     parser.add_argument("--out", type=OutputPath, nargs="*", default=[], help=f"files to write ({', '.join(FORMATS)})")
     parser.add_argument("--ledger", default=LEDGER, help="the ledger to count when no measurements are given")
-    parser.add_argument("--fail-on", nargs="+", default=[], help="verdicts that must not occur (exit code 1)")
+    parser.add_argument(
+        "--fail-on", nargs="+", default=[], help="verdicts that no claim of the paper may have (exit code 1)"
+    )
 
 
 def _json(ledger: "Ledger") -> str:

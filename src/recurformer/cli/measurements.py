@@ -9,6 +9,7 @@ import pandas as pd
 
 from recurformer.records import runs_behind
 from recurformer.render.reading import read_frame
+from recurformer.render.training import with_fall
 
 Rendered = TypeVar("Rendered")
 
@@ -43,5 +44,5 @@ def read_measurements(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in map(Path, files):
         run = next(iter(runs_behind([file])), "")
-        frames.setdefault(file.stem, []).append(read_frame(file).assign(run=run))
+        frames.setdefault(file.stem, []).append(with_fall(read_frame(file), file).assign(run=run))
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}

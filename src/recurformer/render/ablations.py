@@ -13,6 +13,7 @@ import pandas as pd
 from recurformer.paper import label
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups, require
+from recurformer.render.training import FALL, largest_fall
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 METHODS: dict[str, dict[str, str]] = {
@@ -60,14 +61,16 @@ def method_label(family: str, method: str) -> str:
 
 
 def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of a kind that say what was measured, checked; an empty selector is the empty string.
+    """The rows of a kind that say what was measured, checked; an empty selector is the empty string, the fall of a loss
+    of which nothing is known NaN.
 
     Raises:
         ValueError: missing columns or no rows.
     """
     rows = require(frame, kind)
     by = rows["by"].astype(object).where(rows["by"].notna(), "")
-    return rows.assign(by=by, trained=rows["trained"].astype(bool)).round({"setting": 6})
+    fall = rows.get(FALL, np.nan)
+    return rows.assign(by=by, trained=rows["trained"].astype(bool), **{FALL: fall}).round({"setting": 6})
 
 
 def _nats(rows: pd.DataFrame) -> Estimate:
@@ -192,7 +195,7 @@ THING = ["model", "family", "method", "setting", "by", "trained"]
 
 
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples.
+    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss.
 
     Raises:
         ValueError: missing columns or no rows.
@@ -200,9 +203,10 @@ def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     chosen = measure.chosen(identified(frame, measure.kind))
     distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
     rows = [
-        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key]) for key, found in groups(chosen, THING)
+        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key], largest_fall(found))
+        for key, found in groups(chosen, THING)
     ]
-    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples"])
+    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples", FALL])
 
 
 def after_training(points: pd.DataFrame) -> pd.DataFrame:

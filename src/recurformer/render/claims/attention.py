@@ -6,7 +6,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
-from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
 
@@ -23,11 +23,11 @@ def _windows(rows: pd.DataFrame, kind: str) -> int:
     """The windows behind some rows.
 
     Raises:
-        Missing: they are too few.
+        Undecided: they are too few.
     """
     count = int(rows["sample"].nunique() if kind == "profile" else rows["samples"].min())
     if count < MINIMUM_WINDOWS:
-        raise Missing(f"{count} windows of text are too few: at least {MINIMUM_WINDOWS} are needed")
+        raise Undecided(f"{count} windows of text are too few: at least {MINIMUM_WINDOWS} are needed")
     return count
 
 

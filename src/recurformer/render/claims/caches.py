@@ -17,7 +17,7 @@ from recurformer.render.claims.cells import (
     judge_number,
     needs_of,
 )
-from recurformer.render.claims.claim import Claim, Finding, Missing
+from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
 from recurformer.render.tables.comparison import PYRAMIDINFER
@@ -120,7 +120,7 @@ def judge_longer_inputs(evidence: Evidence) -> Finding:
         measured = evidence.rows("memory", model=model, protocol="one_shot", source="measured")
         rows = measured.set_index("beta")["l_m"]
         if ends_at_its_maximum(measured[measured["beta"].isin([0.0, beta])]):
-            raise Missing(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
+            raise Undecided(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
         if not {0.0, beta} <= set(rows.index):
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
         gains.append(float(rows.loc[beta] / rows.loc[0.0]))

@@ -10,8 +10,9 @@ from recurformer.paper import CELLS, PrintedCell, label
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.audit.counted import cache_tolerance
-from recurformer.render.claims.claim import Claim, Finding, Missing
+from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.power import flattened_rows
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.tables.baseline import NEEDED
 from recurformer.render.tables.cell_text import interval, number
@@ -73,7 +74,7 @@ def judge_length(cell: PrintedCell, evidence: Evidence) -> Finding:
         raise Missing(f"computed only ({number(rows['l_m'].iloc[0], 0)} by the memory model), not measured on a card")
     longest = float(measured["l_m"].iloc[0])
     if ends_at_its_maximum(measured) and longest < cell.value * (1 + LENGTH_TOLERANCE):
-        raise Missing(f"at least {number(longest, 0)}: nothing longer was tried")
+        raise Undecided(f"at least {number(longest, 0)}: nothing longer was tried")
     return Finding(abs(longest / cell.value - 1) <= LENGTH_TOLERANCE, number(longest, 0), at_scale=True)
 
 
@@ -81,13 +82,13 @@ def judge_quality(cell: PrintedCell, evidence: Evidence) -> Finding:
     """Mean h_gq of the model on HashHop at the paper's number of hops."""
     if cell.method == PYRAMIDINFER:
         raise Missing(NO_PYRAMIDINFER)
-    rows = evidence.rows("hashhop", model=cell.model, beta=cell.beta)
+    rows = flattened_rows(evidence, "hashhop", model=cell.model, beta=cell.beta)
     baseline = evidence.rows("baseline", model=cell.model)
     variant = "official" if "official" in set(rows["variant"]) else "paper"
     rows, baseline = rows[rows["variant"] == variant], baseline[baseline["variant"] == variant]
     learned = float((baseline["correct"] / baseline["hops"]).mean())
     if cell.beta and not learned >= NEEDED:
-        raise Missing(f"the original reaches h_gq {learned:.3f} only; a comparison needs {NEEDED:g}")
+        raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {NEEDED:g}")
     mean, low, high = estimate_quality(rows)
     holds = low - QUALITY_TOLERANCE <= cell.value <= high + QUALITY_TOLERANCE
     return Finding(holds, f"{number(mean, 3)} {interval(low, high, 3)}", at_scale=True, samples=len(rows))
@@ -95,7 +96,8 @@ def judge_quality(cell: PrintedCell, evidence: Evidence) -> Finding:
 
 def judge_perplexity(cell: PrintedCell, evidence: Evidence) -> Finding:
     """Perplexity after continual training on held-out articles."""
-    rows = evidence.rows("perplexity", model=cell.model, beta=cell.beta, stage="trained", split="validation")
+    where = {"model": cell.model, "beta": cell.beta, "stage": "trained", "split": "validation"}
+    rows = flattened_rows(evidence, "perplexity", **where)
     sums = rows.groupby("seed")[["negative_log_likelihood", "tokens"]].sum()
     value = float(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).mean())
     return Finding(abs(value / cell.value - 1) <= PERPLEXITY_TOLERANCE, number(value, 3), at_scale=True)

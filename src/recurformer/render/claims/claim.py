@@ -12,6 +12,10 @@ class Missing(Exception):
     """A source of evidence does not decide a claim; the message says why."""
 
 
+class Undecided(Missing):
+    """A source of evidence has measured a claim, but not well enough to decide it; the message says why."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What one source of evidence says about a claim.

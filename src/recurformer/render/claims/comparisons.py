@@ -6,60 +6,67 @@ from functools import partial
 import numpy as np
 
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import CONTINUATION, Measure, scores, why_not_run
-from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.ablations import Measure, scores, why_not_run
+from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.pairings import RECURFORMER, Comparison, Pairing, recurformer
+from recurformer.render.claims.pairings import Comparison, Pairing
 from recurformer.render.measurements import models_in_order
 from recurformer.tasks.interval import Estimate
 
 ROUNDING = 1e-9
 FOR_SURE, AT_BEST = ("low", "high"), ("high", "low")
 """Ends of our interval and of theirs: our margin at the least, and at the most."""
-UNDECIDED = {True: "within the 95 % intervals of both", False: "one sample has no interval"}
+OPEN = {True: "within the 95 % intervals of both", False: "one sample has no interval"}
 
 
-def too_short(evidence: Evidence, model: str) -> str:
-    """Why a model's training with Mamba in it decides nothing: it has not even learned to speak again."""
-    try:
-        points = evidence.derived(CONTINUATION.kind, CONTINUATION, partial(scores, measure=CONTINUATION))
-    except Missing:
-        return ""
-    ours = recurformer(points[points["model"] == model])
-    if ours.empty or ours["mean"].max() >= CONTINUATION.needed:
-        return ""
-    reached, needed = CONTINUATION.shown(ours["mean"].max()), CONTINUATION.shown(CONTINUATION.needed)
-    return f"{label(model)}'s training after the conversion was too short: perplexity {reached:.3g}, above {needed:.3g}"
-
-
-def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) -> list[Comparison]:
-    """The comparisons of all models that have learned a measure's task, for all measures that there are.
-
-    RecurFormer is left out where it has not learned the language of the articles again, whatever the measure.
+def decisive(pairs: Iterable[Comparison], allowed: float = 0.0) -> list[Comparison]:
+    """The comparisons in which the training of what falls short, by more than is allowed, has flattened.
 
     Raises:
-        Missing: there are none; the message has every reason.
+        Undecided: there are comparisons, but no such one; the message has every reason.
+    """
+    judged = [(one, one.why_undecided(allowed)) for one in pairs]
+    if judged and all(reason for _, reason in judged):
+        raise Undecided("; ".join(dict.fromkeys(reason for _, reason in judged)))
+    return [one for one, reason in judged if not reason]
+
+
+def comparisons(
+    evidence: Evidence, measures: Iterable[Measure], pair: Pairing, allowed: float = 0.0
+) -> list[Comparison]:
+    """The decisive comparisons of all models that have learned a measure's task, for all measures that there are.
+
+    Raises:
+        Missing: nothing was measured to compare with; the message has every reason.
+        Undecided: what was measured is not decisive, likewise.
     """
     found: list[Comparison] = []
-    reasons: list[str] = []
+    reasons: list[Missing] = []
     for measure in measures:
         try:
             points = evidence.derived(measure.kind, measure, partial(scores, measure=measure))
         except Missing as missing:
-            reasons.append(str(missing))
+            reasons.append(missing)
             continue
         for model in models_in_order(points):
             of_model = points[points["model"] == model]
-            reason = why_not_run(of_model, measure).removeprefix("not-run: ")
-            pairs = [] if reason else pair(of_model, measure)
-            if not reason and (reason := too_short(evidence, model)):
-                pairs = [one for one in pairs if one.name != RECURFORMER]
-            found += pairs
-            if not pairs:
-                reasons.append(reason or f"{label(model)}, {measure.name}: nothing measured to compare with")
+            try:
+                if reason := why_not_run(of_model, measure).removeprefix("not-run: "):
+                    raise Undecided(reason)
+                if not (pairs := pair(of_model, measure)):
+                    raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
+                found += decisive(pairs, allowed)
+            except Missing as missing:
+                reasons.append(missing)
     if not found:
-        raise Missing("; ".join(dict.fromkeys(reasons)) or "nothing was measured to compare with")
+        raise because(reasons)
     return found
+
+
+def because(reasons: Sequence[Missing]) -> Missing:
+    """All reasons in one: undecided where one of them is."""
+    undecided = any(isinstance(reason, Undecided) for reason in reasons)
+    return (Undecided if undecided else Missing)("; ".join(dict.fromkeys(map(str, reasons))))
 
 
 def _mean(estimates: Sequence[Estimate]) -> Estimate:
@@ -108,5 +115,5 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     models = {one.model for one in found}
     return Finding(
         holds, text, at_scale=set(BACKBONE_LABELS) <= models, samples=min(one.samples for one in found),
-        decided=decided, reason="" if decided else UNDECIDED[several],
+        decided=decided, reason="" if decided else OPEN[several],
     )  # fmt: skip

@@ -13,6 +13,7 @@ from recurformer.render.claims.claim import Missing
 from recurformer.render.measurements import COLUMNS, require
 from recurformer.render.reading import READERS, read_frame
 from recurformer.render.tables.measured import ranked_by_profile
+from recurformer.render.training import with_fall
 
 THIS_STUDY = "this study"
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
@@ -67,9 +68,12 @@ class Evidence:
         return all(map(self._has_paper_sizes, self.used))
 
     def _has_paper_sizes(self, file: str) -> bool:
-        expected = SETTINGS.get(Path(file).stem)
-        if expected is None:
-            return True
+        kind = Path(file).stem
+        if kind not in SETTINGS:
+            raise ValueError(
+                f"{file}: whether {kind!r} measurements have the paper's sizes is not known; say in SETTINGS"
+            )
+        expected = SETTINGS[kind]
         found = self.settings.get(file, {})
         return all(name in found and _same(found[name], value) for name, value in expected.items())
 
@@ -138,7 +142,7 @@ def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
     frames: dict[str, list[pd.DataFrame]] = {}
     settings = {}
     for file in map(Path, files):
-        frame = read_frame(file)
+        frame = with_fall(read_frame(file), file)
         if file.stem in COLUMNS:
             require(frame, file.stem)
         if file.stem == "cache":

@@ -12,13 +12,13 @@ from recurformer.records import record_of
 from recurformer.render.audit import Audited, audit
 from recurformer.render.claims.caches import number_claims
 from recurformer.render.claims.cells import cell_claims
-from recurformer.render.claims.claim import Claim, Finding, Missing
+from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.cost import hardware_of, runs_of, total_minutes
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.reviewers import reviewer_claims
+from recurformer.render.claims.reviewers import REVIEWER, reviewer_claims
 from recurformer.render.claims.statements import statement_claims
 from recurformer.render.page.environment import environment
-from recurformer.render.verdicts import CONSISTENT, CONTRADICTED, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED
+from recurformer.render.verdicts import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 
@@ -59,7 +59,7 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
         broken: findings of the audit that hit this claim.
     """
     found: list[tuple[Finding, Evidence]] = []
-    reasons: list[str] = []
+    unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
         looked_at = source.fresh()
         try:
@@ -67,7 +67,7 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
             at_scale = judged.at_scale and looked_at.at_paper_sizes()
             found.append((replace(judged, at_scale=at_scale), looked_at))
         except Missing as missing:
-            reasons.append(str(missing))
+            unanswered.append(missing)
     finding, evidence = None, None
     if found:
         finding, evidence = min(found, key=lambda pair: not pair[0].at_scale)
@@ -75,12 +75,14 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
         reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
     if finding is None:
-        why = reasons[0] if reasons else "no stage measures it"
-        return Decision(claim, NOT_RUN, reason=f"{why}; it needs {claim.needs}")
+        measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
+        why = next(map(str, [*measured, *unanswered]), "no stage measures it")
+        return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
     if not finding.decided:
-        return Decision(claim, NOT_RUN, finding, evidence, f"{finding.reason}; it needs more samples, or {claim.needs}")
-    holding = REPRODUCED if finding.at_scale else CONSISTENT
-    return Decision(claim, holding if finding.holds else CONTRADICTED, finding, evidence, finding.reason)
+        why = f"{finding.reason}; it needs more samples, or {claim.needs}"
+        return Decision(claim, UNDECIDED, finding, evidence, why)
+    verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
+    return Decision(claim, verdict, finding, evidence, finding.reason)
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ class Ledger:
     decisions: tuple[Decision, ...]
     audited: tuple[Audited, ...]
 
-    def counts(self) -> dict[str, int]:
-        """Claims by verdict, every verdict named."""
-        counted = Counter(decision.verdict for decision in self.decisions)
+    def counts(self, reviewers: bool = False) -> dict[str, int]:
+        """The paper's claims by verdict, every verdict named; or else what the reviewers asked and no paper claims."""
+        counted = Counter(d.verdict for d in self.decisions if (d.claim.kind == REVIEWER) == reviewers)
         return {verdict: counted[verdict] for verdict in MARKS}
 
     def by_definition(self) -> int:
@@ -122,6 +124,7 @@ class Ledger:
         return {
             "study": self.study,
             "counts": self.counts(),
+            "reviewers": self.counts(reviewers=True),
             "by_definition": self.by_definition(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
             "audit": [_audit_dict(step) for step in self.audited],

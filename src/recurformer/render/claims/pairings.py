@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from recurformer.paper import label
 from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
 from recurformer.render.measurements import groups
+from recurformer.render.training import FALL, largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 
 COMMON_BETA = 0.5
@@ -29,6 +31,7 @@ class Comparison:
         ours: RecurFormer's score.
         theirs: the other's.
         samples: behind RecurFormer's.
+        falls: of the losses of both trainings, ours and theirs.
         name: of ours in print.
     """
 
@@ -40,7 +43,16 @@ class Comparison:
     ours: Estimate
     theirs: Estimate
     samples: int
+    falls: tuple[float, float]
     name: str = RECURFORMER
+
+    def why_undecided(self, allowed: float) -> str:
+        """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
+        short = self.ours.mean + allowed < self.theirs.mean
+        reason = why_undecided(self.falls[0 if short else 1])
+        return (
+            f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}: {reason}" if reason else ""
+        )
 
 
 Pairing = Callable[[pd.DataFrame, Measure], list[Comparison]]
@@ -78,7 +90,7 @@ def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
             for _, row in ours.iterrows():
                 theirs = at_cache(span, row["ratio"])
                 if theirs is not None:
-                    found.append(_compare(measure, row, method_label(family, method), theirs))
+                    found.append(_compare(measure, row, method_label(family, method), theirs, largest_fall(span)))
         return found
 
     return pair
@@ -105,7 +117,7 @@ def beside_mixers(*methods: str) -> Pairing:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         others = _missed(points, of(points[points["trained"]], "mixer", *methods))
         return [
-            _compare(measure, ours, method_label("mixer", other["method"]), _estimate(other))
+            _compare(measure, ours, method_label("mixer", other["method"]), _estimate(other), other[FALL])
             for _, other in others.iterrows()
             for _, ours in _alike(points, other, "mamba").iterrows()
         ]
@@ -119,7 +131,7 @@ def beside_layers(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
     """
     return [
         replace(
-            _compare(measure, ours, method_label("layers", other["method"]), _estimate(other)),
+            _compare(measure, ours, method_label("layers", other["method"]), _estimate(other), other[FALL]),
             name=f"heads by {method_label('mixer', other['method'])}",
         )
         for _, other in of(points, "layers").iterrows()
@@ -134,7 +146,9 @@ def chosen_otherwise(by: str) -> Pairing:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         others = points[(points["family"] == "mixer") & (points["by"] == by)]
         return [
-            replace(_compare(measure, ours, f"{by} choice", _estimate(other)), name=f"RA-I's choice ({mixer})")
+            replace(
+                _compare(measure, ours, f"{by} choice", _estimate(other), other[FALL]), name=f"RA-I's choice ({mixer})"
+            )
             for _, other in others.iterrows()
             for mixer in [method_label("mixer", other["method"])]
             for _, ours in _alike(points, other, other["method"]).iterrows()
@@ -147,12 +161,14 @@ def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True)
     """RecurFormer, at the common β or at every one, beside the original, trained likewise where it was."""
     ours = recurformer(points)
     return [
-        _compare(measure, row, "the original", _estimate(original(points, row["trained"]).iloc[0]))
+        _compare(measure, row, "the original", _estimate(theirs), theirs[FALL])
         for _, row in (nearest_beta(ours) if common else ours).iterrows()
+        for theirs in [original(points, row["trained"]).iloc[0]]
     ]
 
 
-def _compare(measure: Measure, ours: pd.Series, other: str, theirs: Estimate) -> Comparison:
+def _compare(measure: Measure, ours: pd.Series, other: str, theirs: Estimate, fall: float) -> Comparison:
     return Comparison(
-        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), theirs, int(ours["samples"])
-    )
+        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), theirs, int(ours["samples"]),
+        (ours[FALL], fall),
+    )  # fmt: skip

@@ -7,8 +7,9 @@ import pandas as pd
 
 from recurformer.paper import CELLS, label
 from recurformer.paper.table2 import BETAS
-from recurformer.render.claims.claim import Finding, Missing
+from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.power import flattened_rows
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
@@ -35,8 +36,6 @@ KNOWS_LANGUAGE = 100.0
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
 POOR = 0.5
 """Half of the answers wrong."""
-CONVERGED = 0.05
-"""A training whose loss falls by more than so many nats from its third to its last quarter has not converged."""
 DEFAULT_BETA = 0.9
 
 
@@ -48,7 +47,8 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
     """h_gq by beta of every model that has learned the task.
 
     Raises:
-        Missing: there are no such measurements, or a model has not learned it.
+        Missing: there are no such measurements.
+        Undecided: a model has not learned it.
     """
     models, papers = evidence.models("hashhop", variant="official")
     quality: Quality = {}
@@ -58,7 +58,7 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
         baseline = evidence.rows("baseline", model=model, variant="official")
         learned = float((baseline["correct"] / baseline["hops"]).mean())
         if not learned >= NEEDED:
-            raise Missing(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
         quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
         samples = max(samples, int(rows.groupby("beta").size().max()))
     return quality, papers, samples
@@ -78,20 +78,24 @@ def judge_quality_kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
     converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
-    drops = [_at(quality, model, 0.0).mean - after.mean for model, after in converted.items()]
+    drops = {model: _at(quality, model, 0.0).mean - after.mean for model, after in converted.items()}
+    for model in [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]:
+        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=BETAS.get(model, DEFAULT_BETA))
     text = ", ".join(
         f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
     )
-    return Finding(max(drops) <= ALLOWED_DROP + ROUNDING, text, at_scale, samples)
+    return Finding(max(drops.values()) <= ALLOWED_DROP + ROUNDING, text, at_scale, samples)
 
 
 def judge_collapse(evidence: Evidence) -> Finding:
     """What is left of h_gq at beta = 1."""
     quality, at_scale, samples = _hashhop(evidence)
     left = {model: _at(quality, model, 1.0) for model in quality}
-    holds = all(value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean for model, value in left.items())
+    lost = [model for model, value in left.items() if value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean]
+    for model in lost:
+        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=1.0)
     text = ", ".join(_text(model, value) for model, value in left.items())
-    return Finding(holds, text, at_scale, samples, SAME_STEPS)
+    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
 
 
 def judge_collapse_everywhere(evidence: Evidence) -> Finding:
@@ -105,20 +109,26 @@ def _accuracy(evidence: Evidence, split: str) -> pd.DataFrame:
     """Accuracy at the best learning rate, (beta, length), on trained lengths.
 
     Raises:
-        Missing: there are no such measurements, or the original has not learned the task.
+        Missing: there are no such measurements.
+        Undecided: the original has not learned the task, or the loss of a β that has not learned it still falls.
     """
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)
     if reason := why_not_run(mqar, best):
-        raise Missing(reason)
+        raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
     rows = at_best_rate(rows, best)
     right, asked = (
         rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
         for count in ("correct", "queries")
     )
-    return right / asked
+    accuracy = right / asked
+    learned = accuracy.min(axis=1) >= NEEDED_ACCURACY
+    some = learned[(learned.index > 0) & (learned.index < 1)]
+    for beta in [*learned.index[~learned & (learned.index == 1)], *([] if some.any() else some.index)]:
+        flattened_rows(evidence, "mqar", beta=beta, learning_rate=best[beta])
+    return accuracy
 
 
 def judge_poor_without_attention(evidence: Evidence) -> Finding:
@@ -160,7 +170,7 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
         raise Missing("perplexities before conversion, after it and after training are needed")
     original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
     if wide["before"].max() > KNOWS_LANGUAGE:
-        raise Missing(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
+        raise Undecided(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
     converted = wide[wide.index.get_level_values("beta") > 0]
     if original is None or converted.empty:
         raise Missing("perplexities of the original and of a converted model are needed")
@@ -175,28 +185,9 @@ def judge_training_necessary(evidence: Evidence) -> Finding:
 
 
 def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:
-    """Mean training loss over the last quarter of the steps.
-
-    Raises:
-        Missing: it still falls, or the training saw fewer tokens than it has new parameters.
-    """
-    rows = evidence.rows("metrics", model=model, beta=beta)
-    new = int(evidence.rows("memory", model=model, beta=beta)["mamba_parameters"].iloc[0])
-    tokens = int(rows.groupby("seed")["tokens"].max().min())
-    if tokens < new:
-        raise Missing(
-            f"the training of {label(model)} at beta {beta:g} saw {tokens:,} tokens; fewer than its {new:,} new "
-            "parameters cannot train them"
-        )
-    curve = rows.groupby("step")["loss"].mean()
-    quarters = np.array_split(curve.to_numpy(), 4)
-    fall = float(quarters[2].mean() - quarters[3].mean()) if len(quarters[0]) else math.inf
-    if fall > CONVERGED:
-        raise Missing(
-            f"the training of {label(model)} at beta {beta:g} has not converged: its loss fell by {fall:.2f} nats from "
-            f"the third to the last quarter, {CONVERGED:g} is allowed"
-        )
-    return float(quarters[3].mean())
+    """Mean training loss over the last quarter of a training that has flattened."""
+    curve = flattened_rows(evidence, "metrics", model=model, beta=beta).groupby("step")["loss"].mean()
+    return float(np.array_split(curve.to_numpy(), 4)[3].mean())
 
 
 def judge_converge(evidence: Evidence) -> Finding:
@@ -212,9 +203,9 @@ def judge_converge(evidence: Evidence) -> Finding:
 
 
 def judge_perplexity_comparable(evidence: Evidence) -> Finding:
-    """Perplexity over that of the original after the same training, once that has converged."""
+    """Perplexity over that of the original after the same training, once both have flattened."""
     found, papers = _perplexities(evidence)
-    for model, beta in found.index:
-        _last_quarter(evidence, model, beta)
+    models = list(found.index.unique("model"))
+    flattened_rows(evidence, "perplexity", model=models, stage="trained", split="validation")
     ratio = float((found["trained"] / found["original"]).max())
     return Finding(ratio <= ALLOWED_RATIO + ROUNDING, f"at most {ratio:.3f} of the original's", papers)

@@ -18,16 +18,14 @@ from recurformer.render.ablations import (
     why_not_run,
 )
 from recurformer.render.agreement import agreement
-from recurformer.render.claims.claim import Finding, Missing
-from recurformer.render.claims.comparisons import judge_comparisons, too_short
+from recurformer.render.claims.claim import Finding, Missing, Undecided
+from recurformer.render.claims.comparisons import because, decisive, judge_comparisons
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.pairings import (
-    Comparison,
-    beside_original,
-)
+from recurformer.render.claims.pairings import Comparison, beside_original
 from recurformer.render.claims.quality import ALLOWED_DROP
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.sensitivity import changed_share, default_setting, one_unit
+from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 
 ALLOWED_CHANGE = 0.1
@@ -64,17 +62,21 @@ def judge_length(evidence: Evidence) -> Finding:
     rows = identified(evidence.rows("continuation"), "continuation")
     points = scores(rows, CONTINUATION)
     gains: dict[tuple[str, float], Estimate] = {}
-    reasons = []
+    reasons: list[Missing] = []
     for model in models_in_order(rows):
-        reason = why_not_run(points[points["model"] == model], CONTINUATION).removeprefix("not-run: ")
-        reason = reason or too_short(evidence, model)
-        reasons += [reason] if reason else []
         of_model = after_training(rows[rows["model"] == model])
         ours = of(of_model, "mixer", "mamba")
-        for beta, found in groups(ours[ours["setting"] < 1], "setting") if not reason else ():
-            gains[model, beta] = _growth(found, of_model[of_model["family"] == "original"])
+        try:
+            if reason := why_not_run(points[points["model"] == model], CONTINUATION).removeprefix("not-run: "):
+                raise Undecided(reason)
+            for beta, found in groups(ours[ours["setting"] < 1], "setting"):
+                if reason := why_undecided(largest_fall(found)):
+                    raise Undecided(f"{label(model)} at β {beta:g}: {reason}")
+                gains[model, beta] = _growth(found, of_model[of_model["family"] == "original"])
+        except Missing as missing:
+            reasons.append(missing)
     if not gains:
-        raise Missing("; ".join(reasons) or "no continuation measurements of RecurFormer")
+        raise because(reasons or [Missing("no continuation measurements of RecurFormer")])
     (model, beta), largest = max(gains.items(), key=lambda item: item[1].mean)
     holds = largest.mean <= ALLOWED_GROWTH
     decided = max(gain.high for gain in gains.values()) <= ALLOWED_GROWTH if holds else largest.low > ALLOWED_GROWTH
@@ -103,7 +105,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
             found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
     if not found:
         raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
-    finding = judge_comparisons(found, by_beta=True, allowed=ALLOWED_DROP)
+    finding = judge_comparisons(decisive(found, ALLOWED_DROP), by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
     least, most = (pick(beyond, key=lambda one: one.ours.mean) for pick in (min, max))

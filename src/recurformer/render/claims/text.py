@@ -57,6 +57,11 @@ def markdown(ledger: Ledger) -> str:
     lines = [f"# Claims: study {ledger.study}", ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
+    if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:
+        lines += [
+            "",
+            f"Not counted above is what the reviewers asked and the paper does not claim: {', '.join(asked)}.",
+        ]
     if recordings := _recordings(ledger):
         lines += ["", *recordings]
     for heading, prefix in parts.items():

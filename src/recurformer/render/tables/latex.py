@@ -10,8 +10,9 @@ SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\(<\)", ">": r"\(>\)", "|": r"\(|\)", "–": "--",
     "β": r"\(\beta\)", "α": r"\(\alpha\)", "·": r"\(\cdot\)", "×": r"\(\times\)", "−": r"\(-\)", "±": r"\(\pm\)",
-    "≥": r"\(\ge\)", "≤": r"\(\le\)", "≈": r"\(\approx\)", "✓": r"\(\checkmark\)", "✗": r"\(\times\)",
-    "○": r"\(\circ\)", "²": r"\(^2\)", "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
+    "≥": r"\(\ge\)", "≤": r"\(\le\)", "≈": r"\(\approx\)", "≉": r"\(\not\approx\)",
+    "✓": r"\(\checkmark\)", "✗": r"\(\times\)", "○": r"\(\circ\)", "²": r"\(^2\)",
+    "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
 }  # fmt: skip
 SYMBOL = re.compile(r"\b(l|h|cs)_(m|gq|10k|60k|p|g)(?![A-Za-z0-9])(\^\d)?")
 """The paper's symbols, set in mathematics; the only place where an underscore is no underscore."""

@@ -6,13 +6,14 @@ import pandas as pd
 
 from recurformer.paper.questions import QUESTIONS, Question
 from recurformer.render.measurements import require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING
+from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.tables.table import Table
+from recurformer.render.verdicts import NOT_RUN, UNDECIDED
 
 if TYPE_CHECKING:
     from recurformer.render.claims.evidence import Evidence
 
-YES, NO, OPEN = "yes", "no", "open"
+YES, NO = "yes", "no"
 FIGURES = {
     "passkey": "ablation_needle", "needle": "ablation_needle", "long-context": "ablation_needle",
     "perplexity-gap": "ablation_pareto", "mqa": "ablation_granularity", "granularity": "ablation_granularity",
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def _answer(question: Question, evidence: "Evidence") -> Answer:
-    from recurformer.render.claims.claim import Missing
+    from recurformer.render.claims.claim import Missing, Undecided
     from recurformer.render.claims.reviewers import ANSWERS
 
     if question.id in UNANSWERED:
@@ -46,8 +47,8 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
     try:
         finding = ANSWERS[question.id](looked_at)
     except Missing as missing:
-        return Answer(str(missing), NOT_RUN)
-    verdict = (YES if finding.holds else NO) if finding.decided else OPEN
+        return Answer(str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN)
+    verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
     runs = runs_of(pd.concat([evidence.frames[kind] for kind in sorted(looked_at.used)]))
     return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
 
@@ -108,8 +109,8 @@ def reviewer_questions(
     ]
     headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
     notes = (
-        "Verdicts: yes, no, open (within the 95 % intervals of what is compared), not-run (for the reason in the "
-        "answer). They rest on one training of each model and hold for the models and sizes of this study.",
+        "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
+        "measured). They rest on one training of each model and hold for the models and sizes of this study.",
         "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
