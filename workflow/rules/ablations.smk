@@ -26,10 +26,10 @@ rule head_scores:
         code=code("head_scores"),
     shell:
         """
-        recurformer head-scores {input.checkpoint} {output.scores} --profile {input.profile} \
-            --name {wildcards.backbone} --seed {params.seed} --random-seeds {params.random_seeds} \
-            {params.settings} {params.task} {params.by} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
+            {params.settings:q} {params.task:q} {params.by:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -58,9 +58,9 @@ rule ra_i_settings:
         code=code("ra_i_settings"),
     shell:
         """
-        recurformer ra-i-settings {input.checkpoint} {output.settings} --articles {input.articles} \
-            --name {wildcards.backbone} --seed {params.seed} {params.profiling} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer ra-i-settings {input.checkpoint:q} {output.settings:q} --articles {input.articles:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.profiling:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -86,9 +86,9 @@ rule select_other:
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} --by {wildcards.by} \
-            --unit {wildcards.unit} --scope {params.scope} --seed {wildcards.choice} {params.scores} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --by {wildcards.by:q} \
+            --unit {wildcards.unit:q} --scope {params.scope:q} --seed {wildcards.choice:q} {params.scores:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -120,9 +120,9 @@ rule convert_to_mixer:
         code=code("convert"),
     shell:
         """
-        recurformer convert {input.checkpoint} {output.converted} --heads {input.heads} \
-            --mixer {wildcards.mixer} --seed {params.seed} {params.mamba} {params.window} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} \
+            --mixer {wildcards.mixer:q} --seed {params.seed:q} {params.mamba:q} {params.window:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -150,8 +150,8 @@ rule pool_kv:
         code=code("pool_kv"),
     shell:
         """
-        recurformer pool-kv {input.checkpoint} {output.pooled} --kv-heads {wildcards.kv_heads} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer pool-kv {input.checkpoint:q} {output.pooled:q} --kv-heads {wildcards.kv_heads:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -183,10 +183,10 @@ rule train_changed_on_text:
         code=training_code("train"),
     shell:
         """
-        recurformer train {input.converted} {output.trained} --metrics {output.metrics} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
-            --articles {input.articles} --tokens {params.tokens} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer train {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+            --articles {input.articles:q} --tokens {params.tokens:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -217,10 +217,10 @@ rule train_changed_on_hashhop:
         code=training_code("train_hashhop"),
     shell:
         """
-        recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
-            {params.task} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer train-hashhop {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+            {params.task:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -248,9 +248,9 @@ rule needle:
         code=code("needle"),
     shell:
         """
-        recurformer needle {input.checkpoint} {output.needle} --original {input.original} \
-            --articles {input.articles} {params.settings} {params.identity} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer needle {input.checkpoint:q} {output.needle:q} --original {input.original:q} \
+            --articles {input.articles:q} {params.settings:q} {params.identity:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -278,9 +278,9 @@ rule continuation:
         code=code("continuation"),
     shell:
         """
-        recurformer continuation {input.checkpoint} {output.continuation} --original {input.original} \
-            --articles {input.articles} {params.settings} {params.identity} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer continuation {input.checkpoint:q} {output.continuation:q} --original {input.original:q} \
+            --articles {input.articles:q} {params.settings:q} {params.identity:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -308,9 +308,9 @@ rule ablation_hashhop:
         code=code("ablation_hashhop"),
     shell:
         """
-        recurformer ablation-hashhop {input.checkpoint} {output.ablation_hashhop} --original {input.original} \
-            {params.settings} {params.task} {params.identity} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer ablation-hashhop {input.checkpoint:q} {output.ablation_hashhop:q} --original {input.original:q} \
+            {params.settings:q} {params.task:q} {params.identity:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -338,9 +338,9 @@ rule hashhop_sizes:
         code=code("hashhop_sizes"),
     shell:
         """
-        recurformer hashhop-sizes {input.checkpoint} {output.hashhop_sizes} --original {input.original} \
-            {params.settings} {params.task} {params.identity} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer hashhop-sizes {input.checkpoint:q} {output.hashhop_sizes:q} --original {input.original:q} \
+            {params.settings:q} {params.task:q} {params.identity:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -369,9 +369,9 @@ rule ablation_lm_eval:
         code=code("ablation_lm_eval"),
     shell:
         """
-        recurformer ablation-lm-eval {input.checkpoint} {output.lm_eval} --original {input.original} \
-            --articles {input.articles} {params.settings} {params.hashhop} {params.identity} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer ablation-lm-eval {input.checkpoint:q} {output.lm_eval:q} --original {input.original:q} \
+            --articles {input.articles:q} {params.settings:q} {params.hashhop:q} {params.identity:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 

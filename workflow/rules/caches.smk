@@ -24,10 +24,10 @@ rule cache:
         code=code("cache"),
     shell:
         """
-        recurformer cache {output.cache} --name {wildcards.backbone} \
-            --profile {input.profile} --betas {params.betas} --seed {params.seed} \
-            {params.settings} {params.backbone} {params.selection} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer cache {output.cache:q} --name {wildcards.backbone:q} \
+            --profile {input.profile:q} --betas {params.betas:q} --seed {params.seed:q} \
+            {params.settings:q} {params.backbone:q} {params.selection:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -54,9 +54,9 @@ rule memory:
         code=code("memory"),
     shell:
         """
-        recurformer memory {output.memory} --name {wildcards.backbone} --betas {params.betas} \
-            --seed {params.seed} {params.settings} {params.backbone} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer memory {output.memory:q} --name {wildcards.backbone:q} --betas {params.betas:q} \
+            --seed {params.seed:q} {params.settings:q} {params.backbone:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -85,11 +85,11 @@ rule longest_input:
         code=code("longest_input"),
     shell:
         """
-        recurformer longest-input {output.memory} --name {wildcards.backbone} \
-            --beta {wildcards.beta} --protocol {wildcards.protocol} --seed {params.seed} \
-            --trials {params.trials}/trials.jsonl \
-            {params.settings} {params.search} {params.backbone} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer longest-input {output.memory:q} --name {wildcards.backbone:q} \
+            --beta {wildcards.beta:q} --protocol {wildcards.protocol:q} --seed {params.seed:q} \
+            --trials {params.trials:q}/trials.jsonl \
+            {params.settings:q} {params.search:q} {params.backbone:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -113,8 +113,8 @@ rule complexity:
         code=code("complexity"),
     shell:
         """
-        recurformer complexity {output.complexity} {params.settings} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer complexity {output.complexity:q} {params.settings:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -137,6 +137,6 @@ rule pyramidinfer:
         code=code("pyramidinfer"),
     shell:
         """
-        recurformer pyramidinfer {output.pyramidinfer} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer pyramidinfer {output.pyramidinfer:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

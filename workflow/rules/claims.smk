@@ -26,6 +26,6 @@ rule claims:
         code=code("claims"),
     shell:
         """
-        recurformer claims {input.measurements} --recorded recorded --study {params.study} \
-            --out {output.ledger} {output.page} --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer claims {input.measurements:q} --recorded recorded --study {params.study:q} \
+            --out {output.ledger:q} {output.page:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -184,7 +184,14 @@ def below(folder, inner=""):
 
 
 def flags(*keys, prefix=""):
-    """The settings at `keys` of the configuration as command-line flags, none for a block that is absent."""
+    """The settings at `keys` as the words of a command line, for a parameter that is quoted by `:q`. A function, for
+    Snakemake would look for wildcards in a list.
+    """
+    return partial(settings_at, keys, prefix)
+
+
+def settings_at(keys, prefix, wildcards):
+    """The settings at `keys` of the configuration as flags, none for a block that is absent."""
     block = config
     for key in keys:
         block = block[key]
@@ -226,7 +233,7 @@ def gpu(wildcards, rulename):
 def lm_eval_hashhop_flags():
     """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
     asked = "hashhop" in config["language"]["tasks"]["names"]
-    return flags("hashhop", "task", prefix="hashhop-") if asked else ""
+    return flags("hashhop", "task", prefix="hashhop-") if asked else []
 
 
 def code(stage):
@@ -245,8 +252,9 @@ def training_flags(task, recipe="training"):
 
     def of_backbone(wildcards):
         spread = config["distributed"].get(wildcards.backbone, {})
-        words = [flags(task, recipe), as_flags(spread, "distributed-")]
-        return " ".join(filter(None, words))
+        return settings_at([task, recipe], "", wildcards) + as_flags(
+            spread, "distributed-"
+        )
 
     return of_backbone
 

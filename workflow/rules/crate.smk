@@ -28,7 +28,7 @@ rule crate:
         code=code("crate"),
     shell:
         """
-        recurformer crate {params.results} {params.figures} {output.archive} --workflow {input.workflow} \
-            --configfile {input.config} --citation {input.citation} --parts {input.parts} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer crate {params.results:q} {params.figures:q} {output.archive:q} --workflow {input.workflow:q} \
+            --configfile {input.config:q} --citation {input.citation:q} --parts {input.parts:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -18,11 +18,11 @@ rule device_tests:
         runtime=runtime,
         gpu=gpu,
     params:
-        markers=DEVICE["tests"],
+        markers=lambda wildcards: DEVICE["tests"],
     shell:
         """
-        python workflow/run_tests.py {output.tests} --markers {params.markers:q} \
-            --record {output.record} 2>&1 | tee {log}
+        python workflow/run_tests.py {output.tests:q} --markers {params.markers:q} \
+            --record {output.record:q} 2>&1 | tee {log:q}
         """
 
 
@@ -51,9 +51,9 @@ rule cache_peak:
         code=code("cache_peak"),
     shell:
         """
-        recurformer cache-peak {output.cache_peak} --name {wildcards.backbone} --device {params.device} \
-            --betas {params.betas} --seed {params.seed} {params.settings} {params.backbone} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer cache-peak {output.cache_peak:q} --name {wildcards.backbone:q} --device {params.device:q} \
+            --betas {params.betas:q} --seed {params.seed:q} {params.settings:q} {params.backbone:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -79,8 +79,8 @@ rule speed:
         results=subpath(output.speed, parent=True),
     shell:
         """
-        python -m benchmarks {wildcards.topic} --device {params.device} --seconds {params.seconds} \
-            --threads {threads} --results {params.results} --figures {params.results} 2>&1 | tee {log}
+        python -m benchmarks {wildcards.topic:q} --device {params.device:q} --seconds {params.seconds:q} \
+            --threads {threads} --results {params.results:q} --figures {params.results:q} 2>&1 | tee {log:q}
         """
 
 

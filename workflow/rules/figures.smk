@@ -25,8 +25,8 @@ rule figure:
         code=code("figure"),
     shell:
         """
-        recurformer figure {wildcards.figure} {input} --out {output.svg} {output.png} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer figure {wildcards.figure:q} {input:q} --out {output.svg:q} {output.png:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 

@@ -23,10 +23,10 @@ rule pretrain_hashhop:
         code=training_code("train_hashhop"),
     shell:
         """
-        recurformer train-hashhop {input.checkpoint} {output.trained} --metrics {output.metrics} \
-            --name {wildcards.backbone} --seed {params.seed} \
-            {params.settings} {params.task} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} \
+            {params.settings:q} {params.task:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -55,9 +55,9 @@ rule baseline:
         code=code("hashhop"),
     shell:
         """
-        recurformer hashhop {input.checkpoint} {output.baseline} --name {wildcards.backbone} \
-            --beta 0 --seed {params.seed} {params.settings} {params.task} {params.dtype} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer hashhop {input.checkpoint:q} {output.baseline:q} --name {wildcards.backbone:q} \
+            --beta 0 --seed {params.seed:q} {params.settings:q} {params.task:q} {params.dtype:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -87,10 +87,10 @@ rule train_hashhop:
         code=training_code("train_hashhop"),
     shell:
         """
-        recurformer train-hashhop {input.converted} {output.trained} --metrics {output.metrics} \
-            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
-            {params.settings} {params.task} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer train-hashhop {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+            {params.settings:q} {params.task:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -118,8 +118,8 @@ rule hashhop:
         code=code("hashhop"),
     shell:
         """
-        recurformer hashhop {input.trained} {output.hashhop} --name {wildcards.backbone} \
-            --beta {wildcards.beta} --seed {wildcards.seed} \
-            {params.settings} {params.task} {params.dtype} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer hashhop {input.trained:q} {output.hashhop:q} --name {wildcards.backbone:q} \
+            --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+            {params.settings:q} {params.task:q} {params.dtype:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

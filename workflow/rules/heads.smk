@@ -22,9 +22,9 @@ rule profile_text:
         code=code("profile"),
     shell:
         """
-        recurformer profile {input.checkpoint} {output.profile} --articles {input.articles} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer profile {input.checkpoint:q} {output.profile:q} --articles {input.articles:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -52,9 +52,9 @@ rule profile_hashhop:
         code=code("profile_hashhop"),
     shell:
         """
-        recurformer profile-hashhop {input.checkpoint} {output.profile} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} {params.task} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer profile-hashhop {input.checkpoint:q} {output.profile:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} {params.task:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -80,9 +80,9 @@ rule select:
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile} {output.heads} --beta {wildcards.beta} \
-            --seed {params.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} \
+            --seed {params.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -110,9 +110,9 @@ rule convert:
         code=code("convert"),
     shell:
         """
-        recurformer convert {input.checkpoint} {output.converted} --heads {input.heads} \
-            --seed {wildcards.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} \
+            --seed {wildcards.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -141,9 +141,9 @@ rule sink:
         code=code("sink"),
     shell:
         """
-        recurformer sink {input.checkpoint} {output.sink} --articles {input.articles} --name {wildcards.backbone} \
-            --seed {params.seed} {params.settings} {params.head} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer sink {input.checkpoint:q} {output.sink:q} --articles {input.articles:q} --name {wildcards.backbone:q} \
+            --seed {params.seed:q} {params.settings:q} {params.head:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -171,9 +171,9 @@ rule contribution:
         code=code("contribution"),
     shell:
         """
-        recurformer contribution {input.checkpoint} {output.contribution} --articles {input.articles} \
-            --name {wildcards.backbone} --seed {params.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer contribution {input.checkpoint:q} {output.contribution:q} --articles {input.articles:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -202,9 +202,9 @@ rule attention_map:
         code=code("attention_map"),
     shell:
         """
-        recurformer attention-map {input.checkpoint} {output.attention_map} --articles {input.articles} \
-            --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer attention-map {input.checkpoint:q} {output.attention_map:q} --articles {input.articles:q} \
+            --profile {input.profile:q} --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -235,8 +235,8 @@ rule influence:
         code=code("influence"),
     shell:
         """
-        recurformer influence {input.checkpoint} {output.influence} --articles {input.articles} \
-            --trained {input.trained} --profile {input.profile} --name {wildcards.backbone} --seed {params.seed} \
-            {params.settings} {params.dtype} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer influence {input.checkpoint:q} {output.influence:q} --articles {input.articles:q} \
+            --trained {input.trained:q} --profile {input.profile:q} --name {wildcards.backbone:q} --seed {params.seed:q} \
+            {params.settings:q} {params.dtype:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

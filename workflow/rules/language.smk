@@ -25,11 +25,11 @@ rule train_text:
         code=training_code("train"),
     shell:
         """
-        recurformer train {input.converted} {output.trained} --articles {input.articles} \
-            --metrics {output.metrics} \
-            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
-            --tokens {params.tokens} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
+            --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+            --tokens {params.tokens:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -59,10 +59,10 @@ rule perplexity:
         code=code("perplexity"),
     shell:
         """
-        recurformer perplexity {output.perplexity} --before {input.checkpoint} --converted {input.converted} \
-            --trained {input.trained} --articles {input.articles} --name {wildcards.backbone} \
-            --beta {wildcards.beta} --seed {wildcards.seed} {params.settings} {params.dtype} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer perplexity {output.perplexity:q} --before {input.checkpoint:q} --converted {input.converted:q} \
+            --trained {input.trained:q} --articles {input.articles:q} --name {wildcards.backbone:q} \
+            --beta {wildcards.beta:q} --seed {wildcards.seed:q} {params.settings:q} {params.dtype:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -91,8 +91,8 @@ rule lm_eval:
         code=code("lm_eval"),
     shell:
         """
-        recurformer lm-eval {input.trained} {output.lm_eval} --articles {input.articles} \
-            --name {wildcards.backbone} --beta {wildcards.beta} --seed {wildcards.seed} \
-            {params.settings} {params.hashhop} {params.dtype} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer lm-eval {input.trained:q} {output.lm_eval:q} --articles {input.articles:q} \
+            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+            {params.settings:q} {params.hashhop:q} {params.dtype:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -20,8 +20,8 @@ rule mqar:
         code=code("mqar"),
     shell:
         """
-        recurformer mqar {output.mqar} --metrics {output.metrics} \
-            --beta {wildcards.beta} --rate {wildcards.learning_rate} --seed {wildcards.seed} \
-            {params.settings} {params.mamba} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer mqar {output.mqar:q} --metrics {output.metrics:q} \
+            --beta {wildcards.beta:q} --rate {wildcards.learning_rate:q} --seed {wildcards.seed:q} \
+            {params.settings:q} {params.mamba:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -20,8 +20,8 @@ rule corpus:
         code=code("corpus"),
     shell:
         """
-        recurformer corpus {output.articles} --downloads {params.downloads} --seed {params.seed} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer corpus {output.articles:q} --downloads {params.downloads:q} --seed {params.seed:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -46,6 +46,6 @@ rule backbone:
         code=code("backbone"),
     shell:
         """
-        recurformer backbone {output.checkpoint} --downloads {params.downloads} {params.settings} \
-            --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer backbone {output.checkpoint:q} --downloads {params.downloads:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

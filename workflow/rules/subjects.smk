@@ -231,7 +231,7 @@ def files(input):
 
 
 def scores_flag(wildcards, input):
-    return as_flags({"scores": str(input.scores)}) if input.scores else ""
+    return as_flags({"scores": str(input.scores)}) if input.scores else []
 
 
 def window_flags(wildcards):

@@ -27,8 +27,8 @@ rule table:
         code=code("table"),
     shell:
         """
-        recurformer table {wildcards.table} {input.measurements} --recorded recorded --study {params.study} \
-            --out {output.tables} {output.page} --record {output.record} --threads {threads} 2>&1 | tee {log}
+        recurformer table {wildcards.table:q} {input.measurements:q} --recorded recorded --study {params.study:q} \
+            --out {output.tables:q} {output.page:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 

@@ -3,7 +3,6 @@
 `InputPath` and `OutputPath` are the types of the arguments that name files: what they mark is what a run record lists.
 """
 
-import shlex
 import typing
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -90,16 +89,16 @@ def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
         raise ValueError(f"--{flag}{given}: {first['msg']}") from None
 
 
-def flags(settings: Mapping[str, Any], prefix: str = "") -> str:
-    """`settings` as the flags that `read_block` turns back into them, quoted for a shell."""
-    words = []
+def flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`settings` as the words of a command line that `read_block` turns back into them."""
+    words: list[str] = []
     for name, value in settings.items():
         flag = f"{prefix}{name}".replace("_", "-")
         if isinstance(value, Mapping):
-            words.append(flags(value, f"{flag}-"))
+            words += flags(value, f"{flag}-")
         elif isinstance(value, list | tuple):
             items = (":".join(map(str, item)) if isinstance(item, list | tuple) else str(item) for item in value)
-            words.append(" ".join([f"--{flag}", *map(shlex.quote, items)]))
+            words += [f"--{flag}", *items]
         elif value is not None:
-            words.append(f"--{flag} {shlex.quote(str(value))}")
-    return " ".join(word for word in words if word)
+            words += [f"--{flag}", str(value)]
+    return words

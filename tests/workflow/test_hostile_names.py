@@ -1,0 +1,90 @@
+"""Names, paths and values of a study never run as commands."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
+NUMBERS = {"threads"}
+"""What a command line shows that no user can write: whole numbers by Snakemake."""
+RECORDER = f"""#!{sys.executable}
+import json, pathlib, sys
+with open("argv.jsonl", "a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+for word in sys.argv[1:]:
+    path = pathlib.Path(word)
+    if word.startswith("results/") and not path.exists():
+        path.touch() if path.suffix in {{".parquet", ".json", ".csv", ".jsonl"}} else path.mkdir()
+"""
+"""Stands for `recurformer`: notes its words, and makes what they name."""
+TASK, MORE, REPO = "$(touch PWN1)", "; touch 'PWN2", "owner/`touch PWN3` {wildcards.nothing}"
+
+
+@pytest.mark.parametrize("file", RULES, ids=lambda file: file.stem)
+def test_every_value_in_a_shell_line_is_quoted(file):
+    blocks = re.findall(r'^    shell:\s+"""(.*?)"""', file.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == file.read_text().count("shell:")
+    values = [value for block in blocks for value in re.findall(r"\{([^{}]*)\}", block)]
+    assert [value for value in values if not value.endswith(":q") and value not in NUMBERS] == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The workflow in a folder whose own name is hostile, with a study whose values are."""
+    folder = tmp_path / "it's $(touch PWN4) a folder; touch PWN5"
+    (folder / "bin").mkdir(parents=True)
+    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles", "README.md", "CITATION.cff"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "bin/recurformer").write_text(RECORDER)
+    (folder / "bin/recurformer").chmod(0o755)
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    study["language"]["tasks"]["names"] = [TASK, MORE]
+    study["backbones"]["remote"] = {"source": "hub", "repo": REPO, "revision": TASK, "shape": "llama2-7b"}
+    (folder / "$(touch PWN6) study.yaml").write_text(yaml.safe_dump(study))
+    return folder
+
+
+def snakemake(folder, *words):
+    command = [sys.executable, "-m", "snakemake", *words, "--cores", "1", "--configfile", "$(touch PWN6) study.yaml"]
+    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+def made_by_commands(folder):
+    return [path for path in folder.parent.rglob("PWN*") if path.is_file()]
+
+
+def test_no_value_runs_as_a_command(folder):
+    targets = ["results/smoke/language/tiny/beta-0.5/seed-0/lm_eval.csv", "results/smoke/backbones/remote"]
+    for words in (["all", "--dry-run", "--printshellcmds"], targets):
+        answer = snakemake(folder, *words)
+        assert answer.returncode == 0, answer.stderr
+    assert made_by_commands(folder) == []
+    called = [json.loads(line) for line in (folder / "argv.jsonl").read_text().splitlines()]
+    (evaluated,) = (words for words in called if words[0] == "lm-eval")
+    assert evaluated[evaluated.index("--names") + 1 :][:2] == [TASK, MORE]
+    (fetched,) = (words for words in called if words[0] == "backbone" and "hub" in words)
+    assert fetched[fetched.index("--repo") + 1] == REPO
+    assert fetched[fetched.index("--revision") + 1] == TASK
+
+
+def test_a_hostile_backbone_name_starts_nothing(folder):
+    path = folder / "$(touch PWN6) study.yaml"
+    study = yaml.safe_load(path.read_text())
+    study["backbones"][TASK] = study["backbones"].pop("tiny")
+    path.write_text(yaml.safe_dump(study))
+    answer = snakemake(folder, "all")
+    assert answer.returncode != 0
+    said = [line for line in answer.stderr.splitlines() if "study:" in line]
+    assert said == [
+        f"study: backbones.{TASK} = {TASK!r}: a name is made of letters, digits, '.', '_' and '-', and begins with a"
+        " letter or a digit; choose another"
+    ]
+    assert made_by_commands(folder) == []
+    assert not (folder / "results").exists()
