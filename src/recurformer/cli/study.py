@@ -51,6 +51,8 @@ def read_study(config: str) -> Study:
             mark = getattr(error, "problem_mark", None)
             place = f", line {mark.line + 1}" if mark else ""
             raise ValueError(f"{config}{place}: not YAML ({str(error).splitlines()[0]})") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{config}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
     if not isinstance(settings, dict):
         raise ValueError(f"{config}: a study is a mapping of keys to values")
     try:

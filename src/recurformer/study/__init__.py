@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from recurformer.study.ablations import Ablations, Continuation, Needle
-from recurformer.study.block import Block, Count, Rate, Share, unknown_key
+from recurformer.study.agreement import check_agreement
+from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, reason_of, unknown_key
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -77,7 +78,7 @@ class Language(Block):
 
     backbones: Annotated[list[str], Field(min_length=1)]
     """Names in `backbones`."""
-    betas: Annotated[list[Share], Field(min_length=1)]
+    betas: Annotated[list[Beta], Field(min_length=1)]
     """Shares of heads replaced in the continual training; 0 is the original, trained likewise."""
     profiling: Profiling
     """Head profile: Figure 6 and the choice of heads."""
@@ -85,7 +86,7 @@ class Language(Block):
     """Attention maps and contributions."""
     sink_heads: dict[str, SinkHead] = {}
     """Heads that Figure 2 shows, by backbone; of all others the one that gives the first token the most attention."""
-    tokens: Count
+    tokens: Several
     """Length of a training window."""
     training: Training
     """The same recipe for every share of replaced heads."""
@@ -119,26 +120,26 @@ class Mqar(Block):
     """The same for every share."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every share of replaced heads is trained at each of them."""
-    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     """One run for each."""
 
 
 class Study(Block):
     """One study: all that the workflow needs to know."""
 
-    study: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")]
-    """Its name: `default` writes to results/ and figures/, any other below them."""
-    seed: int = 0
+    study: Name
+    """Its name, of letters, digits, `_` and `-`: `default` writes to results/ and figures/, any other below them."""
+    seed: Seed = 0
     """Seed of all that is drawn at random."""
     device: Literal["cpu", "gpu"] = "cpu"
     """What trains and measures models: gpu asks for one card for each such job, and for the memory and time of one."""
-    betas: Annotated[list[Share], Field(min_length=1)]
+    betas: Annotated[list[Beta], Field(min_length=1)]
     """Shares of heads replaced."""
     evaluation_dtype: Literal["float32", "bfloat16"] | None = None
     """In which type of weights trained models, and what they are compared with, are measured; as they were saved when
     absent: trained ones in float32."""
-    backbones: dict[str, Backbone]
-    """Every Transformer that the study speaks of, by name."""
+    backbones: dict[Name, Backbone]
+    """Every Transformer that the study speaks of, by name: letters, digits, `.`, `_` and `-`."""
     corpus: Corpus
     """The text."""
     selection: Selection = Selection()
@@ -168,9 +169,10 @@ class Study(Block):
     def name_free(self) -> Self:
         """The folders of the default study lie beside those of the others."""
         folders = "ablations backbones bench caches corpus device hashhop language logs mqar tables tracking"
-        taken = set(folders.split())
-        if self.study in taken:
+        if self.study.lower() in folders.split():
             raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
+        if "." in self.study:
+            raise ValueError(f"study: {self.study!r} could be a file of the default study; leave out the dot")
         return self
 
     @model_validator(mode="after")
@@ -240,6 +242,12 @@ class Study(Block):
             raise ValueError("betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0")
         return self
 
+    @model_validator(mode="after")
+    def blocks_agree(self) -> Self:
+        """What one block asks for, the others allow."""
+        check_agreement(self)
+        return self
+
 
 def load_study(settings: Mapping[str, Any]) -> Study:
     """The study that `settings` describe.
@@ -252,10 +260,11 @@ def load_study(settings: Mapping[str, Any]) -> Study:
     except ValidationError as error:
         # An unknown key is often the misspelt name of a missing one: say it first.
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        key = key if key.isprintable() else repr(key)
         silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
         value = "" if silent else f" = {first['input']!r}"
-        message = first["msg"].removeprefix("Value error, ")
+        message = reason_of(first)
         if first["type"] == "extra_forbidden":
             message = unknown_key(Study, first["loc"])
         elif first["type"] == "missing":

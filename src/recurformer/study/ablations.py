@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recurformer.study.block import Block, Count, Share
+from recurformer.study.block import Beta, Block, Budget, Count, Seed, Share
 from recurformer.study.method import HeadScores, MeasuredScore, RecencySettings, Window
 
 Eviction = Literal[
@@ -75,13 +75,13 @@ class Changed(Block):
     """Names in `backbones`."""
     trained: list[Mixer] = []
     """Mixers in the place of the heads of the highest RA-I, after the continual training."""
-    trained_betas: list[Share] = []
+    trained_betas: list[Beta] = []
     """Shares of heads replaced before a training; those of `ablations.betas` when empty."""
     untrained: list[Untrained] = []
     """The same without any training."""
     layers: list[Mixer] = []
     """Mixers in the place of whole layers, trained or not as the same mixer is above."""
-    matched: list[Share] = []
+    matched: list[Beta] = []
     """Eviction methods also keep as much cache as the trained Mamba blocks of these shares of heads held."""
     kv_heads: list[Count] = []
     """Key-value heads that are left after mean pooling, then trained likewise."""
@@ -120,13 +120,13 @@ class HashHopSizes(Block):
 class Ablations(Block):
     """Baselines, other mixers, other selectors: the figures `ablation_*` and the table of the reviewers' questions."""
 
-    betas: Annotated[list[Share], Field(min_length=1)]
+    betas: Annotated[list[Beta], Field(min_length=1)]
     """Shares of heads replaced."""
-    budgets: Annotated[list[Share], Field(min_length=1)]
+    budgets: Annotated[list[Budget], Field(min_length=1)]
     """Shares of the cache that eviction methods keep."""
     evictions: list[Eviction] = []
     """Eviction methods."""
-    seeds: Annotated[list[int], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     """Seeds of the random choice of heads."""
     hashhop: Changed
     """On HashHop."""

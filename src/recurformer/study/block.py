@@ -2,20 +2,70 @@
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from re import fullmatch
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic_core import ErrorDetails
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Index = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
+
+def _no_truth(value: Any) -> Any:
+    """`yes` would else be 1."""
+    if isinstance(value, bool):
+        raise ValueError("this is true or false; give a number")
+    return value
+
+
+def _name(value: str) -> str:
+    """A name becomes a part of paths, of command lines and of pages."""
+    if not fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+        raise ValueError(
+            "a name is made of letters, digits, '.', '_' and '-', and begins with a letter or a digit; choose another"
+        )
+    return value
+
+
+def _written_plainly(value: float) -> float:
+    """A share of heads is a part of paths, where Python would write a smaller one with an exponent."""
+    if 0 < value < 1e-4:
+        raise ValueError("a share of heads is 0, or 0.0001 and more")
+    return value
+
+
+NUMBER = BeforeValidator(_no_truth)
+Share = Annotated[float, NUMBER, Field(ge=0, le=1)]
+Budget = Annotated[float, NUMBER, Field(gt=0, le=1)]
+Beta = Annotated[Share, AfterValidator(_written_plainly)]
+Count = Annotated[int, NUMBER, Field(ge=1, lt=2**31)]
+Index = Annotated[int, NUMBER, Field(ge=0, lt=2**31)]
+Several = Annotated[int, NUMBER, Field(ge=2, lt=2**31)]
+Seed = Annotated[int, NUMBER, Field(ge=0, lt=2**32)]
+"""What every generator takes: NumPy's take no more."""
+Rate = Annotated[float, NUMBER, Field(gt=0)]
+Name = Annotated[str, AfterValidator(_name)]
+Text = Annotated[str, Field(pattern=r"^[^-\s]")]
+"""What becomes a word of a command line, which must not look like a flag."""
 
 
 class Block(BaseModel):
     """A group of settings: immutable, and a key that it does not know is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def each_once(cls, value: Any) -> Any:
+        """What a list names twice would be run and counted twice."""
+        if isinstance(value, list):
+            for item in value:
+                if value.count(item) > 1:
+                    raise ValueError(f"{item!r} stands in the list more than once; name it once")
+        return value
+
+
+def reason_of(error: ErrorDetails) -> str:
+    """Why a value is refused, in words."""
+    return error["msg"].removeprefix("Value error, ")
 
 
 def inner_blocks(annotation: Any) -> Iterator[type[Block]]:

@@ -1,11 +1,26 @@
 """What a study starts from: pretrained Transformers and text."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from recurformer.published import PUBLISHED
-from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.block import NUMBER, Block, Count, Rate, Seed, Text
+from recurformer.tasks.sizes import HASH_SPECIALS
+
+WHEEL_SHAPE = "smollm2-135m"
+
+
+def check_heads(heads: int, kv_heads: int, head_dim: int, width: int | None) -> None:
+    """Raise a ValueError that names what does not fit in a layer; `width` where the architecture binds the heads to it,
+    as Llama's does.
+    """
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads: {kv_heads} must divide the {heads} heads")
+    if head_dim % 2:
+        raise ValueError(f"head_dim: {head_dim} must be even, for rotary embeddings turn pairs")
+    if width and width % heads:
+        raise ValueError(f"heads: {heads} must divide hidden_size {width}")
 
 
 class Backbone(Block):
@@ -15,9 +30,9 @@ class Backbone(Block):
     """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub."""
     shape: str | None = None
     """For all sources but `random`: the name of the published shape, such as llama2-7b."""
-    repo: str | None = None
+    repo: Text | None = None
     """For `hub`: owner/name of the checkpoint."""
-    revision: str | None = None
+    revision: Text | None = None
     """For `hub`: the pinned commit."""
     architecture: Literal["llama", "qwen2", "mistral"] | None = None
     """For `random`: the architecture, and below it its sizes."""
@@ -39,7 +54,7 @@ class Backbone(Block):
     """For `random`: byte for text, hash for HashHop with one token a hash."""
     vocabulary: Count | None = None
     """For `random` with hash tokens: different tokens, the same as in the task."""
-    seed: int | None = None
+    seed: Seed | None = None
     """For `random`: the seed of the initial weights."""
 
     @model_validator(mode="after")
@@ -54,6 +69,29 @@ class Backbone(Block):
         missing = [key for key in needed if getattr(self, key) is None]
         if missing:
             raise ValueError(f"source {self.source!r} needs {', '.join(missing)}")
+        if self.shape is not None and self.shape not in PUBLISHED:
+            raise ValueError(f"shape: {self.shape!r} is no published shape; choose one of {', '.join(PUBLISHED)}")
+        if self.source == "wheel" and self.shape != WHEEL_SHAPE:
+            raise ValueError(f"shape: the wheel holds {WHEEL_SHAPE}, not {self.shape}; name that")
+        return self
+
+    @property
+    def head_counts(self) -> tuple[int, int]:
+        """Query heads and key-value heads of a layer."""
+        if self.shape is None:
+            return self.heads or 0, self.kv_heads or 0
+        return PUBLISHED[self.shape]["num_attention_heads"], PUBLISHED[self.shape]["num_key_value_heads"]
+
+    @model_validator(mode="after")
+    def sizes_fit(self) -> Self:
+        """The sizes of a random backbone make a model, and a vocabulary that its tokenizer can have."""
+        if self.heads and self.kv_heads and self.head_dim:
+            width = self.hidden_size if self.architecture == "llama" else None
+            check_heads(self.heads, self.kv_heads, self.head_dim, width)
+        if self.tokenizer == "byte" and self.vocabulary is not None:
+            raise ValueError("vocabulary: a byte tokenizer has its own; leave it out, or choose tokenizer hash")
+        if self.vocabulary is not None and self.vocabulary <= len(HASH_SPECIALS):
+            raise ValueError(f"vocabulary: {self.vocabulary} must exceed the {len(HASH_SPECIALS)} special tokens")
         return self
 
     @property
@@ -73,11 +111,11 @@ class Corpus(Block):
     """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia."""
     minimum_characters: Count = 8000
     """Shorter articles are left out, after the markup is gone."""
-    validation_share: Share = 0.2
+    validation_share: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.2
     """Share of the articles that no training sees."""
     articles: Count | None = None
     """For `hub`: how many articles are drawn."""
-    revision: str | None = None
+    revision: Text | None = None
     """For `hub`: the pinned commit of the dataset."""
 
     @model_validator(mode="after")

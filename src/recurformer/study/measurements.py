@@ -4,8 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recurformer.study.block import Block, Count, Index, Rate, Share
+from recurformer.study.block import NUMBER, Block, Count, Index, Rate, Several, Share, Text
+from recurformer.study.inputs import check_heads
 from recurformer.study.method import Selection, Training
+from recurformer.tasks.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
 
 # flags are words, and a choice of numbers does not turn them into numbers by itself
 RulerLength = Annotated[Literal[4096, 8192, 16384, 32768, 65536, 131072], BeforeValidator(int)]
@@ -14,11 +16,11 @@ RulerLength = Annotated[Literal[4096, 8192, 16384, 32768, 65536, 131072], Before
 class Maps(Block):
     """Averaged attention maps and value contributions (Figures 1, 2 and 5, Table 5)."""
 
-    samples: Count
+    samples: Several
     """Windows of text."""
-    tokens: Count
+    tokens: Several
     """Length of a window in tokens."""
-    sink_tokens: Count = 32
+    sink_tokens: Several = 32
     """Tokens shown in Figure 2, and around the query in Figure 1."""
 
 
@@ -41,7 +43,7 @@ class SinkHead(Block):
 class Perplexity(Block):
     """Perplexity on held-out articles (Table 3)."""
 
-    tokens: Count
+    tokens: Several
     """Length of a window; each token but the first is predicted once."""
     windows: Count | None = None
     """Windows of each article; all of them when absent."""
@@ -53,11 +55,11 @@ class Perplexity(Block):
 class Tasks(Block):
     """lm-eval tasks, run by lm-eval's own HFLM."""
 
-    names: list[str] = []
+    names: list[Text] = []
     """`passkey`, `hashhop` and `wikipedia` run without a hub; any other name is one of lm-eval's own."""
     samples: Count | None = None
     """Samples of each task; all of them when absent."""
-    limits: list[tuple[str, Count]] = []
+    limits: list[tuple[Text, Count]] = []
     """Tasks of which fewer samples are taken, of a group of each of its tasks: (name, samples)."""
     tokens: Count = 1024
     """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
@@ -95,6 +97,24 @@ class HashHopTask(Block):
     paper_share: Share = 0.0
     """Share of the training samples in the paper's layout: one chain among lone pairs."""
 
+    @model_validator(mode="after")
+    def sizes_fit(self) -> Self:
+        """The training's layouts have room for their chains, and different hashes for all of them."""
+        shares = {"official": 1 - self.paper_share, "paper": self.paper_share}
+        for variant in (name for name, share in shares.items() if share):
+            self.sizes(variant)
+        return self
+
+    def sizes(self, variant: str) -> HashHopTokenSizes | HashHopTextSizes:
+        """The sizes of a problem in one layout.
+
+        Raises:
+            ValueError: they do not fit each other.
+        """
+        if self.form == "text":
+            return HashHopTextSizes(variant, self.hash_length, self.hops, self.characters)
+        return HashHopTokenSizes(self.vocabulary, self.chains, self.hops, self.pairs, variant)
+
     def resized(self, hops: int, size: int) -> "HashHopTask":
         """The task with chains of other lengths: `size` full chains in form tokens, so many characters in form text."""
         if self.form == "text":
@@ -128,11 +148,11 @@ class MqarTask(Block):
     """The size of its heads."""
     vocabulary: Count = 512
     """Tokens: the lower half are keys, the upper half values."""
-    train: list[tuple[int, int]]
+    train: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
     """Trained slices: (tokens, pairs)."""
     curriculum_share: Share = 0.0
     """Share of the steps over which the slices join, in their order; with 0 all are there from the first step."""
-    test: list[tuple[int, int]]
+    test: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
     """Tested slices: (tokens, pairs)."""
     test_samples: Count = 64
     """Samples of each tested slice."""
@@ -142,26 +162,38 @@ class MqarTask(Block):
     selection: Selection = Selection(unit="head", scope="layer")
     """The text selects heads in each layer."""
 
+    @model_validator(mode="after")
+    def sizes_fit(self) -> Self:
+        """The sizes make a model, and every slice has room for its pairs."""
+        check_heads(self.heads, self.kv_heads, self.head_dim, self.hidden_size)
+        for name in ("train", "test"):
+            for length, pairs in getattr(self, name):
+                try:
+                    check_mqar(self.vocabulary, length, pairs)
+                except ValueError as error:
+                    raise ValueError(f"{name}: [{length}, {pairs}]: {error}") from None
+        return self
+
 
 class Sizes(Block):
     """What is counted and computed for every shape."""
 
-    lengths: list[Count] = [10240, 61440]
+    lengths: Annotated[list[Count], Field(min_length=1)] = [10240, 61440]
     """Tokens in the cache: cs_10k and cs_60k."""
-    units: list[Literal["kv_group", "head"]] = ["kv_group", "head"]
+    units: Annotated[list[Literal["kv_group", "head"]], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units that are compared."""
     memory_gib: Rate = 80.0
     """Memory of the card for which the longest input is computed, and measured."""
     chunk: Count = 1024
     """Tokens of a chunk where the longest prompt is read in chunks."""
-    growth_lengths: list[Count] = [1024, 2048, 4096, 8192, 16384]
+    growth_lengths: Annotated[list[Count], Field(min_length=2)] = [1024, 2048, 4096, 8192, 16384]
     """Lengths over which growth exponents are fitted (Table 1)."""
 
 
 class Search(Block):
     """The search for the longest input on a card."""
 
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    tolerance: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.01
     """A prompt longer by this share does not fit any more."""
     maximum: Count = 2097152
     """Tokens beyond which nothing is tried."""
@@ -193,7 +225,7 @@ class DeviceMeasurements(Block):
 
     device: Literal["cuda", "cpu"] = "cuda"
     """What is measured; a processor shows that the rules run, no more."""
-    tests: str | None = None
+    tests: Text | None = None
     """Which of the project's tests are run there: an expression of pytest's markers, such as `gpu`."""
     backbones: list[str] = []
     """Names in `backbones`: their cache sizes and peaks, with random weights, at `betas` and `caches.sizes`."""

@@ -1,10 +1,10 @@
 """The method's own settings: profiling, selection, the block, and training."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from recurformer.study.block import Block, Count, Rate, Share
+from recurformer.study.block import NUMBER, Beta, Block, Count, Rate, Several, Share
 
 Unit = Literal["kv_group", "head", "layer"]
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
@@ -27,6 +27,13 @@ class Profiling(RecencyRatio):
     tokens: Count
     """Length of a window in tokens."""
 
+    @model_validator(mode="after")
+    def window_within(self) -> Self:
+        """A window that hides nothing makes every head recency-aware."""
+        if self.window >= self.tokens:
+            raise ValueError(f"window: {self.window} must be below the {self.tokens} tokens of a sample")
+        return self
+
 
 class Selection(Block):
     """Which heads are replaced."""
@@ -39,6 +46,13 @@ class Selection(Block):
     by: Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore] = "ra_i"
     """The ranking: share of samples with a high recency ratio, mean recency ratio, two controls, and scores measured on
     the model (`head_scores`)."""
+
+    @model_validator(mode="after")
+    def layers_of_all(self) -> Self:
+        """A share of a layer's heads is no whole layer."""
+        if self.unit == self.scope == "layer":
+            raise ValueError("scope: with unit 'layer' whole layers are ranked; choose scope 'global'")
+        return self
 
 
 class HeadScores(Block):
@@ -55,9 +69,9 @@ class HeadScores(Block):
     """Keys asked at the end of a lookup prompt."""
     minimum_accuracy: Share = 0.5
     """Share of the values that the model must find with all its heads for the lookup to say something."""
-    repeated_tokens: Count = 128
+    repeated_tokens: Several = 128
     """Random tokens that are repeated."""
-    repetitions: Annotated[int, Field(ge=2)] = 4
+    repetitions: Several = 4
     """How often they stand one behind the other."""
     windows: Count = 2
     """Windows of text for `sensitivity`."""
@@ -68,6 +82,18 @@ class HeadScores(Block):
     sink_tokens: Count = 1
     """First tokens that it sees besides."""
 
+    @model_validator(mode="after")
+    def something_asked(self) -> Self:
+        """Every question has its line, and the window hides something."""
+        if self.questions > self.pairs:
+            raise ValueError(f"questions: {self.questions} need as many pairs, there are {self.pairs}")
+        if self.window_tokens + self.sink_tokens + 1 >= self.tokens:
+            raise ValueError(
+                f"tokens: {self.tokens} must exceed window_tokens {self.window_tokens} and sink_tokens"
+                f" {self.sink_tokens} by two or more, or the window hides nothing"
+            )
+        return self
+
 
 class RecencySettings(Block):
     """Other settings of RA-I, whose choice of heads is compared with that of the default."""
@@ -76,7 +102,7 @@ class RecencySettings(Block):
     """Values of k."""
     thresholds: Annotated[list[Share], Field(min_length=1)]
     """Values of alpha."""
-    betas: Annotated[list[Share], Field(min_length=1)]
+    betas: Annotated[list[Beta], Field(min_length=1)]
     """Shares of heads replaced."""
     units: Annotated[list[Unit], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units."""
@@ -100,7 +126,7 @@ class Window(Block):
 
     window_tokens: Count = 64
     """Last tokens that the mixers `window` and `mean` read, the token itself among them."""
-    sink_tokens: Annotated[int, Field(ge=0)] = 4
+    sink_tokens: Annotated[int, NUMBER, Field(ge=0, lt=2**31)] = 4
     """First tokens that the mixer `window` never forgets."""
 
 
@@ -119,7 +145,7 @@ class Training(Block):
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1
     """Share of the steps over which the learning rate rises."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, NUMBER, Field(ge=0)] = 0.01
     """AdamW's weight decay."""
     gradient_clip: Rate = 1.0
     """Largest norm of the gradient."""

@@ -9,7 +9,6 @@ Source: https://github.com/magicproduct/hash-hop and appendix A.1 of the paper. 
   whole prompt has at most `characters` characters. It has a shortcut: only hashes inside the chain occur twice.
 """
 
-import math
 import re
 import string
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.interval import Estimate, bounded_mean
+from recurformer.tasks.sizes import HashHopTextSizes
 
 __all__ = ["HashHopSample", "HashHopTask", "HashHopTokens", "draw_hashes", "h_gq", "score_hashes"]
 
@@ -45,54 +45,8 @@ class HashHopSample:
     start: str
 
 
-@dataclass(frozen=True)
-class HashHopTask:
-    """Generator of HashHop problems in text.
-
-    Attributes:
-        variant: "paper" or "official".
-        hash_length: letters of a hash (the paper's h_e).
-        hops: pairs of a chain, and hashes of an answer (h_p).
-        characters: size of the problem (h_l).
-    """
-
-    variant: str = "paper"
-    hash_length: int = 8
-    hops: int = 16
-    characters: int = 6144
-
-    def __post_init__(self) -> None:
-        if self.variant not in LAYOUTS:
-            raise ValueError(f"variant is {self.variant!r}; choose one of {', '.join(LAYOUTS)}")
-        if self.hash_length < 1 or self.hops < 1:
-            raise ValueError(f"hash_length {self.hash_length} and hops {self.hops} must be at least 1")
-        if self.pairs < self.hops:
-            raise ValueError(
-                f"characters {self.characters} have room for {self.pairs} pairs, a chain needs {self.hops}"
-            )
-        if self.hashes_needed > len(ALPHABET) ** self.hash_length:
-            raise ValueError(
-                f"hash_length {self.hash_length} gives fewer than the {self.hashes_needed} different hashes needed"
-            )
-
-    @property
-    def chains(self) -> int:
-        """Full chains in the list."""
-        return 1 if self.variant == "paper" else math.ceil(self.characters / ((2 * self.hash_length + 3) * self.hops))
-
-    @property
-    def pairs(self) -> int:
-        """Pairs in the list, those of the chains and the lone ones."""
-        if self.variant == "official":
-            return self.chains * self.hops
-        # Every pair is followed by ", " (the last one by "." and the line break), and the query is the start hash and "
-        # ⇒".
-        return (self.characters - self.hash_length - len(" ⇒")) // (2 * self.hash_length + len(" → , "))
-
-    @property
-    def hashes_needed(self) -> int:
-        """Different hashes in one problem."""
-        return self.chains * (self.hops + 1) + 2 * (self.pairs - self.chains * self.hops)
+class HashHopTask(HashHopTextSizes):
+    """Generator of HashHop problems in text, of these sizes."""
 
     def sample(self, rng: np.random.Generator) -> HashHopSample:
         """One problem; all randomness comes from `rng`."""

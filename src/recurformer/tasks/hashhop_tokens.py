@@ -11,75 +11,18 @@ chain and lone pairs. All samples of a task have the same length, so batches sta
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from recurformer.tasks.draw import draw_distinct
 from recurformer.tasks.labels import IGNORED
-from recurformer.tasks.tokenizer import BOS, EOS, HASH_SPECIALS, QUERY, SEPARATOR, hash_word
+from recurformer.tasks.sizes import BOS, EOS, HASH_SPECIALS, QUERY, SEPARATOR, HashHopTokenSizes
+from recurformer.tasks.tokenizer import hash_word
 
 
-@dataclass(frozen=True)
-class HashHopTokens:
-    """Generator of HashHop problems in tokens.
-
-    Attributes:
-        vocabulary: number of token ids, the special ones of `hash_tokenizer` included.
-        chains: full chains in the list; "paper" has one, and then this only sets the default of `pairs`.
-        hops: pairs of a chain, and hashes of the answer (the paper's h_p).
-        pairs: pairs in the list; None means chains · hops.
-        variant: "official" or "paper".
-    """
-
-    vocabulary: int = 128
-    chains: int = 2
-    hops: int = 8
-    pairs: int | None = None
-    variant: str = "official"
-
-    def __post_init__(self) -> None:
-        if self.variant not in ("official", "paper"):
-            raise ValueError(f"variant is {self.variant!r}; choose one of official, paper")
-        if self.chains < 1 or self.hops < 1:
-            raise ValueError(f"chains {self.chains} and hops {self.hops} must be at least 1")
-        if self.variant == "official" and self.pair_count != self.chains * self.hops:
-            raise ValueError(
-                f"pairs is {self.pairs}; {self.chains} full chains of {self.hops} hops have {self.chains * self.hops}"
-            )
-        if self.pair_count < self.hops:
-            raise ValueError(f"pairs is {self.pairs}; a chain of {self.hops} hops needs at least as many")
-        if self.hashes_needed > self.vocabulary - len(HASH_SPECIALS):
-            least = self.hashes_needed + len(HASH_SPECIALS)
-            raise ValueError(
-                f"vocabulary is {self.vocabulary}; the task needs {self.hashes_needed} different hashes, so {least} ids"
-            )
-
-    @property
-    def pair_count(self) -> int:
-        """Pairs in the list."""
-        return self.chains * self.hops if self.pairs is None else self.pairs
-
-    @property
-    def full_chains(self) -> int:
-        """Chains of full length in the list."""
-        return self.chains if self.variant == "official" else 1
-
-    @property
-    def hashes_needed(self) -> int:
-        """Different hashes in one problem."""
-        return self.full_chains * (self.hops + 1) + 2 * (self.pair_count - self.full_chains * self.hops)
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens before the answer: BOS, the pairs and their separators, the query token and the start."""
-        return 3 * self.pair_count + 3
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sample: the prompt, the answer and EOS."""
-        return self.prompt_length + self.hops + 1
+class HashHopTokens(HashHopTokenSizes):
+    """Generator of HashHop problems in tokens, of these sizes."""
 
     def sample(self, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """One problem: input_ids (length,) and labels (length,), as in `sample_batch`."""

@@ -20,6 +20,7 @@ import torch
 from recurformer.tasks.draw import draw_distinct, draw_weighted
 from recurformer.tasks.interval import bounded_mean
 from recurformer.tasks.labels import IGNORED
+from recurformer.tasks.sizes import check_mqar
 
 
 class Slice(NamedTuple):
@@ -86,7 +87,7 @@ def sample_batch(
     Raises:
         ValueError: sizes that do not fit each other.
     """
-    check_sizes(vocabulary, length, pairs)
+    check_mqar(vocabulary, length, pairs)
     half = vocabulary // 2
     keys = 1 + draw_distinct(rng, half - 1, batch, pairs)  # (batch, pairs)
     values = half + draw_distinct(rng, vocabulary - half, batch, pairs)  # (batch, pairs)
@@ -104,16 +105,6 @@ def sample_batch(
         filler = input_ids == 0
         input_ids[filler] = rng.integers(vocabulary, size=int(filler.sum()))
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
-
-
-def check_sizes(vocabulary: int, length: int, pairs: int) -> None:
-    """Raise a ValueError that names what does not fit."""
-    if pairs < 1:
-        raise ValueError(f"pairs is {pairs}; there must be at least one")
-    if length % 2 or 4 * pairs > length:
-        raise ValueError(f"length is {length}; it must be even and at least 4 times the {pairs} pairs")
-    if vocabulary // 2 - 1 < pairs:
-        raise ValueError(f"vocabulary is {vocabulary}; {pairs} pairs need {pairs} keys, so {2 * (pairs + 1)} ids")
 
 
 def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,9 +9,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from transformers import PreTrainedTokenizerFast
 
-PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR = "<pad>", "<bos>", "<eos>", "<unk>", "<query>", "<sep>"
-# Ids 0-5 of the hash vocabulary, in this order; the hashes follow.
-HASH_SPECIALS = (PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR)
+from recurformer.tasks.sizes import BOS, EOS, HASH_SPECIALS, HASH_VOCABULARY, PAD, QUERY, SEPARATOR, UNKNOWN
+
 BYTE_SPECIALS = (PAD, BOS, EOS)
 
 
@@ -26,7 +25,7 @@ def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
     Args:
         vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokens`.
     """
-    vocabulary = 128 if vocabulary is None else vocabulary
+    vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
     if vocabulary <= len(HASH_SPECIALS):
         raise ValueError(f"vocabulary is {vocabulary}; it must exceed the {len(HASH_SPECIALS)} special tokens")
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)

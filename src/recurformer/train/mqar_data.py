@@ -7,6 +7,7 @@ import torch
 
 from recurformer.tasks import mqar
 from recurformer.tasks.labels import IGNORED
+from recurformer.tasks.sizes import check_mqar
 from recurformer.train.data import BlockDataset, Item, item_generator
 
 
@@ -40,7 +41,7 @@ class MQARDataset(BlockDataset):
         if not slices:
             raise ValueError("mqar: the list of slices is empty; give at least one (length, pairs)")
         for length, pairs in slices:
-            mqar.check_sizes(vocabulary, length, pairs)
+            check_mqar(vocabulary, length, pairs)
         self.slices, self.vocabulary, self.block, self.power = list(slices), vocabulary, batch_size, power
 
     def draw(self, number: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:

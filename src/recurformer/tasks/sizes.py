@@ -1,0 +1,138 @@
+"""Which sizes of a task fit each other. Pure arithmetic: a study is refused by these rules before torch is loaded."""
+
+import math
+from dataclasses import dataclass
+
+VARIANTS = ("official", "paper")
+LETTERS = 52
+"""Letters that a hash in text is made of."""
+PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR = "<pad>", "<bos>", "<eos>", "<unk>", "<query>", "<sep>"
+# Ids 0-5 of the hash vocabulary, in this order; the hashes follow.
+HASH_SPECIALS = (PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR)
+HASH_VOCABULARY = 128
+"""Ids of the hash vocabulary where nothing else is said."""
+
+
+def check_variant(variant: str) -> None:
+    """Raise a ValueError for an unknown layout."""
+    if variant not in VARIANTS:
+        raise ValueError(f"variant is {variant!r}; choose one of {', '.join(VARIANTS)}")
+
+
+def check_mqar(vocabulary: int, length: int, pairs: int) -> None:
+    """Raise a ValueError that names what does not fit in a sample of associative recall."""
+    if pairs < 1:
+        raise ValueError(f"pairs is {pairs}; there must be at least one")
+    if length % 2 or 4 * pairs > length:
+        raise ValueError(f"length is {length}; it must be even and at least 4 times the {pairs} pairs")
+    if vocabulary // 2 - 1 < pairs:
+        raise ValueError(f"vocabulary is {vocabulary}; {pairs} pairs need {pairs} keys, so {2 * (pairs + 1)} ids")
+
+
+@dataclass(frozen=True)
+class HashHopTokenSizes:
+    """Sizes of HashHop in tokens.
+
+    Attributes:
+        vocabulary: number of token ids, the special ones of `hash_tokenizer` included.
+        chains: full chains in the list; "paper" has one, and then this only sets the default of `pairs`.
+        hops: pairs of a chain, and hashes of the answer (the paper's h_p).
+        pairs: pairs in the list; None means chains · hops.
+        variant: "official" or "paper".
+    """
+
+    vocabulary: int = HASH_VOCABULARY
+    chains: int = 2
+    hops: int = 8
+    pairs: int | None = None
+    variant: str = "official"
+
+    def __post_init__(self) -> None:
+        check_variant(self.variant)
+        if self.chains < 1 or self.hops < 1:
+            raise ValueError(f"chains {self.chains} and hops {self.hops} must be at least 1")
+        if self.variant == "official" and self.pair_count != self.chains * self.hops:
+            raise ValueError(
+                f"pairs is {self.pairs}; {self.chains} full chains of {self.hops} hops have {self.chains * self.hops}"
+            )
+        if self.pair_count < self.hops:
+            raise ValueError(f"pairs is {self.pairs}; a chain of {self.hops} hops needs at least as many")
+        if self.hashes_needed > self.vocabulary - len(HASH_SPECIALS):
+            least = self.hashes_needed + len(HASH_SPECIALS)
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}; the task needs {self.hashes_needed} different hashes, so {least} ids"
+            )
+
+    @property
+    def pair_count(self) -> int:
+        """Pairs in the list."""
+        return self.chains * self.hops if self.pairs is None else self.pairs
+
+    @property
+    def full_chains(self) -> int:
+        """Chains of full length in the list."""
+        return self.chains if self.variant == "official" else 1
+
+    @property
+    def hashes_needed(self) -> int:
+        """Different hashes in one problem."""
+        return self.full_chains * (self.hops + 1) + 2 * (self.pair_count - self.full_chains * self.hops)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the answer: BOS, the pairs and their separators, the query token and the start."""
+        return 3 * self.pair_count + 3
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sample: the prompt, the answer and EOS."""
+        return self.prompt_length + self.hops + 1
+
+
+@dataclass(frozen=True)
+class HashHopTextSizes:
+    """Sizes of HashHop in text.
+
+    Attributes:
+        variant: "paper" or "official".
+        hash_length: letters of a hash (the paper's h_e).
+        hops: pairs of a chain, and hashes of an answer (h_p).
+        characters: size of the problem (h_l).
+    """
+
+    variant: str = "paper"
+    hash_length: int = 8
+    hops: int = 16
+    characters: int = 6144
+
+    def __post_init__(self) -> None:
+        check_variant(self.variant)
+        if self.hash_length < 1 or self.hops < 1:
+            raise ValueError(f"hash_length {self.hash_length} and hops {self.hops} must be at least 1")
+        if self.pairs < self.hops:
+            raise ValueError(
+                f"characters {self.characters} have room for {self.pairs} pairs, a chain needs {self.hops}"
+            )
+        if self.hashes_needed > LETTERS**self.hash_length:
+            raise ValueError(
+                f"hash_length {self.hash_length} gives fewer than the {self.hashes_needed} different hashes needed"
+            )
+
+    @property
+    def chains(self) -> int:
+        """Full chains in the list."""
+        return 1 if self.variant == "paper" else math.ceil(self.characters / ((2 * self.hash_length + 3) * self.hops))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs in the list, those of the chains and the lone ones."""
+        if self.variant == "official":
+            return self.chains * self.hops
+        # Every pair is followed by ", " (the last one by "." and the line break), and the query is the start hash and "
+        # ⇒".
+        return (self.characters - self.hash_length - len(" ⇒")) // (2 * self.hash_length + len(" → , "))
+
+    @property
+    def hashes_needed(self) -> int:
+        """Different hashes in one problem."""
+        return self.chains * (self.hops + 1) + 2 * (self.pairs - self.chains * self.hops)

