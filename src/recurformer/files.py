@@ -36,3 +36,18 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
         os.replace(inner, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def writing_weights(target: str | Path) -> Iterator[None]:
+    """Raise what safetensors says of a full disk, which names no file and is no error of the system, as one that is.
+
+    Raises:
+        OSError: the weights cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{target}: cannot be written ({error})") from error

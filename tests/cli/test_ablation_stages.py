@@ -184,27 +184,6 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--evict", "last"], "--evict and --budgets: give both or neither"),
-        (["--budgets", "0.5"], "--evict and --budgets: give both or neither"),
-        (
-            ["--evict", "last", "--budgets", "0.5", "--family", "mixer"],
-            "--evict: one change of the original is measured at a time, not with --family mixer",
-        ),
-        (["--match", "rows.csv"], "--match: only --evict keeps as much as others held"),
-        (["--replace", "mean"], "--replace and --betas: give both or neither"),
-        (["--family", "magic"], "--family magic: Input should be"),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused(world, tmp_path, words, said, capsys):
-    out = tmp_path / "rows.csv"
-    assert run_stage(world, "continuation", out, *words) == 1
-    assert capsys.readouterr().err.startswith(f"recurformer continuation: {said}")
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(("pairs", "hops"), [(8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)])
 def test_hashhop_takes_lengths_and_hops_that_nobody_trained(world, tmp_path, pairs, hops):
     """Both layouts, as many full chains as fill the list."""

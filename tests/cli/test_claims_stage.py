@@ -80,24 +80,3 @@ def test_a_contradicted_claim_fails_the_command_when_asked(measured, tmp_path, c
     assert "contradicted" in capsys.readouterr().err if code else True
     assert verdicts(out)[CELL] == ("contradicted" if code else "reproduced"), "the ledger is written all the same"
     assert decide("--ledger", out, "--fail-on", "contradicted") == code
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--fail-on", "wrong"], "--fail-on wrong: no such verdict; there are: reproduced, consistent"),
-        (["--ledger", "nothing.json"], "nothing.json: no ledger there"),
-        (["--ledger", "broken.json"], "broken.json: not a ledger written by `recurformer claims`"),
-        (["table.xlsx"], "table.xlsx: a measurement file ends in .csv"),
-        (["fine.csv", "--out", "claims.pdf"], "claims.pdf: a ledger is written as .json, .csv, .md, .html"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(measured, tmp_path, capsys, words, said):
-    (tmp_path / "broken.json").write_text("[]")
-    (tmp_path / "fine.csv").write_text("x\n1\n")
-    before = sorted(tmp_path.iterdir())
-    assert decide(*words) == 1
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before

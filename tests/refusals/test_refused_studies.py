@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 CONFIG = Path(__file__).parents[2] / "config"
-MISSING = object()
+MISSING = ...
 NAME = "a name is made of letters, digits"
 
 

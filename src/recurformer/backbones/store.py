@@ -6,6 +6,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.corpora.package import ResourceError, first_line
+from recurformer.files import writing_weights
 
 
 def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
@@ -17,7 +18,10 @@ def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | N
     directory = Path(directory)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+        with (
+            writing_weights(directory),
+            tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch,
+        ):
             fresh, replaced = Path(scratch) / "fresh", Path(scratch) / "replaced"
             model.save_pretrained(fresh)
             if tokenizer is not None:
@@ -44,9 +48,15 @@ def load_backbone(directory: str | Path, dtype: str = "auto") -> tuple[PreTraine
     if not (directory / "config.json").is_file():
         raise ResourceError(f"{directory} is no model directory: it has no config.json")
     try:
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
     except Exception as error:  # safetensors, json and transformers each raise their own kind
         raise ResourceError(f"{directory} holds no readable model: {first_line(error)}") from error
     has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True) if has_tokenizer else None
-    return model, tokenizer
+    if not has_tokenizer:
+        return model, None
+    try:
+        return model, AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ResourceError(f"{directory} holds no readable tokenizer: {first_line(error)}") from error

@@ -4,13 +4,14 @@
 """
 
 import typing
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
-from typing import Any
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Never
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from recurformer.study import Block
+from recurformer.study.block import Beta, Budget, Count, Rate, Seed, reason_of
 
 B = typing.TypeVar("B", bound=Block)
 
@@ -24,6 +25,31 @@ class OutputPath(str):
 
 
 P = typing.TypeVar("P", InputPath, OutputPath)
+
+
+class OneLineParser(ArgumentParser):
+    """A parser that refuses in one line: the usage of a stage fills a screen."""
+
+    def error(self, message: str) -> Never:
+        """Leave with exit code 2."""
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists all flags\n")
+
+
+def _number(kind: Any) -> Callable[[str], Any]:
+    """A flag's `type` that takes what a key of this type takes."""
+    adapter = TypeAdapter(kind)
+
+    def read(text: str) -> Any:
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            raise ArgumentTypeError(f"{text}: {reason_of(error.errors()[0])}") from None
+
+    return read
+
+
+COUNT, SEED, BETA, BUDGET, RATE = map(_number, (Count, Seed, Beta, Budget, Rate))
+"""The types of flags that are no part of a block."""
 
 
 def paths_of(args: Namespace, kind: type[P]) -> list[P]:
@@ -83,10 +109,10 @@ def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
     except ValidationError as error:
         first = error.errors()[0]
         flag = prefix + "-".join(str(part).replace("_", "-") for part in first["loc"] if isinstance(part, str))
-        if not first["loc"]:  # what several flags say together
-            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
-        given = "" if first["type"] == "missing" else f" {first['input']}"
-        raise ValueError(f"--{flag}{given}: {first['msg']}") from None
+        if isinstance(first["input"], Mapping) and first["type"] == "value_error":  # of several flags together
+            flag = f"{flag}…"
+        given = "" if isinstance(first["input"], Mapping) else f" {first['input']}"
+        raise ValueError(f"--{flag}{given}: {reason_of(first)}") from None
 
 
 def flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

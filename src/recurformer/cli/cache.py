@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.backbone import meta_backbone
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
@@ -19,8 +19,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=[],
         help="head profile that ranks the heads; without one, random",
     )
-    parser.add_argument("--betas", type=float, nargs="+", required=True, help="shares of heads replaced")
-    parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
+    parser.add_argument("--betas", type=BETA, nargs="+", required=True, help="shares of heads replaced")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of a random ranking")
     add_block(parser, Sizes)
     add_block(parser, Backbone, "backbone-")
     add_block(parser, Selection, "selection-")

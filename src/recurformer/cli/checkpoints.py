@@ -2,10 +2,14 @@
 
 import json
 from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from recurformer.files import atomic_path, writing_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -18,10 +22,25 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _require_checkpoint(folder: str | Path) -> None:
+@contextmanager
+def _reading(folder: str | Path, fault: str) -> Iterator[None]:
+    """Open something of a checkpoint, or say in one line that the folder has the `fault`.
+
+    Raises:
+        ValueError: there is no checkpoint, or it is damaged.
+    """
     # Without this the library takes the name of a missing folder for that of a repository and asks the hub.
     if not Path(folder, "config.json").is_file():
         raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
+    try:
+        yield
+    except Exception as error:  # json, safetensors, tokenizers and transformers each raise their own kinds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{folder}: {fault} ({reason})") from error
+
+
+DATA_ONLY = {"local_files_only": True, "trust_remote_code": False}
+"""A checkpoint is read, never run: no modules that lie beside it, and of weights only those that are no pickles."""
 
 
 def add_dtype(parser: ArgumentParser) -> None:
@@ -42,50 +61,73 @@ def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
     Raises:
         ValueError: the checkpoint is missing or damaged.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     import recurformer.model.modeling  # noqa: F401  registers the converted classes
 
-    _require_checkpoint(folder)
     disable_progress_bar()  # its control characters make logs unreadable
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{folder}: not a readable checkpoint ({reason})") from None
+    with _reading(folder, "not a readable checkpoint"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, **DATA_ONLY
+        )
+    return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
 
 
 def open_config(folder: str | Path) -> "PreTrainedConfig":
-    """The configuration of a model, converted or not."""
-    _require_checkpoint(folder)
-    from transformers import AutoConfig
+    """The configuration of a model, converted or not.
 
-    import recurformer.model.modeling  # noqa: F401  registers the converted classes
+    Raises:
+        ValueError: the checkpoint is missing or damaged.
+    """
+    with _reading(folder, "not a readable checkpoint"):
+        from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(folder)
+        import recurformer.model.modeling  # noqa: F401  registers the converted classes
+
+        return AutoConfig.from_pretrained(folder, **DATA_ONLY)
 
 
 def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer beside a model."""
-    _require_checkpoint(folder)
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def open_texts(articles: str | Path, split: str | None = None) -> pd.DataFrame:
-    """Articles of one split, or of both.
+    """The tokenizer beside a model.
 
     Raises:
-        ValueError: the file is unreadable or the split has no article.
+        ValueError: the checkpoint is missing, or its tokenizer is missing or damaged.
+    """
+    with _reading(folder, "no readable tokenizer in it"):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, **DATA_ONLY)
+
+
+def save_checkpoint(
+    target: str | Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **options: Any
+) -> None:
+    """Write a model and its tokenizer to a folder, which appears whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with atomic_path(target, directory=True) as folder, writing_weights(target):
+        model.save_pretrained(folder, **options)
+        tokenizer.save_pretrained(folder)
+
+
+def open_texts(articles: str | Path, split: str | None = None, columns: Sequence[str] = ("text",)) -> pd.DataFrame:
+    """Articles of one split, or of both, with at least these columns.
+
+    Raises:
+        ValueError: the file is unreadable, lacks a column, or the split has no article.
     """
     try:
         frame = pd.read_parquet(articles)
     except (OSError, ValueError) as error:
         raise ValueError(f"{articles}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    for column in (*columns, "split"):
+        if column not in frame:
+            raise ValueError(f"{articles}: column {column!r} is missing; write it by `recurformer corpus`")
+        if not pd.api.types.is_string_dtype(frame[column]):
+            raise ValueError(f"{articles}: column {column!r} holds {frame[column].dtype}, no texts")
     chosen = frame if split is None else frame[frame.split == split]
     if chosen.empty:
         raise ValueError(
@@ -95,8 +137,16 @@ def open_texts(articles: str | Path, split: str | None = None) -> pd.DataFrame:
 
 
 def read_heads(path: str | Path) -> list[list[int]]:
-    """Replaced query heads per layer, as `recurformer select` wrote them."""
+    """Replaced query heads per layer, as `recurformer select` wrote them.
+
+    Raises:
+        ValueError: the file is unreadable or holds something else.
+    """
     try:
-        return json.loads(Path(path).read_text())["heads"]
-    except (OSError, json.JSONDecodeError, KeyError) as error:
-        raise ValueError(f"{path}: not a selection written by `recurformer select` ({error})") from None
+        heads = json.loads(Path(path).read_text())["heads"]
+        if isinstance(heads, list):
+            return heads
+        reason = "heads is no list"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+    raise ValueError(f"{path}: not a selection written by `recurformer select` ({reason})")

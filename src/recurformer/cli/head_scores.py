@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, HeadScores
@@ -14,8 +14,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--articles", type=InputPath, help="Parquet file of articles; without it, HashHop of the task")
     parser.add_argument("--profile", type=InputPath, help="head profile, whose rankings are written too")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all samples")
-    parser.add_argument("--random-seeds", nargs="+", type=int, default=[0], help="of the random rankings (default: 0)")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of all samples")
+    parser.add_argument("--random-seeds", nargs="+", type=SEED, default=[0], help="of the random rankings (default: 0)")
     add_block(parser, HeadScores)
     add_block(parser, HashHopTask, "task-")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from recurformer.cli.arguments import InputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, BUDGET, SEED, InputPath, add_block, read_block
 from recurformer.cli.checkpoints import add_dtype
 from recurformer.study import Selection, Window
 from recurformer.study.block import Block, Share
@@ -53,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_block(parser, Identity)
     add_dtype(parser)
     parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
-    parser.add_argument("--budgets", nargs="+", type=float, help="shares of the cache that --evict keeps")
+    parser.add_argument("--budgets", nargs="+", type=BUDGET, help="shares of the cache that --evict keeps")
     parser.add_argument(
         "--match",
         nargs="+",
@@ -61,10 +61,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="measurements of others: --evict also keeps as much as they held",
     )
     parser.add_argument("--replace", help="mixer: measures the model with heads replaced, at every one of --betas")
-    parser.add_argument("--betas", nargs="+", type=float, help="shares of heads that --replace takes")
+    parser.add_argument("--betas", nargs="+", type=BETA, help="shares of heads that --replace takes")
     parser.add_argument("--profile", type=InputPath, help="head profile, by which --replace chooses")
     parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, likewise")
-    parser.add_argument("--choice", type=int, default=0, help="seed of a random ranking")
+    parser.add_argument("--choice", type=SEED, default=0, help="seed of a random ranking")
     add_block(parser, Selection, "selection-")
     add_block(parser, Window)
 
@@ -135,7 +135,7 @@ def _held(measurements: str) -> float:
 
     try:
         return min(float(pd.read_csv(measurements)["ratio"].mean()), 1.0)
-    except (KeyError, pd.errors.ParserError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"--match {measurements}: has no column ratio, of the cache that was held") from error
 
 

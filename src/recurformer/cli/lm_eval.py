@@ -4,7 +4,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.checkpoints import add_dtype
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, Tasks
@@ -18,8 +18,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
     parser.add_argument("lm_eval", type=OutputPath, help="CSV file to write: one row a metric")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the samples")
     add_dtype(parser)
     add_tasks(parser)
 

@@ -7,7 +7,7 @@ written, so that a measurement that was killed goes on where it stopped.
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.arguments import OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, SEED, OutputPath, add_block, read_block
 from recurformer.cli.backbone import meta_backbone
 from recurformer.files import atomic_path
 from recurformer.study import Backbone, Mamba, Search, Sizes
@@ -16,9 +16,9 @@ from recurformer.study import Backbone, Mamba, Search, Sizes
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("memory", type=OutputPath, help="CSV file to write")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced")
+    parser.add_argument("--beta", type=BETA, required=True, help="share of heads replaced")
     parser.add_argument("--protocol", required=True, help="one_shot, as the paper reads a prompt, or chunked")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and of a random ranking")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of weights and of a random ranking")
     parser.add_argument("--trials", help="file that keeps the trials meanwhile")
     add_block(parser, Sizes)
     add_block(parser, Search, "search-")

@@ -12,7 +12,7 @@ from typing import Any
 from recurformer import __version__
 from recurformer.cards import own_cards
 from recurformer.cli import launch
-from recurformer.cli.arguments import InputPath, OutputPath, paths_of
+from recurformer.cli.arguments import COUNT, InputPath, OneLineParser, OutputPath, paths_of
 from recurformer.records import run_record
 from recurformer.study import Distributed
 
@@ -85,13 +85,13 @@ def _usage() -> str:
 
 def _parser(stage: str) -> tuple[ArgumentParser, ModuleType]:
     module = import_module(f"recurformer.cli.{stage.replace('-', '_')}")
-    parser = ArgumentParser(prog=f"recurformer {stage}", description=module.__doc__)
+    parser = OneLineParser(prog=f"recurformer {stage}", description=module.__doc__)
     module.add_arguments(parser)
     parser.set_defaults(stage=stage.replace("-", "_"))
     if parser.get_default("stage") in launch.STAGES:
         launch.add_arguments(parser)
     parser.add_argument("--record", help="write a run record (JSON) to this file")
-    parser.add_argument("--threads", type=int, help="processor threads to use (default: torch's choice)")
+    parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
     return parser, module
 
 

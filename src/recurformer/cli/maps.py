@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block
+from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block
 from recurformer.study import Maps
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def add_map_arguments(parser: ArgumentParser, output: str, kind: str) -> None:
     parser.add_argument(output, type=OutputPath, help=f"{kind} file to write")
     parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of windows")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the choice of windows")
     add_block(parser, Maps)
 
 

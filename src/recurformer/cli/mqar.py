@@ -3,7 +3,7 @@
 import shutil
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, RATE, SEED, OutputPath, add_block, read_block
 from recurformer.cli.training import keep_metrics, resumable_folder
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, MqarTask
@@ -18,9 +18,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
     )
-    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced")
-    parser.add_argument("--rate", type=float, required=True, help="learning rate")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and samples")
+    parser.add_argument("--beta", type=BETA, required=True, help="share of heads replaced")
+    parser.add_argument("--rate", type=RATE, required=True, help="learning rate")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of weights and samples")
     add_block(parser, MqarTask)
     add_block(parser, Mamba, "mamba-")
 

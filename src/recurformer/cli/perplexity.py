@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.checkpoints import add_dtype
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
@@ -17,8 +17,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{stage}", type=InputPath, required=True, help=f"folder of the model, {stage}")
     parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--beta", type=float, required=True, help="share of heads replaced, for the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the training, for the measurements")
+    parser.add_argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the training, for the measurements")
     add_dtype(parser)
     add_block(parser, Perplexity)
 
@@ -30,7 +30,7 @@ def run(args: Namespace) -> None:
     from recurformer.evaluate.perplexity import perplexity, perplexity_rows
 
     settings = read_block(args, Perplexity)
-    articles = open_texts(args.articles, split="validation")
+    articles = open_texts(args.articles, "validation", ("title", "text"))
     tokenizer = open_tokenizer(args.before)
     frames = []
     for stage in STAGES:

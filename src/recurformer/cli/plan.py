@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from recurformer.cli.arguments import InputPath, OutputPath
+from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.study import read_study
 from recurformer.files import atomic_path
 
@@ -23,8 +23,8 @@ RECORDED = Path("recorded")
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)")
     parser.add_argument("--configfile", type=InputPath, default="config/default.yaml", help="the study (YAML)")
-    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="cores to plan for (default: all)")
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)")
+    parser.add_argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)")
+    parser.add_argument("--gpus", type=COUNT, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)")
     parser.add_argument("--workflow-profile", help="Snakemake profile that the run will use")
     parser.add_argument("--jobs", action="store_true", help="list every job, not only every rule")
     parser.add_argument("--memory", action="store_true", help="only the memory of each training, by number of GPUs")
@@ -34,9 +34,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     from recurformer.plan import ASSUMPTIONS, FORMULA, by_job, by_rule, dry_run, estimate, past_costs, summary, totals
 
-    for name in ("cores", "gpus"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} {getattr(args, name)}: a run needs at least 1")
     study = read_study(args.configfile).model_dump(mode="json")
     if args.memory:
         _print_memory(study)

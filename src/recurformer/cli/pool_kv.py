@@ -2,21 +2,18 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath
-from recurformer.files import atomic_path
+from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the backbone")
     parser.add_argument("pooled", type=OutputPath, help="folder to write")
-    parser.add_argument("--kv-heads", type=int, required=True, help="key-value heads of a layer that remain")
+    parser.add_argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain")
 
 
 def run(args: Namespace) -> None:
     from recurformer.baselines.pooling import pool_kv_heads
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
 
     model = pool_kv_heads(open_model(args.checkpoint), args.kv_heads)
-    with atomic_path(args.pooled, directory=True) as folder:
-        model.save_pretrained(folder)
-        open_tokenizer(args.checkpoint).save_pretrained(folder)
+    save_checkpoint(args.pooled, model, open_tokenizer(args.checkpoint))

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.progress import progress
 from recurformer.study import HashHopTask, RecencyRatio
 
@@ -12,7 +12,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
     parser.add_argument("profile", type=OutputPath, help="Parquet file to write")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the samples")
     add_block(parser, RecencyRatio)
     add_block(parser, HashHopTask, "task-")
 

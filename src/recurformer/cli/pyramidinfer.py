@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import OutputPath, add_block, read_block
+from recurformer.cli.arguments import COUNT, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Sizes
 
@@ -10,7 +10,7 @@ from recurformer.study import Sizes
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("pyramidinfer", type=OutputPath, help="CSV file to write")
     parser.add_argument("--name", default="llama2-7b", help="the backbone whose layers count; the paper's is Llama2-7B")
-    parser.add_argument("--layers", type=int, default=32, help="its layers")
+    parser.add_argument("--layers", type=COUNT, default=32, help="its layers")
     add_block(parser, Sizes)
 
 

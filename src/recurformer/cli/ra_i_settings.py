@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.cli.progress import progress
 from recurformer.files import atomic_path
 from recurformer.study import Profiling, RecencySettings
@@ -14,7 +14,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("settings", type=OutputPath, help="CSV file to write")
     parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of windows")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the choice of windows")
     add_block(parser, Profiling)
     add_block(parser, RecencySettings)
 

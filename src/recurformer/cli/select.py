@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath, add_block, read_block
 from recurformer.files import atomic_path
 from recurformer.study import Selection
 
@@ -11,8 +11,8 @@ from recurformer.study import Selection
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("profile", type=InputPath, help="Parquet file written by a profiling stage")
     parser.add_argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer")
-    parser.add_argument("--beta", type=float, required=True, help="share of heads to replace, from 0 to 1")
-    parser.add_argument("--seed", type=int, default=0, help="seed of a random ranking")
+    parser.add_argument("--beta", type=BETA, required=True, help="share of heads to replace, from 0 to 1")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of a random ranking")
     parser.add_argument(
         "--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"
     )

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from recurformer.cli.arguments import InputPath, add_block, read_block
+from recurformer.cli.arguments import COUNT, InputPath, add_block, read_block
 from recurformer.cli.training import add_training_arguments, train_and_keep
 from recurformer.study import Training
 
@@ -10,7 +10,7 @@ from recurformer.study import Training
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the model to train")
     parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
-    parser.add_argument("--tokens", type=int, required=True, help="length of a training window")
+    parser.add_argument("--tokens", type=COUNT, required=True, help="length of a training window")
     add_training_arguments(parser)
     add_block(parser, Training)
 

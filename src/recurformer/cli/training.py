@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import OutputPath
+from recurformer.cli.arguments import BETA, SEED, OutputPath
 from recurformer.digest import code_digest
 from recurformer.files import atomic_path
 from recurformer.study import Training
@@ -28,8 +28,8 @@ def add_training_arguments(parser: ArgumentParser) -> None:
         "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
     )
     parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--beta", type=float, default=0.0, help="share of heads replaced, for the measurements")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--beta", type=BETA, default=0.0, help="share of heads replaced, for the measurements")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of the samples")
 
 
 def resumable_folder(args: Namespace, output: str) -> Path:
@@ -54,13 +54,12 @@ def train_and_keep(
     settings: Training,
 ) -> None:
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints."""
+    from recurformer.cli.checkpoints import save_checkpoint
     from recurformer.train.trainer import train
 
     checkpoints = resumable_folder(args, args.trained)
     with tracked(args, checkpoints) as on_log:
         train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
+    save_checkpoint(args.trained, model, tokenizer)
     keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
-    with atomic_path(args.trained, directory=True) as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
     shutil.rmtree(checkpoints.parent)

@@ -41,7 +41,7 @@ def read_scores(path: str | Path, by: str) -> Tensor:
         frame = pd.read_parquet(path)
         held = sorted(frame["by"].unique())
         table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
         raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
     if by not in held:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(held)}")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
+from recurformer.files import writing_weights
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
 from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.one_device import OneDeviceArguments
@@ -134,7 +135,8 @@ def train(
             callbacks=[callback],
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with writing_weights(folder):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         _require_finite(model, steps)
     if (step := trainer.state.global_step) < steps:
         raise limit.stopped(step, steps)

@@ -1,0 +1,226 @@
+"""Damaged and hostile files are refused in one line that names the file, and nothing in them is ever run."""
+
+import json
+import pickle
+
+import pytest
+from damages import Payload, both, code_of_its_own, columns, cut, edit, frame, heads, remove, weights_with_code, write
+
+ARTICLES = "--articles articles.parquet"
+PROFILE = f"profile backbone out.parquet {ARTICLES} --name x --samples 1 --tokens 16 --window 4"
+SELECT = "select profile.parquet out.json --beta 0.5"
+CONVERT = "convert backbone out --heads heads.json --mixer window"
+
+PERPLEXITY = (
+    "perplexity out.csv --before backbone --converted converted --trained converted --name x --beta 1 --tokens 16 "
+    f"{ARTICLES}"
+)
+TRAIN = (
+    "train converted out --metrics out.jsonl --name x --tokens 16 --steps 1 --batch-size 1 --learning-rate 1 "
+    f"{ARTICLES}"
+)
+SCORES = f"{SELECT} --by echo --scores scores.parquet"
+NEEDLE = f"needle backbone out.csv --original backbone {ARTICLES} --name x --evict h2o --budgets 0.5 --match rows.csv"
+MATCH = f"{NEEDLE} --lengths 512 --tasks passkey --samples 1 --depths 0"
+
+
+RECORD = {"run": "1", "argv": [], "outputs": {"metrics.jsonl": ""}, "started": "2026-01-01"}
+ROWS = {
+    # Parquet
+    "articles cut": (PROFILE, cut("articles.parquet"), "articles.parquet: not a readable Parquet file"),
+    "articles empty": (PROFILE, write("articles.parquet"), "articles.parquet: not a readable Parquet file"),
+    "articles missing": (PROFILE, remove("articles.parquet"), "articles.parquet: not a readable Parquet file"),
+    "articles a pickle": (PROFILE, write("articles.parquet", pickle.dumps(Payload())), "articles.parquet: not a read"),
+    "articles without text": (
+        PROFILE,
+        columns("articles.parquet", "text"),
+        "articles.parquet: column 'text' is missing",
+    ),
+    "articles without split": (
+        PROFILE,
+        columns("articles.parquet", "split"),
+        "articles.parquet: column 'split' is mis",
+    ),
+    "articles without title": (
+        PERPLEXITY,
+        columns("articles.parquet", "title"),
+        "articles.parquet: column 'title' is missing; write it by `recurformer corpus`",
+    ),
+    "articles of numbers": (
+        PROFILE,
+        frame("articles.parquet", title=["a"], text=[1], split=["train"]),
+        "articles.parquet: column 'text' holds int64, no texts",
+    ),
+    "no training article": (
+        PROFILE,
+        frame("articles.parquet", title=["a"], text=["b"], split=["validation"]),
+        "articles.parquet: no article in split 'train'",
+    ),
+    "profile cut": (SELECT, cut("profile.parquet"), "profile.parquet: not a head profile"),
+    "profile missing": (SELECT, remove("profile.parquet"), "profile.parquet: not a head profile"),
+    "profile other": (SELECT, frame("profile.parquet", a=[1]), "profile.parquet: not a head profile"),
+    "profile without rr": (SELECT, columns("profile.parquet", "rr"), "profile.parquet: not a head profile"),
+    "profile a folder": (
+        SELECT,
+        both(remove("profile.parquet"), lambda w: (w / "profile.parquet").mkdir()),
+        "profile.pa",
+    ),
+    "scores missing": (
+        SCORES,
+        lambda world: None,
+        "scores.parquet: no head scores written by `recurformer head-scores`",
+    ),
+    "scores other": (SCORES, frame("scores.parquet", a=[1]), "scores.parquet: no head scores"),
+    "scores not square": (
+        SCORES,
+        frame("scores.parquet", by=["echo"], layer=[0], head=[0], score=[1.0]),
+        "scores of (1, 1) layers and heads, profile of (2, 4)",
+    ),
+    "scores of words": (
+        SCORES,
+        frame("scores.parquet", by=["echo"], layer=[0], head=[0], score=["high"]),
+        "scores.parquet: no head scores",
+    ),
+    # JSON of heads
+    "heads missing": (CONVERT, remove("heads.json"), "heads.json: not a selection written by `recurformer select`"),
+    "heads cut": (CONVERT, cut("heads.json"), "heads.json: not a selection"),
+    "heads a list": (CONVERT, write("heads.json", "[[0], [1]]"), "heads.json: not a selection"),
+    "heads bytes": (CONVERT, write("heads.json", b"\xff\xfe"), "heads.json: not a selection"),
+    "heads nothing": (CONVERT, heads(None), "heads.json: not a selection"),
+    "head out of range": (CONVERT, heads([[0], [4]]), "heads[1] names head 4, but the layer's query heads are 0 to 3"),
+    "head below zero": (CONVERT, heads([[0], [-1]]), "heads[1] names head -1, but the layer's query heads are 0 to 3"),
+    "head twice": (CONVERT, heads([[0, 0], []]), "heads[0] names head 0 twice"),
+    "head a word": (CONVERT, heads([["first"], []]), "heads[0]=['first'] must be a list of query head numbers"),
+    "heads of a layer too many": (CONVERT, heads([[0], [], []]), "heads names 3 layers, but the model has 2"),
+    "heads of no list": (CONVERT, heads([0, 1]), "heads[0]=0 must be a list of query head numbers"),
+    # checkpoints
+    "weights cut": (PROFILE, cut("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
+    "weights empty": (PROFILE, write("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
+    "weights missing": (PROFILE, remove("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
+    "weights a pickle": (PROFILE, weights_with_code("pytorch_model.bin"), "backbone: not a readable checkpoint"),
+    "weights a pickle of torch": (PROFILE, weights_with_code("model.pt"), "backbone: not a readable checkpoint"),
+    "a pickle named safetensors": (
+        PROFILE,
+        weights_with_code("model.safetensors"),
+        "backbone: not a readable checkpoint",
+    ),
+    "weights of another size": (
+        PROFILE,
+        edit("backbone/config.json", hidden_size=32),
+        "backbone: not a readable check",
+    ),
+    "code beside the model": (PROFILE, code_of_its_own("config.json", "AutoConfig"), "backbone: not a readable"),
+    "code beside the tokenizer": (
+        PROFILE,
+        both(
+            code_of_its_own("tokenizer_config.json", "AutoTokenizer"),
+            edit("backbone/tokenizer_config.json", tokenizer_class="Hostile"),
+        ),
+        "backbone: no readable tokenizer",
+    ),
+    "configuration missing": (
+        PROFILE,
+        remove("backbone/config.json"),
+        "backbone: no checkpoint, there is no config.json",
+    ),
+    "configuration cut": (PROFILE, cut("backbone/config.json"), "backbone: no readable tokenizer in it"),
+    "configuration a list": (PROFILE, write("backbone/config.json", "[]"), "backbone: no readable tokenizer"),
+    "unknown architecture": (
+        PROFILE,
+        edit("backbone/config.json", model_type="abacus"),
+        "backbone: not a readable checkp",
+    ),
+    "heads that do not divide": (
+        PROFILE,
+        edit("backbone/config.json", num_key_value_heads=3),
+        "backbone: not a readable checkpoint",
+    ),
+    "tokenizer missing": (
+        PROFILE,
+        remove("backbone/tokenizer.json", "backbone/tokenizer_config.json"),
+        "backbone: no readable tokenizer",
+    ),
+    "tokenizer cut": (PROFILE, cut("backbone/tokenizer.json"), "backbone: no readable tokenizer"),
+    "converted heads out of range": (
+        PERPLEXITY,
+        edit("converted/config.json", recurrent_heads=[[9], []]),
+        "converted: not a readable checkpoint",
+    ),
+    "converted with another mixer": (
+        PERPLEXITY,
+        edit("converted/config.json", mixer="abacus"),
+        "converted: not a readable checkpoint",
+    ),
+    "converted again": ("convert converted out --heads heads.json", lambda world: None, "the model is a converted one"),
+    "converted cut": (
+        TRAIN,
+        cut("converted/model.safetensors", 0.9),
+        "converted: a safetensors file is corrupt or incomplete",
+    ),
+    # measurements
+    "an empty CSV": (
+        "table table3 perplexity.csv --out out.csv",
+        write("perplexity.csv"),
+        "perplexity.csv: unreadable",
+    ),
+    "a CSV of a heading": (
+        "table table3 perplexity.csv --out out.csv",
+        write("perplexity.csv", "model,beta,seed,stage,tokens,negative_log_likelihood\n"),
+        "perplexity",
+    ),
+    "a CSV without columns": (
+        "table table3 perplexity.csv --out out.csv",
+        write("perplexity.csv", "a,b\n1,2\n"),
+        "perplexity",
+    ),
+    "a ragged CSV": (
+        "figure figure4 mqar.csv --out o.svg",
+        write("mqar.csv", "a\n1,2\n1,2,3\n"),
+        "mqar.csv: unreadable",
+    ),
+    "a CSV of bytes": (
+        "figure figure4 mqar.csv --out o.svg",
+        write("mqar.csv", b"\xff\xfe\x00"),
+        "mqar.csv: unreadable",
+    ),
+    "a log cut": (
+        "figure figure3 metrics.jsonl --out o.svg",
+        write("metrics.jsonl", '{"a": 1}\n{"a'),
+        "metrics.jsonl: un",
+    ),
+    "another suffix": ("table table3 t.xlsx --out out.csv", write("t.xlsx"), "t.xlsx: a measurement file ends in .csv"),
+    "an unknown output": (
+        "figure figure6 profile.parquet --out out.gif",
+        lambda world: None,
+        "out.gif: a figure is written as .svg, .png",
+    ),
+    "an unknown table": ("claims profile.parquet --out out.pdf", lambda world: None, "out.pdf: a ledger is written as"),
+    "a broken ledger": (
+        "claims --ledger l.json",
+        write("l.json", "[]"),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
+    "matched without ratio": (MATCH, frame("rows.csv", a=[1]), "--match rows.csv: has no column ratio"),
+    "matched empty": (MATCH, write("rows.csv"), "--match rows.csv: has no column ratio"),
+    "a log that is none": (
+        "track .",
+        both(
+            write("metrics.jsonl", "[]\n"),
+            write("run.json", json.dumps(RECORD)),
+        ),
+        "metrics.jsonl: not the metric log of a training",
+    ),
+    "outputs below a file": (
+        f"{SELECT}".replace("out.json", "heads.json/out.json"),
+        lambda world: None,
+        "cannot be written",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_file(row, refuses, world):
+    words, damage, named = ROWS[row]
+    damage(world)
+    refuses(world, words.split(), named)
+    assert not (world / "PWN").exists()

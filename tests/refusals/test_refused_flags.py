@@ -1,0 +1,128 @@
+"""Flags that cannot be meant are refused in one line that names the flag, its value and what is right."""
+
+import pytest
+
+TRAIN = "train backbone trained --metrics m.jsonl --name x --articles articles.parquet --tokens 32"
+RECIPE = "--steps 1 --batch-size 1 --learning-rate 0.1"
+MQAR = "mqar mqar.csv --metrics m.jsonl --beta 0.5 --rate 0.1 --train 16:2 --test 16:2"
+MQAR_RECIPE = "--training-steps 1 --training-batch-size 1 --training-learning-rate 0.1"
+HOP = "train-hashhop backbone trained --metrics m.jsonl --name x"
+SIZES = "--backbone-source shape --backbone-shape"
+RANDOM = "backbone out --downloads . --source random --architecture llama --layers 1 --tokenizer byte"
+CONTINUE = (
+    "continuation backbone c.csv --original backbone --articles articles.parquet --name x --prompt 8 --tokens 8"
+    " --windows 1"
+)
+PROFILE = "profile backbone p.parquet --articles articles.parquet --name x --samples 2"
+USAGE = [
+    ("brew-coffee", "no stage 'brew-coffee'; there are: corpus"),
+    ("select", "the following arguments are required: profile, heads, --beta"),
+    ("select profile.parquet out.json --beta half", "--beta: half: Input should be a valid number"),
+    ("select profile.parquet out.json --beta 1.5", "--beta: 1.5: Input should be less than or equal to 1"),
+    ("select profile.parquet out.json --beta nan", "--beta: nan: Input should be"),
+    ("select profile.parquet out.json --beta 0.5 --seed -1", "--seed: -1: Input should be greater than or equal to 0"),
+    ("select profile.parquet out.json --beta 0.5 --wrong 1", "unrecognized arguments: --wrong 1"),
+    ("select profile.parquet out.json --beta", "argument --beta: expected one argument"),
+    ("plan --cores 0", "--cores: 0: Input should be greater than or equal to 1"),
+    ("plan --gpus 0", "--gpus: 0: Input should be greater than or equal to 1"),
+    ("pool-kv backbone out --kv-heads 0", "--kv-heads: 0"),
+    ("backends --threads 0", "--threads: 0"),
+    (f"{MQAR} {MQAR_RECIPE} --rate 0", "--rate: 0"),
+    ("memory m.csv --name x --betas 0.5 2", "--betas: 2"),
+    (f"{TRAIN} {RECIPE} --tokens 0", "--tokens: 0"),
+    ("perplexity p.csv --before backbone", "the following arguments are required: --converted, --trained, --articles"),
+    ("cache-peak c.csv --name x --betas 0.5 --device tpu", "argument --device: invalid choice: 'tpu'"),
+]
+VALUES = [
+    ("study", "name a YAML file, or ask for --describe"),
+    ("select profile.parquet out.json --beta 0.5 --by charm", "--by charm: Input should be 'ra_i', 'mean_rr'"),
+    ("select profile.parquet out.json --beta 0.5 --by echo", "by='echo' needs scores"),
+    ("select profile.parquet out.json --beta 0.5 --unit layer --scope layer", "scope: with unit 'layer' whole layers"),
+    ("convert backbone out --heads heads.json --mixer attention", "mixer='attention' is unknown; there are mamba"),
+    ("convert backbone out --heads heads.json --d-state 0", "--d-state 0: Input should be greater than or equal to 1"),
+    ("convert backbone out --heads heads.json --window-tokens 0", "--window-tokens 0"),
+    ("pool-kv backbone out --kv-heads 3", "kv_heads=3 cannot serve 4 query heads; possible are 1, 2"),
+    (f"{TRAIN} --steps 1 --batch-size 1", "--learning-rate: Field required"),
+    (f"{TRAIN} --steps 0 --batch-size 1 --learning-rate 0.1", "--steps 0"),
+    (f"{TRAIN} {RECIPE} --schedule flat", "--schedule flat: Input should be 'one_cycle', 'cosine' or 'constant'"),
+    (f"{TRAIN} {RECIPE} --weight-decay nan", "--weight-decay nan: Input should be"),
+    (f"{TRAIN} {RECIPE} --tokens 99999", "windows: the longest of 1 texts has 1800 tokens, a window needs 99999"),
+    (f"{MQAR} {MQAR_RECIPE} --heads 3", "kv_heads: 4 must divide the 3 heads"),
+    (f"{MQAR} {MQAR_RECIPE} --heads 3 --kv-heads 3 --hidden-size 64", "heads: 3 must divide hidden_size 64"),
+    (f"{MQAR} {MQAR_RECIPE} --vocabulary 4", "train: [16, 2]: vocabulary is 4; 2 pairs need 2 keys, so 6 ids"),
+    (f"{MQAR} {MQAR_RECIPE} --train 16", "--train 16"),
+    (f"{MQAR} {MQAR_RECIPE} --train 16:2:1", "--train ['16', '2', '1']"),
+    (f"{MQAR} {MQAR_RECIPE} --selection-by charm", "--selection-by charm"),
+    (f"{HOP} {RECIPE} --task-vocabulary 1", "--task-…: vocabulary is 1; the task needs"),
+    (f"{HOP} {RECIPE} --task-form chart", "--task-form chart: Input should be 'tokens' or 'text'"),
+    (f"memory m.csv --name x --betas 0.5 {SIZES} llama9", "'llama9' is no published shape; choose one of llama2-7b"),
+    (f"cache c.csv --name x --betas 0.5 {SIZES} llama2-7b --lengths 0", "--lengths 0"),
+    (f"cache c.csv --name x --betas 0.5 {SIZES} llama2-7b --lengths 8 8", "--lengths ['8', '8']: 8 stands in the list"),
+    (f"{RANDOM} --hidden-size 8 --heads 3 --kv-heads 2 --head-dim 4", "kv_heads: 2 must divide the 3 heads"),
+    (f"{RANDOM} --hidden-size 8 --heads 2 --kv-heads 2 --head-dim 3", "head_dim: 3 must be even"),
+    (f"{RANDOM} --hidden-size 8", "source 'random' needs heads, kv_heads, head_dim"),
+    ("table table9 profile.parquet --out t.csv", "table9"),
+    ("figure figure9 profile.parquet --out f.svg", "figure9"),
+    ("table table3 m.csv --out t.csv", "m.csv"),
+    ("claims --fail-on doubt", "--fail-on doubt: no such verdict; there are: reproduced"),
+    ("claims --ledger nowhere.json", "nowhere.json: no ledger there"),
+    ("compare nowhere elsewhere", "nowhere: no such folder"),
+    ("keep nowhere elsewhere kept", "nowhere: no tables in it; run the study first"),
+    ("track nowhere", "nowhere: no such folder"),
+    ("track . --to diary", "diary"),
+    ("trace nothing", "nothing: no such file"),
+    ("plan --configfile nowhere.yaml", "nowhere.yaml: No such file or directory"),
+    (
+        "needle backbone n.csv --original backbone --articles articles.parquet --name x --evict h2o",
+        "--evict and --budge",
+    ),
+    (
+        "needle backbone n.csv --original backbone --articles articles.parquet --name x --evict oracle --budgets 0.5",
+        "method='oracle' is unknown; choose one of",
+    ),
+    (
+        "needle backbone n.csv --original backbone --articles articles.parquet --name x --lengths 8",
+        "tokens is 8; the bare prompt and one sentence need up to",
+    ),
+    (f"{CONTINUE} --match m.csv", "--match: only --evict keeps as much as others held"),
+    (f"{CONTINUE} --evict h2o", "--evict and --budgets: give both or neither"),
+    (f"{CONTINUE} --budgets 0.5", "--evict and --budgets: give both or neither"),
+    (f"{CONTINUE} --replace mean", "--replace and --betas: give both or neither"),
+    (f"{CONTINUE} --family magic", "--family magic: Input should be"),
+    (
+        f"{CONTINUE} --evict h2o --budgets 0.5 --family mixer",
+        "--evict: one change of the original is measured at a tim",
+    ),
+    (f"{CONTINUE} --prompt 0", "--prompt 0: Input should be greater than or equal to 1"),
+    (f"{PROFILE} --tokens 32 --window 4 --threshold 1.5", "--threshold 1.5: Input should be less than or equal to 1"),
+    (f"{PROFILE} --tokens 32 --window many", "--window many: Input should be a valid integer"),
+    (f"{PROFILE} --window 4", "--tokens: Field required"),
+    (
+        "lm-eval backbone l.csv --name x --beta 0.5 --articles articles.parquet --limits mmlu:5",
+        "limits: 'mmlu' is not in names",
+    ),
+    (
+        "head-scores backbone s.parquet --profile profile.parquet --name x --articles articles.parquet --by retrieval "
+        "--pairs 2 --questions 3",
+        "questions: 3 need as many pairs, there are 2",
+    ),
+    (f"{PROFILE} --tokens 32 --window 32", "window: 32 must be below the 32 tokens of a sample"),
+    (
+        "profile backbone p.csv --articles articles.parquet --name x --samples 2 --tokens 32 --window 4",
+        "p.csv: a head profile is a .parquet file",
+    ),
+    (
+        "profile backbone p.parquet --articles articles.parquet --name x --samples 999 --tokens 32 --window 4",
+        "windows: 999 windows of 32 tokens were asked for, 1 texts give only 56",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), USAGE, ids=[words for words, _ in USAGE])
+def test_wrong_usage(words, named, refuses, world):
+    refuses(world, words.split(), named, code=2)
+
+
+@pytest.mark.parametrize(("words", "named"), VALUES, ids=[words for words, _ in VALUES])
+def test_a_value(words, named, refuses, world):
+    refuses(world, words.split(), named)
