@@ -8,13 +8,10 @@ from tabulate import tabulate
 from recurformer.render.audit import Audited
 from recurformer.render.claims.evidence import THIS_STUDY
 from recurformer.render.claims.ledger import Decision, Ledger
+from recurformer.render.markdown import cell, plain
 from recurformer.render.verdicts import MARKS, MEANINGS
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
 
 
 def _evidence(decision: Decision) -> str:
@@ -34,13 +31,16 @@ def _claims_table(decisions: Iterable[Decision]) -> str:
         verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
         ours = finding.ours if finding else ""
         rows.append([claim.place, claim.statement, ours, verdict, _evidence(decision), decision.reason or claim.test])
-    return tabulate([[_cell(cell) for cell in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
+    return tabulate([[cell(text) for text in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
 
 
 def _audit_lines(audited: Iterable[Audited]) -> list[str]:
     lines = []
     for step in audited:
-        lines += [f"- **{step.place}**: {step.rule}.", *(f"    - {line}" for line in step.arithmetic)]
+        lines += [
+            f"- **{plain(step.place)}**: {plain(step.rule)}.",
+            *(f"    - {plain(line)}" for line in step.arithmetic),
+        ]
     return lines
 
 
@@ -54,7 +54,7 @@ def _recordings(ledger: Ledger) -> list[str]:
 def markdown(ledger: Ledger) -> str:
     """Counts, every claim with its verdict, and the audit with its arithmetic."""
     parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
-    lines = [f"# Claims: study {ledger.study}", ""]
+    lines = [f"# Claims: study {plain(ledger.study)}", ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
     if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:

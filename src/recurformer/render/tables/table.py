@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from recurformer.render.markdown import cell, plain
 from recurformer.render.tables.html import html_table
 from recurformer.render.tables.latex import column_pairs, latex_table
 
@@ -47,13 +48,13 @@ class Table:
 
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""
-        headings = [f"{group} {heading}".strip() for group, heading in column_pairs(self.display)]
-        cells = [[str(cell).replace("|", r"\|") for cell in row] for row in self.display.to_numpy()]
+        headings = [cell(f"{group} {heading}".strip()) for group, heading in column_pairs(self.display)]
+        cells = [[cell(str(value)) for value in row] for row in self.display.to_numpy()]
         align = ["left" if is_text else "right" for is_text in _text_columns(self.display)]
         body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
-        notes = "".join(f"- {note}\n" for note in self.notes)
+        notes = "".join(f"- {plain(note)}\n" for note in self.notes)
         runs = f"\n<!-- runs: {' '.join(self.runs)} -->\n" if self.runs else ""
-        return f"### {self.heading}. {self.title}\n\n{body}\n\n{notes}{runs}"
+        return f"### {self.heading}. {plain(self.title)}\n\n{body}\n\n{notes}{runs}"
 
     def to_latex(self) -> str:
         """A table environment for the packages amssymb, booktabs and adjustbox."""

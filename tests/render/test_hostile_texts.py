@@ -1,0 +1,78 @@
+"""A name, a title or a value that is markup stays a text in every page, table and figure."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import jinja2
+import numpy as np
+import pandas as pd
+import pytest
+from frames import profile_frame
+
+from recurformer.render.claims import THIS_STUDY, make_ledger, read_evidence
+from recurformer.render.claims.text import markdown
+from recurformer.render.figures import FIGURES
+from recurformer.render.page.claims import claims_page
+from recurformer.render.style import save_figure
+from recurformer.render.tables.table import Table
+
+REPORT = Path(__file__).parents[2] / "workflow/report"
+IMAGE = "<img src=x onerror=alert(1)>"
+
+
+def table():
+    display = pd.DataFrame([[IMAGE, "1"]], columns=pd.MultiIndex.from_tuples([("", IMAGE), (IMAGE, "value")]))
+    hostile = Table("table3", IMAGE, pd.DataFrame({"article": [IMAGE]}), display, (IMAGE,))
+    return hostile.measured_by(IMAGE, IMAGE, [IMAGE])
+
+
+@pytest.mark.parametrize("suffix", [".html", ".md"])
+def test_in_a_table(suffix, tmp_path):
+    table().write(tmp_path / f"table{suffix}")
+    text = (tmp_path / f"table{suffix}").read_text()
+    assert text.count("&lt;img") >= 5
+    assert "<img" not in re.sub("<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def hostile_ledger():
+    """The ledger of a study without measurements, with markup in the place of every text that is not looked up."""
+    ledger = make_ledger(IMAGE, [read_evidence(THIS_STUDY, [])])
+    entries = ledger.to_dict()
+    for claim in entries["claims"]:
+        claim.update(dict.fromkeys(("statement", "paper", "ours", "reason", "test", "tolerance", "kind"), IMAGE))
+    for entry in entries["audit"]:
+        entry.update(rule=IMAGE, arithmetic=[IMAGE])
+    return ledger, entries
+
+
+def test_in_the_claims():
+    ledger, entries = hostile_ledger()
+    page = claims_page(entries)
+    assert page.count("&lt;img") > len(entries["claims"])
+    assert "<img" not in page
+    assert "<img" not in markdown(ledger)
+
+
+def test_in_a_figure(tmp_path):
+    frame = profile_frame(np.random.default_rng(0), {"tiny": (2, 2)}, samples=2).assign(model=IMAGE)
+    save_figure(FIGURES["figure6"](frame), tmp_path / "figure6.svg")
+    text = (tmp_path / "figure6.svg").read_text()
+    assert "&lt;img" in text
+    assert "<img" not in text
+
+
+def test_in_the_captions_of_the_report():
+    """Captions are looked up by a number of the paper, and a page is shown within a frame of its own, as a text."""
+    for template in REPORT.glob("*.rst"):
+        shown = set(re.findall(r"\{\{(.*?)\}\}", template.read_text()))
+        known = {
+            " captions[snakemake.wildcards[0]] ",
+            " file.path.read_text() | trim | e | indent(3) ",
+            ' snakemake.config["study"] ',
+        }
+        assert shown <= known, template
+    caption = jinja2.Template((REPORT / "captions.rst").read_text()).render(
+        snakemake=SimpleNamespace(wildcards=["table1"])
+    )
+    assert caption.strip().endswith(".")
