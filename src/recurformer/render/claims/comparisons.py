@@ -1,6 +1,7 @@
 """Whether what was compared holds, and for sure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,26 +20,12 @@ FOR_SURE, AT_BEST = ("low", "high"), ("high", "low")
 OPEN = {True: "within the 95 % intervals of both", False: "one sample has no interval"}
 
 
-def decisive(pairs: Iterable[Comparison], allowed: float = 0.0) -> list[Comparison]:
-    """The comparisons in which the training of what falls short, by more than is allowed, has flattened.
-
-    Raises:
-        Undecided: there are comparisons, but no such one; the message has every reason.
-    """
-    judged = [(one, one.why_undecided(allowed)) for one in pairs]
-    if judged and all(reason for _, reason in judged):
-        raise Undecided("; ".join(dict.fromkeys(reason for _, reason in judged)))
-    return [one for one, reason in judged if not reason]
-
-
-def comparisons(
-    evidence: Evidence, measures: Iterable[Measure], pair: Pairing, allowed: float = 0.0
-) -> list[Comparison]:
-    """The decisive comparisons of all models that have learned a measure's task, for all measures that there are.
+def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) -> list[Comparison]:
+    """The comparisons of all models that have learned a measure's task, for all measures that there are.
 
     Raises:
         Missing: nothing was measured to compare with; the message has every reason.
-        Undecided: what was measured is not decisive, likewise.
+        Undecided: no model has learned the task, likewise.
     """
     found: list[Comparison] = []
     reasons: list[Missing] = []
@@ -55,7 +42,7 @@ def comparisons(
                     raise Undecided(reason)
                 if not (pairs := pair(of_model, measure)):
                     raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
-                found += decisive(pairs, allowed)
+                found += pairs
             except Missing as missing:
                 reasons.append(missing)
     if not found:
@@ -92,11 +79,23 @@ def _sentence(group: Sequence[Comparison]) -> str:
 def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
     """RecurFormer scores at least what every other does, less what is allowed.
 
+    A comparison in which the loss of what falls short still falls is neither won nor lost.
+
     Args:
         found: the comparisons, at least one.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: by how much it may fall short, in the measure's score.
     """
+    reasons = {one: reason for one in found if (reason := one.why_undecided(allowed))}
+    if not reasons:
+        return _judged(found, by_beta, allowed)
+    decisive = [one for one in found if one not in reasons]
+    if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
+        return lost
+    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(dict.fromkeys(reasons.values())))
+
+
+def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Finding:
     parted: dict[tuple[object, ...], list[Comparison]] = {}
     for one in found:
         parted.setdefault((one.measure.kind, one.model, one.other, one.beta if by_beta else None), []).append(one)

@@ -10,7 +10,7 @@ import pandas as pd
 from recurformer.paper import label
 from recurformer.render.ablations import NEEDLE, identified, original
 from recurformer.render.claims.claim import Finding, Missing
-from recurformer.render.claims.comparisons import decisive, judge_comparisons
+from recurformer.render.claims.comparisons import judge_comparisons
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
 from recurformer.render.claims.quality import ALLOWED_DROP
@@ -60,7 +60,6 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
 
     Raises:
         Missing: no task has one that was measured of both, or what was measured says nothing about the question.
-        Undecided: what falls short has not been trained to its end.
     """
     rows = identified(evidence.rows(KIND), KIND)
     rows = rows[rows["task"].str.startswith(families or "")]
@@ -82,7 +81,7 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
             "tasks with local data only: the hub's, such as HellaSwag and MMLU, are those of config/paper.yaml; "
             f"measured: {judge_comparisons(found, allowed=ALLOWED_DROP).ours}"
         )
-    finding = judge_comparisons(decisive(found, ALLOWED_DROP), allowed=ALLOWED_DROP)
+    finding = judge_comparisons(found, allowed=ALLOWED_DROP)
     told = [
         f"{label(one.model)}, {one.task} {one.metric}: {RECURFORMER} {one.ours:.3g}, the original {one.theirs:.3g}"
         for one in records(pairs[~is_share & ~pairs["metric"].isin(SAME)])

@@ -79,7 +79,7 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
         why = next(map(str, [*measured, *unanswered]), "no stage measures it")
         return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
     if not finding.decided:
-        why = f"{finding.reason}; it needs more samples, or {claim.needs}"
+        why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why)
     verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
     return Decision(claim, verdict, finding, evidence, finding.reason)

@@ -19,7 +19,7 @@ from recurformer.render.ablations import (
 )
 from recurformer.render.agreement import agreement
 from recurformer.render.claims.claim import Finding, Missing, Undecided
-from recurformer.render.claims.comparisons import because, decisive, judge_comparisons
+from recurformer.render.claims.comparisons import because, judge_comparisons
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.pairings import Comparison, beside_original
 from recurformer.render.claims.quality import ALLOWED_DROP
@@ -105,7 +105,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
             found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
     if not found:
         raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
-    finding = judge_comparisons(decisive(found, ALLOWED_DROP), by_beta=True, allowed=ALLOWED_DROP)
+    finding = judge_comparisons(found, by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
     least, most = (pick(beyond, key=lambda one: one.ours.mean) for pick in (min, max))

@@ -68,7 +68,6 @@ def judge_mixers(evidence: Evidence, others: tuple[str, ...] = MIXERS) -> Findin
 
     Raises:
         Missing: one of them was not trained, or only at β at which the model does as well without the heads.
-        Undecided: the loss of one of them still falls.
     """
     found = []
     for other in others:
@@ -104,7 +103,7 @@ def judge_pooled(evidence: Evidence) -> Finding:
 
 def judge_kept(evidence: Evidence, measures: tuple[Measure, ...], allowed: float) -> Finding:
     """RecurFormer at β = 0.5 beside the original, less what is allowed."""
-    return judge_comparisons(comparisons(evidence, measures, beside_original, allowed), allowed=allowed)
+    return judge_comparisons(comparisons(evidence, measures, beside_original), allowed=allowed)
 
 
 Judge = Callable[[Evidence], Finding]

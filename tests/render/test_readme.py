@@ -1,0 +1,41 @@
+"""The numbers that the README states about the claims are those of the data."""
+
+import json
+import re
+from pathlib import Path
+
+from recurformer.paper import CELLS, NUMBERS, STATEMENTS
+from recurformer.render.audit import audit
+from recurformer.render.claims.statements import TESTS
+from recurformer.render.figures.ablations import ABLATIONS
+from recurformer.render.tables.comparison import PYRAMIDINFER
+from recurformer.render.verdicts import MARKS
+
+ROOT = Path(__file__).parents[2]
+README = " ".join((ROOT / "README.md").read_text().split())
+WORDS = {9: "Nine"}
+
+
+def test_it_counts_the_sentences_that_have_a_test():
+    broken = {claim for step in audit(None) if not step.consistent for claim in step.claims}
+    tested = [name for name, test in TESTS.items() if test[0]]
+    audited = [name for name in TESTS if name not in tested and name in broken]
+    left = len(TESTS) - len(tested) - len(audited)
+    cells, numbers = (sum(entry.method == PYRAMIDINFER for entry in entries) for entries in (CELLS, NUMBERS))
+    for stated in (
+        f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",
+        f"Of the {len(STATEMENTS)}, {len(tested)} have a test on measurements",
+        f"numbers and words decide {len(audited)}:",
+        f"For the other {left} no stage measures anything yet.",
+        f"the {cells} cells and {numbers} numbers of PyramidInfer",
+        f"{WORDS[len(ABLATIONS)]} statements that the reviewers asked about",
+    ):
+        assert stated in README
+
+
+def test_its_verdicts_are_those_of_the_recorded_ledger():
+    lines = {name: re.findall(rf"\| {re.escape(sign)} {name} \| (\d+) \|", README) for name, sign in MARKS.items()}
+    shown = {name: int(count) for name, (count,) in lines.items()}
+    recorded = json.loads((ROOT / "recorded/cpu/results/claims.json").read_text())
+    assert shown == recorded["counts"]
+    assert f"{recorded['by_definition']} of them by definition" in README
