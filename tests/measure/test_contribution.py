@@ -247,7 +247,7 @@ def test_sink_head_and_its_matrices(model, input_ids):
     assert on_first.max() > on_first.flatten().sort().values[-2] + 1e-3  # the rule decides
     assert set(frame.layer) == {layer} and set(frame["head"]) == {head}
     assert (frame.samples == SAMPLES).all() and set(frame.model) == {"tiny"}
-    norms = values[:, layer, head].norm(dim=-1)  # (B, L)
+    norms, absolute = (values[:, layer, head].norm(order, dim=-1) for order in (2, 1))  # (B, L)
     expected = {
         "attention": weights[:, layer, head].mean(0),
         "contribution": (weights[:, layer, head] * norms[:, None]).mean(0),
@@ -256,9 +256,10 @@ def test_sink_head_and_its_matrices(model, input_ids):
         rows = frame[frame.quantity == quantity]
         assert len(rows) == 12 * 13 // 2
         assert rows.value.to_numpy() == pytest.approx(matrix.numpy()[rows["query"], rows["key"]], abs=1e-5)
-    rows = frame[frame.quantity == "value_norm"]
-    assert (rows["query"] == -1).all() and rows.key.tolist() == list(range(12))
-    assert rows.value.to_numpy() == pytest.approx(norms.mean(0).numpy(), abs=1e-5)
+    for quantity, expected_norms in (("value_norm", norms), ("value_norm_l1", absolute)):
+        rows = frame[frame.quantity == quantity]
+        assert (rows["query"] == -1).all() and rows.key.tolist() == list(range(12))
+        assert rows.value.to_numpy() == pytest.approx(expected_norms.mean(0).numpy(), abs=1e-5)
     chosen = sink_statistics(model, short, "tiny", layer=1, head=2)
     assert set(chosen.layer) == {1} and set(chosen["head"]) == {2}
     with pytest.raises(ValueError, match="layer=1 and head=None: give both or neither"):

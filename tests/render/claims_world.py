@@ -144,7 +144,10 @@ def profile() -> pd.DataFrame:
 
 
 def sink() -> pd.DataFrame:
-    rows = [("llama2-7b", 23, 17, "value_norm", -1, key, 0.1 if key == 0 else 10.0, 1024) for key in range(8)]
+    rows = [
+        ("llama2-7b", 23, 17, quantity, -1, key, 0.1 if key == 0 else 10.0, 1024)
+        for quantity, key in product(("value_norm", "value_norm_l1"), range(8))
+    ]
     for query in range(8):
         for key in range(query + 1):
             weight = 1.0 if query == 0 else 0.6 if key == 0 else 0.4 / query

@@ -55,6 +55,12 @@ def swapped_levels(frame: pd.DataFrame) -> pd.Series:
     return frame["level"].map({"high": "low", "low": "high", "mid": "mid"})
 
 
+def away_from_the_diagonal(frame: pd.DataFrame) -> pd.Series:
+    """High RA-I looks at recent tokens only, of which it skips the nearer half."""
+    distance = frame["query"] - frame["key"]
+    return frame["weight"].mask(frame["level"] == "high", ((distance > 3) & (distance <= 6)).astype(float))
+
+
 MUTATIONS = {
     "growth": with_column("complexity", "bytes", lambda f: f["bytes"] * f["length"]),
     "mamba larger": with_column("complexity", "bytes", lambda f: f["bytes"].where(f["mixer"] != "mamba", 1e15)),
@@ -80,6 +86,9 @@ MUTATIONS = {
     "no recent heads": with_column("profile", "rr", lambda f: 0.1 + 0 * f["rr"]),
     "only recent heads": with_column("profile", "rr", lambda f: 0.9 + 0 * f["rr"]),
     "even attention": with_column("sink", "value", lambda f: 1.0 + 0 * f["value"]),
+    "only the L1 norm of the first value is higher": with_column(
+        "sink", "value", lambda f: f["value"].mask((f["quantity"] == "value_norm_l1") & (f["key"] == 0), 20.0)),
+    "recent, but far from the diagonal": with_column("attention_map", "weight", away_from_the_diagonal),
     "levels": with_column("attention_map", "level", swapped_levels),
     "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),
     "mqar with some heads": with_column(
@@ -425,6 +434,15 @@ def test_a_sentence_about_certain_models_is_not_decided_by_others():
     assert decision.verdict == NOT_RUN
     assert "the sentence is about Qwen2-0.5B and Llama2-7B" in decision.reason
     assert decide(CLAIMS["text/first-contributes-less-qwen2-7b"], [world(only("qwen2-7b"))]).verdict == REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("quantity", "verdict"), [("value_norm_l1", NOT_RUN), ("value_norm", NOT_RUN), ("attention", REPRODUCED)]
+)
+def test_a_sentence_about_two_norms_needs_both(quantity, verdict):
+    sink = ideal()["sink"]
+    decision = decide(CLAIMS["figure2/value-norm"], [world(ideal() | {"sink": sink[sink["quantity"] != quantity]})])
+    assert decision.verdict == verdict
 
 
 def test_what_holds_by_definition_is_counted_apart():

@@ -30,17 +30,18 @@ class _SinkSums:
 
     def __init__(self, layers: int, heads: int, tokens: int):
         self.attention = torch.zeros(layers, heads, tokens, tokens, dtype=torch.float64)
-        self.value_norm = torch.zeros(layers, heads, tokens, dtype=torch.float64)
+        self.value_norms = {norm: torch.zeros(layers, heads, tokens, dtype=torch.float64) for norm in NORMS}
         self.contribution = torch.zeros_like(self.attention)
 
     def __call__(self, block: AttentionBlock) -> None:
         rows, keys = slice(block.start, block.stop), slice(0, block.stop)
         layer, heads = block.inputs.layer, block.inputs.heads
-        norms = block.value_norms(NORMS["l2"])
+        norms = {norm: block.value_norms(order) for norm, order in NORMS.items()}
         weights = block.weights.double()
         self.attention[layer, heads, rows, keys] += weights.sum(0).cpu()
-        self.contribution[layer, heads, rows, keys] += (weights * norms.unsqueeze(2)).sum(0).cpu()
-        self.value_norm[layer, heads, rows] += norms[:, :, rows].sum(0).cpu()
+        self.contribution[layer, heads, rows, keys] += (weights * norms["l2"].unsqueeze(2)).sum(0).cpu()
+        for norm, sums in self.value_norms.items():
+            sums[layer, heads, rows] += norms[norm][:, :, rows].sum(0).cpu()
 
 
 def sink_statistics(
@@ -70,8 +71,8 @@ def sink_statistics(
 
     Returns:
         model, layer, head, quantity, query, key, value, samples. Quantities, each averaged over the samples:
-        "value_norm" (L2 norm of the key's value vector, query -1), "attention" (weight), "contribution" (weight times
-        norm), the latter two for every key <= query.
+        "value_norm" (L2 norm of the key's value vector, query -1), "value_norm_l1" (L1), "attention" (weight),
+        "contribution" (weight times L2 norm), the latter two for every key <= query.
 
     Raises:
         ValueError: fewer than 2 tokens, only one of `layer` and `head`, a head that the model does not have, or a model
@@ -90,7 +91,10 @@ def sink_statistics(
         on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
         layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
-    parts = [("value_norm", np.full(tokens, -1), np.arange(tokens), sums.value_norm[layer, head].numpy())]
+    parts = [
+        (quantity, np.full(tokens, -1), np.arange(tokens), sums.value_norms[norm][layer, head].numpy())
+        for quantity, norm in (("value_norm", "l2"), ("value_norm_l1", "l1"))
+    ]
     for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
         parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key]))
     frames = [

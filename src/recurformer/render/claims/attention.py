@@ -1,6 +1,7 @@
 """What the text and Figures 1, 2, 5 and 6 say about attention heads and the first token."""
 
 from collections.abc import Iterable
+from itertools import product
 
 import pandas as pd
 
@@ -15,6 +16,8 @@ MINIMUM_WINDOWS = 32
 SHARE_OF_HEADS = 0.1
 """What "certain heads" must be at least: fewer would free no cache to speak of."""
 SIGNIFICANT = 0.05
+VALUE_NORMS = {"L1": "value_norm_l1", "L2": "value_norm"}
+"""Norm of a value vector -> the measured quantity."""
 NAMED_IN_4_4 = ("qwen2-0.5b", "llama2-7b")
 """The models of which section 4.4 says that the first token contributes significantly less."""
 
@@ -67,17 +70,17 @@ def judge_contextual_retrieval(evidence: Evidence) -> Finding:
 
 
 def _levels(evidence: Evidence, first_token: bool) -> tuple[dict[str, float], bool, int]:
-    """Of each level of RA-I: the share of attention on recent tokens but the first, or that on the first."""
+    """Of each level of RA-I: the first token's share of the attention, or the nearer half's among the recent tokens."""
     by_model, at_scale, windows = _model_rows(evidence, "attention_map")
     found: dict[str, list[float]] = {}
     for _, rows in by_model:
         reach = round(LOCAL_SHARE * (rows["query"].max() + 1))
         late = rows[rows["query"] > 2 * reach]  # earlier queries have few keys that are not recent
         for level, weights in late.groupby("level"):
-            first = weights["key"] == 0
-            chosen = first if first_token else ~first & (weights["query"] - weights["key"] <= reach)
-            total = weights["weight"] if first_token else weights.loc[~first, "weight"]
-            found.setdefault(str(level), []).append(float(weights.loc[chosen, "weight"].sum() / total.sum()))
+            distance = weights["query"] - weights["key"]
+            total = weights if first_token else weights[distance <= reach]
+            chosen = total[total["key"] == 0] if first_token else weights[distance <= reach / 2]
+            found.setdefault(str(level), []).append(float(chosen["weight"].sum() / total["weight"].sum()))
     if not {"high", "low"} <= set(found):
         raise Missing("attention maps of heads of high and of low RA-I are needed")
     return {level: sum(shares) / len(shares) for level, shares in found.items()}, at_scale, windows
@@ -91,7 +94,11 @@ def _judge_levels(evidence: Evidence, first_token: bool) -> Finding:
 
 
 def judge_figure5_high(evidence: Evidence) -> Finding:
-    """Attention on recent tokens, the first left out: high against low RA-I."""
+    """Attention near the diagonal, within the recent tokens: high against low RA-I.
+
+    RA-I chose the heads by the share of attention on recent tokens, which can hardly fail to differ between them. It
+    counts all of these tokens alike: how the attention falls off among them is another quantity.
+    """
     return _judge_levels(evidence, first_token=False)
 
 
@@ -110,33 +117,43 @@ def judge_figure6(evidence: Evidence) -> Finding:
     return Finding(holds, text, at_scale, windows)
 
 
-def _sink(evidence: Evidence) -> tuple[dict[str, dict[str, float]], bool, int]:
-    """Of each model's sink head: the first token's share of its attention, and its value's norm over the others'."""
-    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
-    found = {}
-    for model, rows in by_model:
-        attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
-        norms = rows[rows["quantity"] == "value_norm"].groupby("key")["value"].mean()
-        if attention.empty or 0 not in norms.index:
-            raise Missing(f"no attention or no value norms of the sink head of {label(model)}")
-        first = attention.loc[attention["key"] == 0, "value"].sum() / attention["value"].sum()
-        found[model] = {"attention": float(first), "norm": float(norms[0] / norms.drop(0).mean())}
-    return found, at_scale, windows
+def _sinks(evidence: Evidence) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
+    return _model_rows(evidence, "sink", named=["llama2-7b"])
 
 
 def judge_sink(evidence: Evidence) -> Finding:
     """The sink head gives the first token more attention than all others together."""
-    found, at_scale, windows = _sink(evidence)
-    text = ", ".join(f"{shares['attention']:.0%} in {label(model)}" for model, shares in found.items())
-    return Finding(min(shares["attention"] for shares in found.values()) > 0.5, text, at_scale, windows)
+    by_model, at_scale, windows = _sinks(evidence)
+    shares = {}
+    for model, rows in by_model:
+        attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
+        if attention.empty:
+            raise Missing(f"no attention of the sink head of {label(model)}")
+        on_first = attention.loc[attention["key"] == 0, "value"].sum()
+        shares[model] = float(on_first / attention["value"].sum())
+    text = ", ".join(f"{share:.0%} in {label(model)}" for model, share in shares.items())
+    return Finding(min(shares.values()) > 0.5, text, at_scale, windows)
 
 
 def judge_value_norm(evidence: Evidence) -> Finding:
-    """The L2 norm of the first token's value over the mean of the others'."""
-    found, at_scale, windows = _sink(evidence)
-    text = ", ".join(f"{shares['norm']:.2f} of the others' in {label(model)}" for model, shares in found.items())
-    holds = max(shares["norm"] for shares in found.values()) < 1
-    return Finding(holds, text, at_scale, windows, "the L2 norm; no stage measures the L1 norm")
+    """Both norms of the first token's value over the mean of the others'.
+
+    Raises:
+        Missing: no norm is higher, and one was not measured: the sentence is about both.
+    """
+    by_model, at_scale, windows = _sinks(evidence)
+    ratios, absent = {}, []
+    for (model, rows), (norm, quantity) in product(by_model, VALUE_NORMS.items()):
+        norms = rows[rows["quantity"] == quantity].groupby("key")["value"].mean()
+        if 0 in norms.index:
+            ratios[model, norm] = float(norms[0] / norms.drop(0).mean())
+        else:
+            absent.append(f"no {norm} norms of the values of {label(model)}")
+    text = ", ".join(f"{norm} {ratio:.2f} of the others' in {label(model)}" for (model, norm), ratio in ratios.items())
+    holds = all(ratio < 1 for ratio in ratios.values())
+    if holds and absent:
+        raise Missing("; ".join([*absent, *([f"measured: {text}"] if text else [])]))
+    return Finding(holds, text, at_scale, windows)
 
 
 def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:
