@@ -98,6 +98,7 @@ def test_orders_of_table_1():
     lengths = [1024, 4096, 16384]
     frame = measure_complexity(lengths)
     assert len(frame) == 2 * 2 * 2 * len(lengths)
+    assert set(frame.width) == {128}
     expected = {
         ("attention", "prefill", "cache_peak"): 2,
         ("attention", "prefill", "cache_size"): 1,

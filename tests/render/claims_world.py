@@ -36,7 +36,7 @@ def complexity() -> pd.DataFrame:
         for (phase, mixer, quantity), exponent in EXPONENTS.items()
         for length in (1024, 4096, 16384)
     ]
-    return pd.DataFrame(rows, columns=["mixer", "phase", "quantity", "length", "bytes"])
+    return pd.DataFrame(rows, columns=["mixer", "phase", "quantity", "length", "bytes"]).assign(width=4096)
 
 
 def cache() -> pd.DataFrame:

@@ -445,6 +445,16 @@ def test_a_sentence_about_two_norms_needs_both(quantity, verdict):
     assert decision.verdict == verdict
 
 
+@pytest.mark.parametrize("claim", ["table1/prefill/attention/cache_peak", "text/constant-cache", "text/smaller-cache"])
+@pytest.mark.parametrize(
+    ("width", "verdict"), [(4096, REPRODUCED), (896, REPRODUCED), (128, CONSISTENT), (None, CONSISTENT)]
+)
+def test_growth_is_at_the_papers_scale_where_the_measured_model_is_as_wide(claim, width, verdict):
+    frame = ideal()["complexity"].drop(columns="width")
+    measured = frame if width is None else frame.assign(width=width)
+    assert decide(CLAIMS[claim], [world(ideal() | {"complexity": measured})]).verdict == verdict
+
+
 def test_what_holds_by_definition_is_counted_apart():
     ledger = make_ledger("default", [world(ideal())])
     one = {cell.id for cell in CELLS if cell.printed == "1.0000"}

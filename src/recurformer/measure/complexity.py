@@ -65,7 +65,7 @@ def measure_complexity(
 
     Returns:
         mixer ("attention", "mamba"), phase ("prefill", "generation"), quantity ("cache_peak", "cache_size"), length,
-        bytes.
+        bytes, width (`hidden_size`).
 
     Raises:
         ValueError: a length below 1.
@@ -88,4 +88,5 @@ def measure_complexity(
             for layer, mixer in enumerate(MIXERS):
                 rows.append((mixer, phase, "cache_peak", length, peaks[mixer]))
                 rows.append((mixer, phase, "cache_size", length, int(sizes[layer])))
-    return pd.DataFrame(rows, columns=["mixer", "phase", "quantity", "length", "bytes"])
+    columns = ["mixer", "phase", "quantity", "length", "bytes"]
+    return pd.DataFrame(rows, columns=columns).assign(width=hidden_size)

@@ -1,5 +1,8 @@
 """What the text says about caches, and its numbers that repeat the tables'."""
 
+import math
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -14,6 +17,7 @@ from recurformer.render.claims.cells import (
     at_paper_sizes,
     computed_only,
     ends_at_its_maximum,
+    has_paper_width,
     judge_number,
     needs_of,
 )
@@ -78,7 +82,7 @@ def judge_constant_cache(evidence: Evidence) -> Finding:
     """Mamba's cache does not grow with the generated text."""
     rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
     exponent = exponent_of(rows)
-    return Finding(abs(exponent) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", at_scale=True)
+    return Finding(abs(exponent) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", has_paper_width(rows))
 
 
 def judge_smaller_cache(evidence: Evidence) -> Finding:

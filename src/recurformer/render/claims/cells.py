@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import CELLS, PrintedCell, label
+from recurformer.paper import BACKBONE_LABELS, CELLS, PrintedCell, label
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.paper.table1 import EXPONENTS
+from recurformer.published import PUBLISHED
 from recurformer.render.audit.counted import cache_tolerance
 from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
@@ -20,6 +21,8 @@ from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.tables.table1 import exponent_of
 
 EXPONENT_TOLERANCE = 0.05
+WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
+"""Model dimensions of the paper's backbones."""
 NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
 LENGTH_TOLERANCE = 0.05
 QUALITY_TOLERANCE = 0.05
@@ -27,12 +30,18 @@ PERPLEXITY_TOLERANCE = 0.05
 CONTRIBUTION_TOLERANCE = 0.25
 
 
+def has_paper_width(complexity: pd.DataFrame) -> bool:
+    """Whether the model whose growth was measured is as wide as one of the paper's; rows of unknown width are not."""
+    return "width" in complexity and set(complexity["width"]) <= WIDTHS
+
+
 def judge_growth(cell: PrintedCell, evidence: Evidence) -> Finding:
     """The exponent of bytes over length against the highest power in the printed order of growth."""
     rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
     exponent = exponent_of(rows)
     expected = EXPONENTS[cell.part, cell.method, cell.quantity]
-    return Finding(abs(exponent - expected) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", at_scale=True)
+    holds = abs(exponent - expected) <= EXPONENT_TOLERANCE
+    return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows))
 
 
 def computed_only(evidence: Evidence, model: str, length: int) -> Missing:
