@@ -1,5 +1,6 @@
 """The claims ledger: every test can hold and can fail, and the strongest evidence decides."""
 
+import json
 import math
 from contextlib import suppress
 from functools import cache
@@ -423,7 +424,7 @@ def only(*models: str) -> dict[str, pd.DataFrame]:
     return {kind: f[f["model"].isin([*models, "mqar"])] if "model" in f else f for kind, f in ideal().items()}
 
 
-@pytest.mark.parametrize("claim", ["text/quality-kept", "text/collapse-in-mha-and-gqa", "text/no-eviction"])
+@pytest.mark.parametrize("claim", ["text/quality-kept", "text/collapse-at-one", "text/no-eviction"])
 def test_some_of_the_papers_models_are_not_all_of_them(claim):
     decision = decide(CLAIMS[claim], [world(only("qwen2-0.5b", "qwen2-7b"))])
     assert decision.verdict == CONSISTENT
@@ -434,6 +435,26 @@ def test_a_sentence_about_certain_models_is_not_decided_by_others():
     assert decision.verdict == NOT_RUN
     assert "the sentence is about Qwen2-0.5B and Llama2-7B" in decision.reason
     assert decide(CLAIMS["text/first-contributes-less-qwen2-7b"], [world(only("qwen2-7b"))]).verdict == REPRODUCED
+
+
+@pytest.mark.parametrize(("models", "kind"), [(["qwen2-0.5b", "qwen2-7b"], "GQA"), (["llama2-7b"], "MHA")])
+def test_a_sentence_about_both_kinds_of_attention_needs_both(models, kind):
+    decision = decide(CLAIMS["text/collapse-in-mha-and-gqa"], [world(only(*models))])
+    assert decision.verdict == NOT_RUN
+    assert f"models with {kind} only" in decision.reason
+
+
+@pytest.mark.parametrize(("kv_heads", "verdict"), [("2", CONSISTENT), ("8", NOT_RUN), (None, NOT_RUN)])
+def test_the_kind_of_attention_of_a_small_model_stands_in_the_record_of_its_backbone(kv_heads, verdict, tmp_path):
+    frames = {kind: smaller(ideal())[kind] for kind in ("hashhop", "baseline")}
+    for model in ("small-mha", "small-gqa"):
+        heads = {"heads": "8", "kv_heads": "8" if model == "small-mha" else kv_heads}
+        made = {"stage": "backbone", "settings": heads, "outputs": ["baseline.csv"]}
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "run.json").write_text(json.dumps({"run": model, "argv": [], "inputs": [], **made}))
+    chosen = {kind: frame[frame["model"] != "smaller-gqa"] for kind, frame in frames.items()}
+    placed = chosen["baseline"].assign(file=lambda f: str(tmp_path) + "/" + f["model"] + "/baseline.csv")
+    assert decide(CLAIMS["text/collapse-in-mha-and-gqa"], [world(chosen | {"baseline": placed})]).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,33 @@ def judge_equation_3(evidence: Evidence) -> Finding:
     return at_paper_sizes(Finding(found == [conv, recurrent], text, at_scale=True), evidence)
 
 
+def _counted_groups(evidence: Evidence, models: list[str]) -> pd.Series:
+    """Query heads for each key-value head of the models whose caches were counted, from the heads freed at beta = 1."""
+    rows = evidence.rows("cache", model=models, unit="kv_group", beta=1.0)
+    return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
+
+
+def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
+    """Query heads for each key-value head of every model, counted where its cache was, else from its backbone's record.
+
+    Raises:
+        Missing: neither is known of one of them.
+    """
+    found = {}
+    for model in models:
+        with suppress(Missing):
+            found[model] = float(_counted_groups(evidence, [model]).iloc[0])
+            continue
+        backbone = evidence.backbone_of(evidence.rows("baseline", model=model))
+        if not backbone.get("heads"):
+            raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
+        found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
+    return found
+
+
 def judge_attention_kinds(evidence: Evidence) -> Finding:
     """Replaced query heads for each freed key-value head at beta = 1."""
-    rows = evidence.rows("cache", model=list(BACKBONE_LABELS), unit="kv_group", beta=1.0)
-    group = (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
+    group = _counted_groups(evidence, list(BACKBONE_LABELS))
     if set(group.index) != set(BACKBONE_LABELS):
         raise Missing("caches of all three backbones are needed")
     holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())

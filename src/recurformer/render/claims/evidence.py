@@ -8,7 +8,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
 from recurformer.paper.sizes import SETTINGS
-from recurformer.records import read_record, record_of
+from recurformer.records import ancestors, read_record, record_of
 from recurformer.render.claims.claim import Missing
 from recurformer.render.measurements import COLUMNS, require
 from recurformer.render.reading import READERS, read_frame
@@ -76,6 +76,13 @@ class Evidence:
         expected = SETTINGS[kind]
         found = self.settings.get(file, {})
         return all(name in found and _same(found[name], value) for name, value in expected.items())
+
+    @staticmethod
+    def backbone_of(rows: pd.DataFrame) -> Mapping[str, Any]:
+        """The settings of the run that made the backbone behind some rows; empty where no record tells of it."""
+        records = filter(None, map(record_of, rows["file"].unique()))
+        runs = (run for record in records for _, run in ancestors(record))
+        return next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
 
     def paper_rows(self, kind: str) -> pd.DataFrame:
         """The rows of a kind that were measured at the paper's sizes."""

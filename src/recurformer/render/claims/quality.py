@@ -7,6 +7,7 @@ import pandas as pd
 
 from recurformer.paper import CELLS, label
 from recurformer.paper.table2 import BETAS
+from recurformer.render.claims.caches import query_groups
 from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.power import flattened_rows
@@ -99,9 +100,15 @@ def judge_collapse(evidence: Evidence) -> Finding:
 
 
 def judge_collapse_everywhere(evidence: Evidence) -> Finding:
-    """The same for several models."""
-    if len(evidence.models("hashhop", variant="official")[0]) < 2:
-        raise Missing("one model only: nothing about consistency across models")
+    """The same in models of both kinds: one query head for each key-value head (MHA), and several (GQA).
+
+    Raises:
+        Missing: one kind was not measured.
+    """
+    models, _ = evidence.models("hashhop", variant="official")
+    kinds = {"GQA" if size > 1 else "MHA" for size in query_groups(evidence, models).values()}
+    if kinds != {"MHA", "GQA"}:
+        raise Missing(f"models with {' and '.join(kinds)} only: the sentence is about MHA and GQA")
     return judge_collapse(evidence)
 
 
