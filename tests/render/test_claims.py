@@ -476,6 +476,21 @@ def test_growth_is_at_the_papers_scale_where_the_measured_model_is_as_wide(claim
     assert decide(CLAIMS[claim], [world(ideal() | {"complexity": measured})]).verdict == verdict
 
 
+def test_the_length_at_which_the_caches_are_equal_is_said_and_no_shorter_one_is_judged():
+    """Of a block of 20 numbers a channel beside keys and values: 20 tokens."""
+    frame = ideal()["complexity"]
+    frame = pd.concat([frame[frame["length"] == 1024].assign(length=16), frame])
+    attention, cache = frame["mixer"] == "attention", frame["quantity"] == "cache_size"
+    counted = (1024 * frame["length"]).where(attention, 20480).where(cache, frame["bytes"])
+    measured = frame.assign(bytes=counted.mask(~attention & ~cache & (frame["length"] == 16), 1e15))
+    finding = CLAIMS["text/smaller-cache"].judge(world(ideal() | {"complexity": measured}))
+    assert finding.holds
+    assert finding.ours == (
+        "at most 0.02 of attention's at the measured lengths from 1,024 tokens on; counted per token, attention's "
+        "cache is the smaller one below 20 tokens"
+    )
+
+
 def test_what_holds_by_definition_is_counted_apart():
     ledger = make_ledger("default", [world(ideal())])
     one = {cell.id for cell in CELLS if cell.printed == "1.0000"}

@@ -86,13 +86,25 @@ def judge_constant_cache(evidence: Evidence) -> Finding:
 
 
 def judge_smaller_cache(evidence: Evidence) -> Finding:
-    """Mamba's peak and cache lie below attention's, in both phases, at every length."""
+    """Mamba's peak and cache lie below attention's, in both phases, at every measured length from which its cache is.
+
+    Mamba's cache is constant and attention's proportional to the length: the first is the larger one of few tokens.
+    """
     rows = evidence.rows("complexity")
     wide = rows.pivot_table(index=["phase", "quantity", "length"], columns="mixer", values="bytes")
     if not {"mamba", "attention"} <= set(wide):
         raise Missing("complexity measurements of one mixer only")
-    largest = float((wide["mamba"] / wide["attention"]).max())
-    return Finding(largest < 1, f"at most {largest:.2f} of attention's", at_scale=True)
+    caches = wide.loc["prefill", "cache_size"]
+    shortest = int(caches.index.min())
+    crossing = math.ceil(caches.at[shortest, "mamba"] / (caches.at[shortest, "attention"] / shortest))
+    lengths = wide.index.get_level_values("length")
+    ratios = (wide["mamba"] / wide["attention"])[lengths > crossing]
+    counted = f"counted per token, attention's cache is the smaller one below {crossing:,} tokens"
+    if ratios.empty:
+        return Finding(False, f"not at any measured length; {counted}", has_paper_width(rows))
+    start = int(lengths[lengths > crossing].min())
+    text = f"at most {ratios.max():.2f} of attention's at the measured lengths from {start:,} tokens on; {counted}"
+    return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))
 
 
 def judge_equation_3(evidence: Evidence) -> Finding:

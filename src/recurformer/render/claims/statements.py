@@ -58,7 +58,8 @@ TESTS: dict[str, tuple[Judge | None, str, str, str]] = {
     "text/constant-cache": (caches.judge_constant_cache, "the growth exponent of Mamba's cache is 0",
         f"{caches.EXPONENT_TOLERANCE:g}: that of a fit", SHAPES),
     "text/smaller-cache": (caches.judge_smaller_cache,
-        "Mamba's counted peak and cache are below attention's at every length and in both phases", EXACT, SHAPES),
+        "Mamba's counted peak and cache are below attention's in both phases at every measured length beyond that at "
+        "which the caches are equal", EXACT, SHAPES),
     "text/equation-3": (caches.judge_equation_3,
         "Llama2-7B's counted states at β = 1 are equation 3 times the layers", EXACT, SHAPES),
     "text/attention-kinds": (caches.judge_attention_kinds,
