@@ -33,7 +33,6 @@ def counted_caches(**differing: float) -> pd.DataFrame:
         ("audit/overlap/qwen2-0.5b/l2", "both hold [0.0046, 0.0212]"),
         ("audit/width/llama2-7b/first/l2_interval", "(0.0067 − -0.0041) / 2 / 0.0013 = 4.15 > 1.97"),
         ("audit/eviction-ratio", "= 0.0472 ≠ 0.1054"),
-        ("audit/not-compromised", "Llama2-7B: h_gq 0.894 → 0.839, -0.055"),
         ("audit/centred/qwen2-7b/first/l1_interval", "(-0.5195 + 0.6602) / 2 = 0.07035 ≠ 0.0708"),
         ("audit/models-named", "in the text only: Llama2-13B; in the table only: Qwen2-7B"),
         ("audit/masked-prediction", "causal"),

@@ -457,6 +457,15 @@ def test_the_kind_of_attention_of_a_small_model_stands_in_the_record_of_its_back
     assert decide(CLAIMS["text/collapse-in-mha-and-gqa"], [world(chosen | {"baseline": placed})]).verdict == verdict
 
 
+def test_matching_and_not_compromised_quality_are_one_test():
+    matching, uncompromised = CLAIMS["text/quality-kept"], CLAIMS["text/without-compromising"]
+    assert (matching.test, matching.tolerance, matching.judge) == (
+        uncompromised.test, uncompromised.tolerance, uncompromised.judge
+    )  # fmt: skip
+    ledger = make_ledger("default", [world(MUTATIONS["quality lost"])], [matching, uncompromised])
+    assert [decision.verdict for decision in ledger.decisions] == [CONTRADICTED, CONTRADICTED]
+
+
 @pytest.mark.parametrize(
     ("quantity", "verdict"), [("value_norm_l1", NOT_RUN), ("value_norm", NOT_RUN), ("attention", REPRODUCED)]
 )

@@ -28,5 +28,4 @@ def audit(cache: pd.DataFrame | None = None) -> list[Audited]:
         text.figure5_samples(),
         text.prefill_symbol(),
         tables.eviction_ratio(),
-        tables.not_compromised(),
     ]

@@ -197,16 +197,3 @@ def eviction_ratio() -> Audited:
         "audit/eviction-ratio", "the ratio called an eviction ratio gives the printed cache when so much is evicted",
         "Appendix B and Table 2", tuple(steps), consistent, () if consistent else ("appendix/eviction-ratio",),
     )  # fmt: skip
-
-
-def not_compromised() -> Audited:
-    """Section 5's "without compromising performance" against Table 2."""
-    steps, consistent = [], True
-    for model in BACKBONE_LABELS:
-        before, after = (TABLE2[model, method, "h_gq"] for method in ("Original Model", "RecurFormer"))
-        consistent &= after.value >= before.value
-        steps.append(f"{label(model)}: h_gq {before.printed} → {after.printed}, {after.value - before.value:+.3f}")
-    return Audited(
-        "audit/not-compromised", "performance that is not compromised does not fall", "Section 5 and Table 2",
-        tuple(steps), consistent, () if consistent else ("text/without-compromising",),
-    )  # fmt: skip
