@@ -4,6 +4,7 @@ import json
 import math
 from contextlib import suppress
 from functools import cache
+from itertools import product
 
 import claims_world
 import pandas as pd
@@ -428,6 +429,56 @@ def only(*models: str) -> dict[str, pd.DataFrame]:
 def test_some_of_the_papers_models_are_not_all_of_them(claim):
     decision = decide(CLAIMS[claim], [world(only("qwen2-0.5b", "qwen2-7b"))])
     assert decision.verdict == CONSISTENT
+
+
+OF_ABLATIONS = ("ablation_hashhop", "needle", "continuation")
+EVICTED = {"eviction-h2o-", "eviction-snapkv-"}
+RA_I = {"original-full-", "mixer-mamba-ra_i"}
+REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "kinds", "things", "seeds"),
+    [
+        ("pareto", OF_ABLATIONS[:1], RA_I | EVICTED | REPLACED, {0}),
+        ("needle", ("needle",), RA_I | EVICTED, {0}),
+        ("granularity", OF_ABLATIONS, RA_I | {"layers-mamba-ra_i"}, {0}),
+        ("selectors", OF_ABLATIONS, RA_I | {"mixer-mamba-random"}, {0, 1, 2}),
+        ("length", ("continuation",), RA_I, {0}),
+        ("sizes", ("hashhop_sizes",), RA_I, {0}),
+    ],
+)
+def test_the_evidence_of_a_reviewers_claim_is_what_its_judge_compared(claim, kinds, things, seeds):
+    named = {
+        kind: frame.assign(file=frame["family"] + "-" + frame["method"] + "-" + frame["by"] + f"/{kind}.csv")
+        if "family" in frame else frame
+        for kind, frame in ideal().items()
+    }  # fmt: skip
+    evidence = decide(CLAIMS[f"reviewer/{claim}"], [world(named)]).evidence
+    assert evidence.used == {f"{thing}/{kind}.csv" for thing, kind in product(things, kinds)}
+    assert evidence.seeds == seeds
+
+
+def test_a_score_between_two_budgets_rests_on_these_two():
+    frame = ideal()["needle"]
+    budgets = pd.concat([frame, *(
+        frame[(frame["method"] == "h2o") & (frame["setting"] == 0.2)].assign(setting=share, ratio=share)
+        for share in (0.1, 0.3, 0.9)
+    )])  # fmt: skip
+    placed = budgets.assign(file=budgets["method"] + budgets["setting"].astype(str) + "/needle.csv").reset_index(
+        drop=True
+    )
+    used = decide(CLAIMS["reviewer/needle"], [world(ideal() | {"needle": placed})]).evidence.used
+    assert {file for file in used if "h2o" in file} == {"h2o0.3/needle.csv", "h2o0.8/needle.csv"}
+
+
+def test_heads_are_no_samples():
+    scored = ideal()["head_scores"]
+    scored = pd.concat([scored, scored[scored["by"] == "ra_i"].assign(by="random", seed=1)], ignore_index=True)
+    decision = decide(CLAIMS["reviewer/head_maps"], [world(ideal() | {"head_scores": scored})])
+    assert decision.finding.samples is None
+    assert "64 heads" in decision.finding.ours
+    assert decision.evidence.seeds == {0}
 
 
 def test_a_sentence_about_certain_models_is_not_decided_by_others():

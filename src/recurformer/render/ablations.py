@@ -195,7 +195,8 @@ THING = ["model", "family", "method", "setting", "by", "trained"]
 
 
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss.
+    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss,
+    rows (labels in `frame` of what it rests on).
 
     Raises:
         ValueError: missing columns or no rows.
@@ -203,10 +204,10 @@ def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     chosen = measure.chosen(identified(frame, measure.kind))
     distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
     rows = [
-        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key], largest_fall(found))
+        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key], largest_fall(found), tuple(found.index))
         for key, found in groups(chosen, THING)
     ]
-    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples", FALL])
+    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples", FALL, "rows"])
 
 
 def after_training(points: pd.DataFrame) -> pd.DataFrame:
@@ -244,9 +245,16 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     )
 
 
-def at_cache(points: pd.DataFrame, ratio: float) -> Estimate | None:
-    """The score at a share of the cache, linear between neighbouring points; None outside what they span."""
-    ordered = points.sort_values("ratio")
-    if ordered.empty or not ordered["ratio"].iloc[0] <= ratio <= ordered["ratio"].iloc[-1]:
+def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
+    """The point at a share of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
+    outside what the points span.
+    """
+    below, above = (
+        points.loc[points["ratio"] <= ratio, "ratio"].max(),
+        points.loc[points["ratio"] >= ratio, "ratio"].min(),
+    )
+    if pd.isna(below) or pd.isna(above):
         return None
-    return Estimate(*(float(np.interp(ratio, ordered["ratio"], ordered[name])) for name in Estimate._fields))
+    near = points[points["ratio"].isin([below, above])].sort_values("ratio")
+    score = {name: float(np.interp(ratio, near["ratio"], near[name])) for name in Estimate._fields}
+    return pd.Series({**score, FALL: largest_fall(near), "rows": sum(near["rows"], ())})

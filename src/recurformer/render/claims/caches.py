@@ -94,9 +94,9 @@ def judge_smaller_cache(evidence: Evidence) -> Finding:
     wide = rows.pivot_table(index=["phase", "quantity", "length"], columns="mixer", values="bytes")
     if not {"mamba", "attention"} <= set(wide):
         raise Missing("complexity measurements of one mixer only")
-    caches = wide.loc["prefill", "cache_size"]
-    shortest = int(caches.index.min())
-    crossing = math.ceil(caches.at[shortest, "mamba"] / (caches.at[shortest, "attention"] / shortest))
+    caches = wide.xs("prefill", level="phase").xs("cache_size", level="quantity")
+    per_token = caches["attention"] / caches.index
+    crossing = math.ceil((caches["mamba"] / per_token).iloc[0])
     lengths = wide.index.get_level_values("length")
     ratios = (wide["mamba"] / wide["attention"])[lengths > crossing]
     counted = f"counted per token, attention's cache is the smaller one below {crossing:,} tokens"

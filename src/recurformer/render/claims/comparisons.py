@@ -42,9 +42,12 @@ def comparisons(evidence: Evidence, measures: Iterable[Measure], pair: Pairing) 
                     raise Undecided(reason)
                 if not (pairs := pair(of_model, measure)):
                     raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
-                found += pairs
             except Missing as missing:
                 reasons.append(missing)
+                continue
+            found += pairs
+            unchanged = of_model.loc[of_model["family"] == "original", "rows"]
+            evidence.count(measure.kind, *unchanged, *(one.rows for one in pairs))
     if not found:
         raise because(reasons)
     return found
@@ -86,13 +89,13 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: by how much it may fall short, in the measure's score.
     """
-    reasons = {one: reason for one in found if (reason := one.why_undecided(allowed))}
-    if not reasons:
+    why = [one.why_undecided(allowed) for one in found]
+    if not any(why):
         return _judged(found, by_beta, allowed)
-    decisive = [one for one in found if one not in reasons]
+    decisive = [one for one, reason in zip(found, why, strict=True) if not reason]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
         return lost
-    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(dict.fromkeys(reasons.values())))
+    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(filter(None, dict.fromkeys(why))))
 
 
 def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Finding:

@@ -1,6 +1,7 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 
 
 class Evidence:
-    """The measurements of one source. It remembers which files were looked at.
+    """The measurements of one source. It remembers which of them were used.
 
     Attributes:
         source: "this study", or the folder of a recording.
-        frames: kind -> rows, each with the `file` that it stands in.
+        frames: kind -> rows, each with the `file` that it stands in and a label of its own.
         settings: file -> the settings of the run that wrote it.
-        used: the files of all rows that were given out.
+        used: the files of all rows that were counted.
         seeds: the seeds of the trainings behind them.
     """
 
@@ -50,12 +51,13 @@ class Evidence:
         return Evidence(self.source, self.frames, self.settings, self._derived)
 
     def derived(self, kind: str, name: Hashable, compute: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-        """What is computed from all rows of a kind, under a name: once for all claims that look at this source.
+        """What is computed from all rows of a kind, under a name: once for all claims that look at this source. None of
+        these rows is used before it is counted.
 
         Raises:
             Missing: there are no such rows.
         """
-        rows = self.rows(kind)
+        rows = self.look(kind)
         if name not in self._derived:
             self._derived[name] = compute(rows)
         return self._derived[name]
@@ -90,7 +92,20 @@ class Evidence:
         return frame[[self._has_paper_sizes(file) for file in frame["file"]]]
 
     def rows(self, kind: str, **where: object) -> pd.DataFrame:
-        """All rows of a kind with the given values in the given columns (a list: any of these).
+        """As `look`; all of these rows are used."""
+        found = self.look(kind, **where)
+        self.count(kind, found.index)
+        return found
+
+    def count(self, kind: str, *labels: Iterable[int]) -> None:
+        """Rows of a kind, by their labels, are what a judge rests on: their files and seeds are its evidence."""
+        found = self.frames[kind].loc[list(dict.fromkeys(chain.from_iterable(labels)))]
+        self.used.update(found["file"])
+        if "seed" in found and kind != "baseline":
+            self.seeds.update(int(seed) for seed in found["seed"].unique())
+
+    def look(self, kind: str, **where: object) -> pd.DataFrame:
+        """All rows of a kind with the given values in the given columns (a list: any of these), to choose from.
 
         Raises:
             Missing: there are none.
@@ -105,9 +120,6 @@ class Evidence:
         if frame.empty:
             wanted = ", ".join(f"{column} {value}" for column, value in where.items())
             raise Missing(f"no {kind} measurements{f' of {wanted}' if wanted else ''}")
-        self.used.update(frame["file"])
-        if "seed" in frame and kind != "baseline":
-            self.seeds.update(int(seed) for seed in frame["seed"].unique())
         return frame
 
     def models(

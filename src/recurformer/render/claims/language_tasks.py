@@ -34,11 +34,14 @@ def _pairs(rows: pd.DataFrame) -> pd.DataFrame:
     ours = recurformer(rows)
     ours = ours[ours["setting"].isin(nearest_beta(ours)["setting"])]
     theirs = original(rows, trained=bool(ours["trained"].any()))
+    ours, theirs = (side.assign(row=side.index) for side in (ours, theirs))
     both = ours.merge(theirs, on=["model", "task", "metric", "seed"], suffixes=("", "_original"))
-    return both.groupby(["model", "task", "metric", "setting"], sort=False, as_index=False).agg(
+    pairs = both.groupby(["model", "task", "metric", "setting"], sort=False, as_index=False).agg(
         ours=("value", "mean"), theirs=("value_original", "mean"), samples=("samples", "sum"),
         our_fall=(FALL, _worst), their_fall=(f"{FALL}_original", _worst),
+        our_rows=("row", tuple), their_rows=("row_original", tuple),
     )  # fmt: skip
+    return pairs.assign(rows=pairs.pop("our_rows") + pairs.pop("their_rows"))
 
 
 def _worst(falls: pd.Series) -> float:
@@ -61,7 +64,7 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
     Raises:
         Missing: no task has one that was measured of both, or what was measured says nothing about the question.
     """
-    rows = identified(evidence.rows(KIND), KIND)
+    rows = identified(evidence.look(KIND), KIND)
     rows = rows[rows["task"].str.startswith(families or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
@@ -71,7 +74,7 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
     found = [
         Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting, float("nan"),
             _share(one.ours, one.samples), _share(one.theirs, one.samples), one.samples,
-            (one.our_fall, one.their_fall))
+            (one.our_fall, one.their_fall), one.rows)
         for one in records(pairs[is_share])
     ]  # fmt: skip
     if not found:
@@ -82,8 +85,10 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
             f"measured: {judge_comparisons(found, allowed=ALLOWED_DROP).ours}"
         )
     finding = judge_comparisons(found, allowed=ALLOWED_DROP)
+    others = pairs[~is_share & ~pairs["metric"].isin(SAME)]
+    evidence.count(KIND, *(one.rows for one in found), *others["rows"])
     told = [
         f"{label(one.model)}, {one.task} {one.metric}: {RECURFORMER} {one.ours:.3g}, the original {one.theirs:.3g}"
-        for one in records(pairs[~is_share & ~pairs["metric"].isin(SAME)])
+        for one in records(others)
     ]
     return replace(finding, ours="; ".join([finding.ours, *told]))

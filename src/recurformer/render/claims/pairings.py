@@ -8,7 +8,7 @@ import pandas as pd
 from recurformer.paper import label
 from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
 from recurformer.render.measurements import groups
-from recurformer.render.training import FALL, largest_fall, why_undecided
+from recurformer.render.training import FALL, why_undecided
 from recurformer.tasks.interval import Estimate
 
 COMMON_BETA = 0.5
@@ -32,6 +32,7 @@ class Comparison:
         theirs: the other's.
         samples: behind RecurFormer's.
         falls: of the losses of both trainings, ours and theirs.
+        rows: labels of the measurements that it rests on.
         name: of ours in print.
     """
 
@@ -44,6 +45,7 @@ class Comparison:
     theirs: Estimate
     samples: int
     falls: tuple[float, float]
+    rows: tuple[int, ...]
     name: str = RECURFORMER
 
     def why_undecided(self, allowed: float) -> str:
@@ -90,7 +92,7 @@ def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
             for _, row in ours.iterrows():
                 theirs = at_cache(span, row["ratio"])
                 if theirs is not None:
-                    found.append(_compare(measure, row, method_label(family, method), theirs, largest_fall(span)))
+                    found.append(_compare(measure, row, method_label(family, method), theirs))
         return found
 
     return pair
@@ -102,11 +104,15 @@ def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
     return ours[(ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])]
 
 
+def _removed(points: pd.DataFrame) -> pd.DataFrame:
+    return of(points[points["trained"]], "mixer", "zero")
+
+
 def _missed(points: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """The others at those settings at which the model misses the heads: where it does as well without them, after the
     same training, nothing in their place can show what it is worth.
     """
-    removed = of(points[points["trained"]], "mixer", "zero")
+    removed = _removed(points)
     unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
     return others[~others["setting"].isin(unmissed)]
 
@@ -117,7 +123,7 @@ def beside_mixers(*methods: str) -> Pairing:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         others = _missed(points, of(points[points["trained"]], "mixer", *methods))
         return [
-            _compare(measure, ours, method_label("mixer", other["method"]), _estimate(other), other[FALL])
+            _compare(measure, ours, method_label("mixer", other["method"]), other, also=_removed(points))
             for _, other in others.iterrows()
             for _, ours in _alike(points, other, "mamba").iterrows()
         ]
@@ -131,7 +137,7 @@ def beside_layers(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
     """
     return [
         replace(
-            _compare(measure, ours, method_label("layers", other["method"]), _estimate(other), other[FALL]),
+            _compare(measure, ours, method_label("layers", other["method"]), other),
             name=f"heads by {method_label('mixer', other['method'])}",
         )
         for _, other in of(points, "layers").iterrows()
@@ -146,9 +152,7 @@ def chosen_otherwise(by: str) -> Pairing:
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
         others = points[(points["family"] == "mixer") & (points["by"] == by)]
         return [
-            replace(
-                _compare(measure, ours, f"{by} choice", _estimate(other), other[FALL]), name=f"RA-I's choice ({mixer})"
-            )
+            replace(_compare(measure, ours, f"{by} choice", other), name=f"RA-I's choice ({mixer})")
             for _, other in others.iterrows()
             for mixer in [method_label("mixer", other["method"])]
             for _, ours in _alike(points, other, other["method"]).iterrows()
@@ -161,14 +165,17 @@ def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True)
     """RecurFormer, at the common β or at every one, beside the original, trained likewise where it was."""
     ours = recurformer(points)
     return [
-        _compare(measure, row, "the original", _estimate(theirs), theirs[FALL])
+        _compare(measure, row, "the original", original(points, row["trained"]).iloc[0])
         for _, row in (nearest_beta(ours) if common else ours).iterrows()
-        for theirs in [original(points, row["trained"]).iloc[0]]
     ]
 
 
-def _compare(measure: Measure, ours: pd.Series, other: str, theirs: Estimate, fall: float) -> Comparison:
+def _compare(
+    measure: Measure, ours: pd.Series, other: str, theirs: pd.Series, also: pd.DataFrame | None = None
+) -> Comparison:
+    """Two points side by side; `also` has those that decided whether they are compared."""
+    rows = (*ours["rows"], *theirs["rows"], *(() if also is None else sum(also["rows"], ())))
     return Comparison(
-        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), theirs, int(ours["samples"]),
-        (ours[FALL], fall),
+        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), _estimate(theirs),
+        int(ours["samples"]), (ours[FALL], theirs[FALL]), rows,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from recurformer.render.ablations import (
     CONTINUATION,
     HASHHOP_SIZES,
     LEARNED,
+    PAPERS_SELECTOR,
     after_training,
     identified,
     of,
@@ -59,9 +60,10 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
 
 def judge_length(evidence: Evidence) -> Finding:
     """Growth of the loss above the original's along a continuation, at every β below 1."""
-    rows = identified(evidence.rows("continuation"), "continuation")
+    rows = identified(evidence.look("continuation"), "continuation")
     points = scores(rows, CONTINUATION)
     gains: dict[tuple[str, float], Estimate] = {}
+    used = rows.head(0)
     reasons: list[Missing] = []
     for model in models_in_order(rows):
         of_model = after_training(rows[rows["model"] == model])
@@ -72,7 +74,9 @@ def judge_length(evidence: Evidence) -> Finding:
             for beta, found in groups(ours[ours["setting"] < 1], "setting"):
                 if reason := why_undecided(largest_fall(found)):
                     raise Undecided(f"{label(model)} at β {beta:g}: {reason}")
-                gains[model, beta] = _growth(found, of_model[of_model["family"] == "original"])
+                unchanged = of_model[of_model["family"] == "original"]
+                gains[model, beta] = _growth(found, unchanged)
+                used = pd.concat([used, found, unchanged])
         except Missing as missing:
             reasons.append(missing)
     if not gains:
@@ -85,7 +89,8 @@ def judge_length(evidence: Evidence) -> Finding:
         f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
     )
     models = {model for model, _ in gains}
-    windows = int(rows["window"].nunique())
+    evidence.count("continuation", used.index)
+    windows = int(used["window"].nunique())
     return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, "" if decided else
         "the interval reaches over the bound", decided=decided)  # fmt: skip
 
@@ -94,7 +99,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
     """RecurFormer beside the original at every length and number of hops that the original has learned."""
     found: list[Comparison] = []
     beyond: list[Comparison] = []
-    for (hops, size, form), rows in groups(evidence.rows(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
+    for (hops, size, form), rows in groups(evidence.look(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
         points = scores(rows, HASHHOP_SIZES)
         for model in models_in_order(points):
             of_model = points[points["model"] == model]
@@ -105,6 +110,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
             found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
     if not found:
         raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
+    evidence.count(HASHHOP_SIZES.kind, *(one.rows for one in [*found, *beyond]))
     finding = judge_comparisons(found, by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
@@ -118,7 +124,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
 
 def judge_spared(evidence: Evidence) -> Finding:
     """Rank correlation of RA-I with what heads that look back score, with its interval over the heads."""
-    rows = evidence.rows("head_scores")
+    rows = evidence.rows("head_scores", by=[PAPERS_SELECTOR, *LOOKING_BACK])
     found = agreement(rows)
     found = found[found["by"].isin(LOOKING_BACK)]
     if found.empty:
@@ -127,14 +133,14 @@ def judge_spared(evidence: Evidence) -> Finding:
     low, high = np.tanh(centre - half), np.tanh(centre + half)
     holds = bool((found["rank_correlation"] > 0).all())
     text = "; ".join(
-        f"{label(model)}: {by} {mean:.2f} [{least:.2f}, {most:.2f}]"
-        for model, by, mean, least, most in zip(
-            found["model"], found["by"], found["rank_correlation"], low, high, strict=True
+        f"{label(model)}, {heads} heads: {by} {mean:.2f} [{least:.2f}, {most:.2f}]"
+        for model, heads, by, mean, least, most in zip(
+            found["model"], found["heads"], found["by"], found["rank_correlation"], low, high, strict=True
         )
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
-    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), int(found["heads"].min()),
-        "" if decided else "an interval holds 0", decided=decided)  # fmt: skip
+    at_scale = set(BACKBONE_LABELS) <= set(rows["model"])
+    return Finding(holds, text, at_scale, reason="" if decided else "an interval holds 0", decided=decided)
 
 
 def _near(values: pd.Series, default: float) -> pd.Series:
@@ -143,7 +149,7 @@ def _near(values: pd.Series, default: float) -> pd.Series:
 
 def judge_ra_i(evidence: Evidence) -> Finding:
     """Share of the chosen heads that changes when α or k, not both, moves within a factor of two."""
-    rows = one_unit(evidence.rows("ra_i_settings"))
+    rows = one_unit(evidence.look("ra_i_settings"))
     nearby = []
     for _, of_model in groups(rows, "model"):
         window, threshold = default_setting(of_model)
@@ -153,6 +159,7 @@ def judge_ra_i(evidence: Evidence) -> Finding:
     moved = pd.concat(nearby)
     if moved.empty:
         raise Missing("no other setting of RA-I within a factor of two of the default")
+    evidence.count("ra_i_settings", moved.index)
     changed = changed_share(moved)
     worst = moved.iloc[int(changed.argmax())]
     text = (

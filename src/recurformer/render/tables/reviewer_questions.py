@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from recurformer.paper.questions import QUESTIONS, Question
-from recurformer.render.measurements import require, runs_of
+from recurformer.render.measurements import require
 from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import NOT_RUN, UNDECIDED
@@ -49,7 +49,7 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
     except Missing as missing:
         return Answer(str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN)
     verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
-    runs = runs_of(pd.concat([evidence.frames[kind] for kind in sorted(looked_at.used)]))
+    runs = " ".join(sorted(looked_at.used - {""}))
     return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
 
 
@@ -94,7 +94,11 @@ def reviewer_questions(
         "ra_i_settings": ra_i_settings,
         "head_scores": head_scores,
     }
-    frames = {kind: require(frame, kind).assign(file=kind) for kind, frame in given.items() if frame is not None}
+    frames = {
+        kind: require(frame, kind).assign(file=lambda rows: rows.get("run", ""))
+        for kind, frame in given.items()
+        if frame is not None
+    }
     evidence = Evidence(THIS_STUDY, frames, {})
     answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
     rows = [
