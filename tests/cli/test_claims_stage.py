@@ -13,7 +13,7 @@ CELL = "table1/generation/mamba/cache_size"
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
-    """Writes growth measurements of a Mamba block of the paper's sizes, with their run record."""
+    """Writes growth measurements of a Mamba block and a model of the paper's sizes, with their run record."""
     monkeypatch.chdir(tmp_path)
 
     def write(folder: str, power: int = 0, d_state: int = 16) -> str:
@@ -23,7 +23,7 @@ def measured(tmp_path, monkeypatch):
         settings = {"mamba_d_state": str(d_state), "mamba_d_conv": "4", "mamba_expand": "2", "mamba_dt_rank": "256"}
         with run_record(path.with_name("complexity.run.json"), "complexity", [], settings, outputs=[path]):
             columns = ["mixer", "phase", "quantity", "length", "bytes"]
-            pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+            pd.DataFrame(rows, columns=columns).assign(width=4096).to_csv(path, index=False)
         return str(path)
 
     return write
