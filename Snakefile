@@ -8,6 +8,7 @@ if not workflow.overwrite_configfiles:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/progress.smk"
 
 
 pathvars:

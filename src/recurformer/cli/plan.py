@@ -9,15 +9,11 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.study import read_study
 from recurformer.files import atomic_path
-
-HERE = {Path("results"): "a former run", Path("figures"): "a former run"}
-RECORDED = Path("recorded")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,14 +28,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
-    from recurformer.plan import ASSUMPTIONS, FORMULA, by_job, by_rule, dry_run, estimate, past_costs, summary, totals
+    from recurformer.plan import ASSUMPTIONS, FORMULA, by_job, by_rule, dry_run, estimate, known_costs, summary, totals
 
     study = read_study(args.configfile).model_dump(mode="json")
     if args.memory:
         _print_memory(study)
         return
     jobs = dry_run(args.targets, args.configfile, args.cores, args.workflow_profile)
-    past = past_costs(HERE | {folder: str(folder) for folder in sorted(RECORDED.glob("*"))})
+    past = known_costs()
     planned = [(job, estimate(job, past, study)) for job in jobs]
     total = totals(planned, args.cores, args.gpus, study["caches"]["sizes"]["memory_gib"])
     if args.json:

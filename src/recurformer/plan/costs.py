@@ -17,6 +17,8 @@ from recurformer.plan.rules import WORKS, request
 from recurformer.records import benchmark_beside, read_record
 
 FORMULA = "formula"
+HERE = {Path("results"): "a former run", Path("figures"): "a former run"}
+RECORDED = Path("recorded")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ def past_costs(folders: Mapping[Path, str]) -> dict[str, Expected]:
         for name, cost in _costs_below(folder, source):
             found.setdefault(name, cost)
     return found
+
+
+def known_costs() -> dict[str, Expected]:
+    """`past_costs` of what lies in this folder: of a former run, else of a recording."""
+    return past_costs(HERE | {folder: str(folder) for folder in sorted(RECORDED.glob("*"))})
 
 
 def _same_rule(job: Job, benchmark: str) -> re.Pattern[str]:

@@ -85,7 +85,8 @@ def by_job(planned: Planned) -> str:
     return _table(rows, {"jobs"} | _no_gpu(planned))
 
 
-def _time(minutes: float) -> str:
+def time_words(minutes: float) -> str:
+    """Minutes, or hours where they are many."""
     return f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:,.1f} hours"
 
 
@@ -130,9 +131,9 @@ def summary(total: dict[str, Any]) -> str:
     on = f"{total['cores']} cores" + (f" and {total['gpus']} GPUs" if total["gpu_jobs"] else "")
     if known:
         lines += [
-            f"core time: {_time(total['core_minutes'])} ({_jobs(known)}; time times the threads that a job holds)",
-            f"wall time on {on}: about {_time(total['wall_minutes_at_least'])} or more; "
-            f"the longest job takes {_time(total['longest_minutes'])} ({total['longest_job']})",
+            f"core time: {time_words(total['core_minutes'])} ({_jobs(known)}; time times the threads that a job holds)",
+            f"wall time on {on}: about {time_words(total['wall_minutes_at_least'])} or more; "
+            f"the longest job takes {time_words(total['longest_minutes'])} ({total['longest_job']})",
         ]
     if total["gpu_jobs"]:
         lines.insert(1, f"GPU hours: {total['gpu_minutes'] / 60:.1f}")

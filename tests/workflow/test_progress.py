@@ -1,0 +1,51 @@
+"""What a run says of itself, by real runs: how to know beforehand what it does, what runs, and for how long."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = [f"results/smoke/caches/{name}.csv" for name in ("complexity", "pyramidinfer")]
+HINT = "`recurformer plan --configfile config/smoke.yaml` says which jobs there are, why, for how long and with what"
+
+
+def said(folder, *options):
+    """The lines of a run of two jobs, of which one can run at a time; each is expected to take a minute."""
+    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+        (folder / name).symlink_to(ROOT / name)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        *TARGETS,
+        "--cores",
+        "1",
+        *options,
+        "--configfile",
+        "config/smoke.yaml",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return (done.stdout + done.stderr).splitlines()
+
+
+@pytest.mark.slow
+def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
+    lines = said(tmp_path)
+    assert lines.count(f"study smoke: {HINT}") == 1
+    assert lines.index(f"study smoke: {HINT}") < next(n for n, line in enumerate(lines) if "rule " in line)
+    (running,) = (n for n, line in enumerate(lines) if line.startswith("running: "))  # not again for half a minute
+    assert re.fullmatch(r"running: (complexity|pyramidinfer) \(for \d s\)", lines[running])
+    seconds = re.fullmatch(r"0 of 2 jobs done in \d s, about (\d+) s left", lines[running + 1])
+    assert 105 <= int(seconds[1]) <= 119
+    assert (tmp_path / ".snakemake/alive").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "hints"), [(["--dry-run"], 1), (["--dry-run", "--quiet", "all"], 1), (["--quiet", "all", "--touch"], 0)]
+)
+def test_a_dry_run_names_the_plan(options, hints, tmp_path):
+    assert said(tmp_path, *options).count(HINT) == hints

@@ -1,0 +1,107 @@
+# What a run says of itself beside Snakemake's own lines: at its start how to know beforehand what it does, then now and
+# again what runs and for how long it still will.
+import logging
+import platform
+import threading
+import time
+from contextlib import suppress
+
+from snakemake.logging import logger
+from snakemake_interface_logger_plugins.common import LogEvent
+
+FIRST_LOOK = 2  # seconds, after which the first jobs have started
+PAUSE = 30  # seconds between two looks
+LONGER = 1.05  # so much later it speaks again: on its second day for the hundredth time
+ALIVE = Path(".snakemake/alive")  # read by workflow/unlock.py
+
+
+def plan_hint():
+    """How to see what a run does, before it does."""
+    study = os.path.relpath(workflow.configfiles[0])
+    return f"`recurformer plan --configfile {study}` says which jobs there are, why, for how long and with what"
+
+
+def as_task(job, jobs, past):
+    """A job of the workflow as the estimate of what remains knows it."""
+    from recurformer.plan import Job, Task, estimate
+
+    planned = Job(
+        job.rule.name,
+        tuple(map(str, job.output)),
+        (),
+        str(job.benchmark) if job.benchmark else None,
+        job.wildcards_dict,
+        job.threads,
+        {},
+    )
+    expected = estimate(planned, past, config)
+    needed = (before for before in workflow.dag.dependencies[job] if before in jobs)
+    return Task(
+        planned,
+        expected and expected.minutes,
+        job.scheduler_resources,
+        tuple(before.jobid for before in needed),
+    )
+
+
+class Listener(logging.Handler):
+    """Tells an estimate of what remains about the jobs that Snakemake logs."""
+
+    def __init__(self, remaining):
+        super().__init__()
+        self.remaining = remaining
+
+    def emit(self, record):
+        event = getattr(record, "event", None)
+        if event == LogEvent.JOB_STARTED:
+            for jobid in record.jobs:
+                self.remaining.started(jobid)
+        elif event == LogEvent.JOB_FINISHED:
+            self.remaining.finished(record.job_id)
+        elif event == LogEvent.JOB_ERROR:
+            self.remaining.failed(record.jobid)
+
+
+def say(text):
+    """A line of Snakemake's log, which is silent where Snakemake is to be."""
+    logger.info(text)
+
+
+def watch(remaining):
+    """Say now and again, until this process ends, what runs and for how long it still will."""
+    begin, due = time.monotonic(), 0
+    time.sleep(FIRST_LOOK)
+    while True:
+        with suppress(OSError):
+            ALIVE.write_text(platform.node())
+        elapsed = time.monotonic() - begin
+        if elapsed >= due and remaining.running:
+            say("\n".join(remaining.lines()))
+            due = elapsed * LONGER
+        time.sleep(PAUSE)
+
+
+def follow_run():
+    """Listen to Snakemake's log, and say what it means."""
+    from recurformer.plan import Remaining, known_costs
+
+    jobs = {job for job in workflow.dag.needrun_jobs() if job.output}
+    past = known_costs()
+    limits = {name: one.value for name, one in workflow.global_resources.items()}
+    capacity = {name: limit for name, limit in limits.items() if limit}
+    remaining = Remaining(
+        {job.jobid: as_task(job, jobs, past) for job in jobs},
+        capacity,
+        verb="running" if workflow.local_exec else "running or queued",
+    )
+    say(f"study {config['study']}: {plan_hint()}")
+    logger.addHandler(Listener(remaining))
+    threading.Thread(target=watch, args=[remaining], daemon=True).start()
+
+
+if workflow.output_settings.dryrun and workflow.is_main_process:
+    say(plan_hint())
+
+
+onstart:
+    follow_run()
