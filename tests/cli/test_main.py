@@ -24,6 +24,10 @@ def test_help_names_every_stage(capsys):
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
     assert all(stage in printed for stage in STAGES)
+    assert [line.split()[0] for line in printed.splitlines()[3:5]] == [
+        "plan",
+        "study",
+    ]  # what nobody looks for is on top
 
 
 @pytest.mark.parametrize("stage", STAGES)

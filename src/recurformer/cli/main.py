@@ -17,6 +17,8 @@ from recurformer.records import run_record
 from recurformer.study import Distributed
 
 STAGES = {
+    "plan": "what a run would do, why, for how long and with what",
+    "study": "check a study's configuration and print it in full",
     "corpus": "fetch and clean the Wikipedia articles",
     "backbone": "fetch or build a pretrained Transformer",
     "profile": "recency ratios of every head on text",
@@ -56,11 +58,11 @@ STAGES = {
     "keep": "copy what a study measured into one folder",
     "crate": "pack a finished run into a Workflow Run RO-Crate",
     "compare": "how far two results trees agree",
-    "plan": "what a run would do, why, for how long and with what",
     "backends": "which implementations of the selective scan there are, and which is used",
-    "study": "check a study's configuration and print it in full",
 }
 
+BEFORE = ("plan", "study")
+"""What is called before a study runs."""
 COMPUTING = {
     "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity", "hashhop",
     "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "ablation-lm-eval", "sink",
@@ -72,15 +74,16 @@ COPYING = {"convert", "export", "pool-kv"}
 COUNTING = {"backbone", "cache", "complexity", "memory", "pyramidinfer"}
 """Stages that make models or go through them without computing."""
 
+MORE = "recurformer STAGE --help says more."
 NOT_SETTINGS = {"record", "threads", "stage"}
 
 
 def _usage() -> str:
     width = max(map(len, STAGES))
-    lines = [f"  {name:<{width}}  {text}" for name, text in STAGES.items()]
-    return "\n".join(
-        ["usage: recurformer STAGE … | --help | --version", "", *lines, "", "recurformer STAGE --help says more."]
-    )
+    lines = {name: f"  {name:<{width}}  {text}" for name, text in STAGES.items()}
+    first = [lines.pop(name) for name in BEFORE]
+    usage = ["usage: recurformer STAGE … | --help | --version", "", "Before a study runs:", *first, ""]
+    return "\n".join([*usage, "Its stages, and what is done with its results:", *lines.values(), "", MORE])
 
 
 def _parser(stage: str) -> tuple[ArgumentParser, ModuleType]:
