@@ -1,5 +1,6 @@
 """Real runs: one killed in the middle of a training goes on when started again; one that is done does nothing."""
 
+import random
 import subprocess
 import sys
 import time
@@ -10,25 +11,32 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-TARGET = "results/smoke/hashhop/hashhop-tiny/base"
+TARGETS = [f"results/smoke/hashhop/hashhop-tiny/{name}" for name in ("base", "profile.parquet")]
 STEPS = 400
+DRAWN = random.Random(22)
+MOMENTS = [round(DRAWN.uniform(0, 1), 2) for _ in range(2)]
+"""Seconds from the first new checkpoint of a run to its end."""
+
+
+def make_folder(place):
+    """A folder with the workflow and a smoke study whose HashHop training takes a while."""
+    for name in ("Snakefile", "workflow", "environment.yml", "profiles"):
+        (place / name).symlink_to(ROOT / name)
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    study["hashhop"]["pretraining"] |= {"steps": STEPS, "log_every": 5, "save_every": 5}
+    (place / "config").mkdir()
+    (place / "config/default.yaml").write_text(yaml.safe_dump(study))
+    return place
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the workflow and a smoke study whose HashHop training takes a while."""
-    for name in ("Snakefile", "workflow", "environment.yml", "profiles"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
-    study["hashhop"]["pretraining"] |= {"steps": STEPS, "log_every": 5, "save_every": 5}
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/default.yaml").write_text(yaml.safe_dump(study))
-    return tmp_path
+    return make_folder(tmp_path)
 
 
-def start(folder):
-    command = [sys.executable, "-m", "snakemake", TARGET, "--cores", "1"]
-    with (folder / "run.log").open("w") as log:
+def start(folder, name="run.log"):
+    command = [sys.executable, "-m", "snakemake", *TARGETS, "--cores", "1"]
+    with (folder / name).open("w") as log:
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
 
 
@@ -40,34 +48,61 @@ def finish(folder):
 
 
 def unlock(folder):
-    command = [sys.executable, str(ROOT / "workflow/unlock.py"), TARGET]
+    command = [sys.executable, str(ROOT / "workflow/unlock.py"), *TARGETS]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def wait_for_a_checkpoint(folder, run):
-    while not list(folder.glob(f"{TARGET}.checkpoints/*/checkpoint-*/seal.json")):
+def checkpoints(folder):
+    """Steps of the sealed ones."""
+    sealed = folder.glob(f"{TARGETS[0]}.checkpoints/*/checkpoint-*/seal.json")
+    return {int(path.parent.name.removeprefix("checkpoint-")) for path in sealed}
+
+
+def wait_for_a_checkpoint(folder, run, step=0):
+    """A sealed one of a later step."""
+    while max(checkpoints(folder), default=0) <= step:
         assert run.poll() is None, (folder / "run.log").read_text()
         time.sleep(0.05)
 
 
+def results(folder):
+    """The bytes of the weights, and of what was measured with them."""
+    base, profile = (folder / target for target in TARGETS)
+    return {path.name: path.read_bytes() for path in [*base.iterdir(), profile]}
+
+
 @pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_was(folder):
+@pytest.mark.timeout(600)
+def test_a_run_killed_again_and_again_ends_with_the_same_bytes(folder, tmp_path_factory):
     run = start(folder)
     wait_for_a_checkpoint(folder, run)
     assert unlock(folder).returncode == 1, "the lock of a run that works must stay"
+    second = start(folder, "second.log")
+    assert second.wait(timeout=100) == 1
+    assert "Directory cannot be locked" in (folder / "second.log").read_text()
+    assert run.poll() is None
     run.kill()
     run.wait()
     unlocked = unlock(folder)
     assert unlocked.returncode == 0, unlocked.stderr
     assert "stopping a job of a killed run" in unlocked.stdout
-    assert not (folder / TARGET).exists()
-    saved = max(int(path.name.split("-")[1]) for path in folder.glob(f"{TARGET}.checkpoints/*/checkpoint-*"))
-    assert saved < STEPS
+    assert not (folder / TARGETS[0]).exists()
+    assert 0 < max(checkpoints(folder)) < STEPS
+
+    for seconds in MOMENTS:
+        run, saved = start(folder), max(checkpoints(folder))
+        wait_for_a_checkpoint(folder, run, saved)
+        time.sleep(seconds)
+        run.kill()
+        run.wait()
+        assert unlock(folder).returncode == 0
 
     finish(folder)
-    assert (folder / TARGET / "config.json").is_file()
-    metrics = pd.read_json(folder / f"{TARGET}.metrics.jsonl", lines=True)
+    metrics = pd.read_json(folder / f"{TARGETS[0]}.metrics.jsonl", lines=True)
     assert metrics.step.tolist() == list(range(5, STEPS + 1, 5))
     assert not list(folder.glob("results/**/*.checkpoints")) + list(folder.glob("results/**/.unfinished*"))
+    undisturbed = make_folder(tmp_path_factory.mktemp("undisturbed"))
+    finish(undisturbed)
+    assert results(folder) == results(undisturbed)
 
     assert "Nothing to be done" in finish(folder)
