@@ -1,10 +1,12 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders in which one run works at a time."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
             inner.mkdir()
         yield inner
         if directory and target.is_dir():
-            shutil.rmtree(target)
+            os.replace(target, scratch / f"{target.name}.old")  # removed with the rest: a kill leaves no half of it
         os.replace(inner, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -51,3 +53,26 @@ def writing_weights(target: str | Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(f"{target}: cannot be written ({error})") from error
+
+
+@contextmanager
+def alone_in(folder: str | Path) -> Iterator[None]:
+    """Run the block while no other process, nor another block of this one, is alone in `folder`, which is made.
+
+    The lock is the kernel's: it falls when its holder ends, however it ends. A file system without locks has none.
+
+    Raises:
+        ValueError: another run works there.
+    """
+    lock = FileLock(Path(folder, ".lock"))
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"{folder}: another run works in this folder; wait for it or stop it") from None
+    except (OSError, NotImplementedError):  # no locks here, or nothing can be written: the block says so
+        pass
+    try:
+        yield
+    finally:
+        lock.release()

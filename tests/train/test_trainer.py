@@ -1,13 +1,11 @@
 import json
-import os
-import signal
-import time
 
 import pytest
 import torch
 from transformers import TrainingArguments
 from transformers.training_args import ParallelMode
 
+from recurformer.files import alone_in
 from recurformer.train.one_device import OneDeviceArguments
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
@@ -111,31 +109,6 @@ def test_a_flipped_bit_would_have_changed_the_result(make_model, successors, tmp
     resumed = make_model()
     train(resumed, successors(), output_dir=tmp_path / "cut", **SETTINGS)
     assert not same_weights(whole, resumed)
-
-
-def test_killed_at_any_moment(make_model, successors, tmp_path):
-    settings = SETTINGS | {"steps": 40, "log_every": 1, "save_every": 1}
-    whole = make_model()
-    train(whole, successors(), output_dir=tmp_path / "whole", **settings)
-    metrics = tmp_path / "cut" / "metrics.jsonl"
-    for kill in range(3):
-        child = os.fork()
-        if not child:
-            train(make_model(), successors(), output_dir=tmp_path / "cut", **settings)
-            os._exit(0)
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and (
-            not metrics.is_file() or metrics.read_text().count("\n") < 6 * (kill + 1)
-        ):
-            time.sleep(0.003)
-        time.sleep(0.007 * kill)  # somewhere in a step or in a checkpoint
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    resumed = make_model()
-    rows = train(resumed, successors(), output_dir=tmp_path / "cut", **settings)
-    assert same_weights(whole, resumed)
-    assert rows.step.tolist() == list(range(1, 41))
-    assert rows.seconds.is_monotonic_increasing
 
 
 def test_other_settings_data_or_weights_start_again(make_model, successors, tmp_path):
@@ -324,3 +297,13 @@ def test_a_folder_that_cannot_be_written(make_model, successors, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"file/run: cannot be written \(.*\); choose another output_dir"):
         train(make_model(), successors(), output_dir=tmp_path / "file" / "run", **SETTINGS)
+
+
+def test_a_folder_in_which_another_run_works(make_model, successors, tmp_path):
+    with (
+        alone_in(tmp_path),
+        pytest.raises(ValueError, match=r": another run works in this folder; wait for it or stop"),
+    ):
+        train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)

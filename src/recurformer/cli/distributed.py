@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import read_block
 from recurformer.cli.launch import LAUNCHER, is_first, is_launched
-from recurformer.cli.training import keep_metrics, resumable_folder
+from recurformer.cli.training import keep_metrics, resumable_folder, resumable_run
 from recurformer.study import Distributed, HashHopTask, Training
 from recurformer.tracking.live import tracked
 
@@ -40,15 +39,15 @@ def run(args: Namespace, spread: Distributed) -> None:
     # not the folder of a run in one process: its checkpoints are of another kind
     run = Namespace(**{**vars(args), "stage": "distributed", "task": args.stage})
     checkpoints = resumable_folder(run, args.trained)
-    with _process_group():
-        model = open_model(args.checkpoint, dtype="float32")
-        with tracked(args, checkpoints) if is_first() else nullcontext() as on_log:
-            train_distributed(model, dataset, recipe, spread, output_dir=checkpoints, on_log=on_log)
-        weights = whole_weights(model)
-    if is_first():
-        save_checkpoint(args.trained, model, tokenizer, state_dict=weights)
-        keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
-        shutil.rmtree(checkpoints.parent)
+    with resumable_run(run, args.trained) if is_first() else nullcontext():
+        with _process_group():
+            model = open_model(args.checkpoint, dtype="float32")
+            with tracked(args, checkpoints) if is_first() else nullcontext() as on_log:
+                train_distributed(model, dataset, recipe, spread, output_dir=checkpoints, on_log=on_log)
+            weights = whole_weights(model)
+        if is_first():
+            save_checkpoint(args.trained, model, tokenizer, state_dict=weights)
+            keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
 
 
 def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":

@@ -1,10 +1,9 @@
 """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
 
-import shutil
 from argparse import ArgumentParser, Namespace
 
 from recurformer.cli.arguments import BETA, RATE, SEED, OutputPath, add_block, read_block
-from recurformer.cli.training import keep_metrics, resumable_folder
+from recurformer.cli.training import keep_metrics, resumable_run
 from recurformer.files import atomic_path
 from recurformer.study import Mamba, MqarTask
 from recurformer.tracking.live import tracked
@@ -29,21 +28,20 @@ def run(args: Namespace) -> None:
     from recurformer.cli.checkpoints import device
     from recurformer.evaluate.mqar import run_mqar
 
-    checkpoints = resumable_folder(args, args.mqar)
-    with tracked(args, checkpoints) as on_log:
-        rows = run_mqar(
-            args.beta,
-            args.rate,
-            args.seed,
-            read_block(args, MqarTask),
-            output_dir=checkpoints,
-            mamba=read_block(args, Mamba, "mamba-").model_dump(),
-            device=device(),
-            on_log=on_log,
-        )
-    keep_metrics(checkpoints, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
-    with atomic_path(args.mqar) as path:
-        rows.to_csv(path, index=False)
-    shutil.rmtree(checkpoints.parent)
+    with resumable_run(args, args.mqar) as checkpoints:
+        with tracked(args, checkpoints) as on_log:
+            rows = run_mqar(
+                args.beta,
+                args.rate,
+                args.seed,
+                read_block(args, MqarTask),
+                output_dir=checkpoints,
+                mamba=read_block(args, Mamba, "mamba-").model_dump(),
+                device=device(),
+                on_log=on_log,
+            )
+        keep_metrics(checkpoints, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
+        with atomic_path(args.mqar) as path:
+            rows.to_csv(path, index=False)
     shown = rows.assign(accuracy=rows.correct / rows.queries)[["split", "length", "pairs", "accuracy"]]
     print(shown.to_string(index=False))

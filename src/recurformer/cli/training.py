@@ -3,13 +3,15 @@
 import json
 import shutil
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, SEED, OutputPath
 from recurformer.digest import code_digest
-from recurformer.files import atomic_path
+from recurformer.files import alone_in, atomic_path
 from recurformer.study import Training
 from recurformer.tracking.live import tracked
 
@@ -39,6 +41,19 @@ def resumable_folder(args: Namespace, output: str) -> Path:
     return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
 
 
+@contextmanager
+def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
+    """The folder in which a run keeps its state, for it alone, and removed when the block ends well.
+
+    Raises:
+        ValueError: another run for the same output is going on.
+    """
+    checkpoints = resumable_folder(args, output)
+    with alone_in(checkpoints.parent):
+        yield checkpoints
+        shutil.rmtree(checkpoints.parent)
+
+
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> None:
     """Write the metric log of a finished training, every line with the names of its run."""
     lines = (checkpoints / "metrics.jsonl").read_text().splitlines()
@@ -57,9 +72,16 @@ def train_and_keep(
     from recurformer.cli.checkpoints import save_checkpoint
     from recurformer.train.trainer import train
 
-    checkpoints = resumable_folder(args, args.trained)
-    with tracked(args, checkpoints) as on_log:
-        train(model, dataset, output_dir=checkpoints, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
-    save_checkpoint(args.trained, model, tokenizer)
-    keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
-    shutil.rmtree(checkpoints.parent)
+    with resumable_run(args, args.trained) as checkpoints:
+        with tracked(args, checkpoints) as on_log:
+            train(
+                model,
+                dataset,
+                output_dir=checkpoints,
+                seed=args.seed,
+                bf16=True,
+                on_log=on_log,
+                **settings.model_dump(),
+            )
+        save_checkpoint(args.trained, model, tokenizer)
+        keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
-from recurformer.files import writing_weights
+from recurformer.files import alone_in, writing_weights
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
 from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.one_device import OneDeviceArguments
@@ -74,7 +74,7 @@ def train(
         The rows of metrics.jsonl.
 
     Raises:
-        ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written.
+        ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written or is another run's.
         TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
         StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
@@ -88,11 +88,6 @@ def train(
     limit = TimeLimit()
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
-    open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
-
-    log = MetricLog(folder / "metrics.jsonl", steps, log_every, on_log)
-    checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
-    log.resume(step_of(checkpoint) if checkpoint else 0)
 
     shape = SCHEDULES[schedule]
     groups = parameter_groups(model, learning_rate, mamba_learning_rate, weight_decay)
@@ -121,10 +116,14 @@ def train(
         disable_tqdm=True,
     )
     save_steps = -(-save_every // log_every) * log_every
-    callback = _LogAndSave(
-        log, limit, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
-    )
-    with quiet_library(), training_state(model, gradient_checkpointing):
+    with alone_in(folder), quiet_library(), training_state(model, gradient_checkpointing):
+        open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
+        log = MetricLog(folder / "metrics.jsonl", steps, log_every, on_log)
+        checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
+        log.resume(step_of(checkpoint) if checkpoint else 0)
+        callback = _LogAndSave(
+            log, limit, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
+        )
         trainer = _LeanTrainer(
             log=log,
             model=model,
