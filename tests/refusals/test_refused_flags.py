@@ -15,7 +15,7 @@ CONTINUE = (
 )
 PROFILE = "profile backbone p.parquet --articles articles.parquet --name x --samples 2"
 USAGE = [
-    ("brew-coffee", "no stage 'brew-coffee'; there are: corpus"),
+    ("brew-coffee", "no stage 'brew-coffee'; there are: plan"),
     ("select", "the following arguments are required: profile, heads, --beta"),
     ("select profile.parquet out.json --beta half", "--beta: half: Input should be a valid number"),
     ("select profile.parquet out.json --beta 1.5", "--beta: 1.5: Input should be less than or equal to 1"),
