@@ -1,5 +1,7 @@
 """Products in place of factors: the same numbers, never stale, never in a checkpoint, never dearer."""
 
+import io
+from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -13,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import recurformer
+from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.convert import convert
 from recurformer.model.products import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
 
@@ -210,3 +213,27 @@ def test_the_count_is_what_torch_counts(backbone, rank):
         layer.folding = None
         saved = multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
         assert flops[0] - flops[1] == 2 * 2 * saved  # two tokens, and a multiply-add is two of them
+
+
+def pickled(model):
+    """A copy by way of a file."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, pickled])
+@torch.no_grad()
+def test_a_copy_of_a_folded_model_is_not_folded_and_its_own(copied):
+    model, ids = make(), tokens(2, 9)
+    with recurformer.folded(model):
+        expected = model(ids).logits
+        copy = copied(model)
+    layers = [module for module in copy.modules() if isinstance(module, RecurFormerAttention)]
+    assert layers and all(layer.folding is None for layer in layers)
+    assert difference(copy(ids).logits, expected) < 1e-4
+    for parameter in copy.parameters():
+        parameter.zero_()
+    with recurformer.folded(model):
+        assert torch.equal(model(ids).logits, expected)

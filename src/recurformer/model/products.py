@@ -110,6 +110,10 @@ class Folding:
         self.products: Products | None = None
         self.factors: list[tuple[dict[str, Any], str, Tensor, int]] = []
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of the model is not folded: nothing would end it, and the products are of other weights."""
+        return type(None), ()
+
     def __call__(self, layer: nn.Module) -> Products | None:
         """Return the layer's products; None where gradients are wanted or code is traced, which would freeze them."""
         if torch.compiler.is_compiling():
