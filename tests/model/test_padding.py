@@ -159,3 +159,11 @@ def test_packing_is_undone_and_keeps_the_newest():
     before = -torch.ones(3, 2, 4)
     assert packing.newest(packed, before, 3)[:, 0].tolist() == [[4, 6, 8], [-1, 12, 16], [-1, -1, -1]]
     assert packing.newest(packed, None, 6)[1, 0].tolist() == [0, 0, 0, 0, 12, 16]
+
+
+@every_mixer
+def test_padding_in_front_of_a_block_takes_no_place_in_it(mixer):
+    model, ids, mask = shared(mixer, "qwen2_gqa", "ragged"), tokens(1, 130), torch.ones(1, 130, dtype=torch.long)
+    ids[0, 60:71], mask[0, 60:71] = PAD, 0  # mixers read in blocks of 64 tokens
+    logits = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0), use_cache=False).logits
+    assert difference(logits[mask.bool()], *alone(model, ids, mask)) < 1e-4

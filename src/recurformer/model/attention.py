@@ -129,7 +129,7 @@ class RecurFormerAttention(nn.Module):
             ),
             lambda: self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads),
             hidden_states.device,
-            shape.numel(),
+            shape[0] * shape[1],
         )
         mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
         if products is None or products.output is None:

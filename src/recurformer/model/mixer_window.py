@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from transformers import Cache
 
 from .layout import HeadLayout
-from .mixer_base import Mixer, ReplacedHeads, join
+from .mixer_base import Mixer, ReplacedHeads
+from .packing import Packing
+from .tracing import any_length, at_spans, spans
 
 BLOCK = 64  # least number of queries that are compared with their keys at once
 
@@ -34,36 +36,64 @@ class WindowMixer(Mixer):
 
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Attend within the window; see `Mixer`."""
-        queries, keys = heads.rotated()
-        entries = torch.cat([keys, self.split(values)], -1)  # (B, KV heads, L, 2 head_dim)
-        real = torch.ones_like(values[..., 0], dtype=torch.bool) if padding_mask is None else padding_mask.bool()
+        queries, keys = (x.transpose(1, 2) for x in heads.rotated())  # (B, L, heads, head_dim)
+        entries = torch.cat([keys, values.unflatten(2, (-1, self.head_dim))], -1)  # (B, L, KV heads, 2 head_dim)
+        packing = None if padding_mask is None else Packing(padding_mask)
+        if packing is not None:  # else padding would take the place of tokens in the window before a block
+            queries, entries = (packing.pack(x.flatten(2)).unflatten(2, x.shape[2:]) for x in (queries, entries))
         slots, seen = self._open(entries, cache)
-        places = (seen + real.cumsum(-1) - 1).masked_fill(~real, -1)  # of the new tokens, (B, L)
-        columns = torch.cat([slots, entries], 2)
+        places = seen + torch.arange(queries.shape[1], device=seen.device)  # of the new tokens, (B, L)
+        if packing is not None:
+            places = places.masked_fill(~packing.real, -1)
+        columns = torch.cat([slots, entries], 1)
         column_places = torch.cat([self._slot_places(seen), places], 1)
-        seen = seen + real.sum(-1, keepdim=True)
+        seen = seen + (queries.shape[1] if packing is None else packing.counts)
         slots, slot_places = self._choose(columns, column_places, seen)
         if cache is not None:
             self._store(slots, seen, cache)
         # sinks stand in front of every block; where they lie in the window too they must not count twice
         column_places = column_places.masked_fill(column_places < self.sinks, -1)
-        outputs, size = [], max(BLOCK, self.window)
-        for start in range(0, queries.shape[2], size):
-            stop = min(start + size, queries.shape[2])
-            near = slice(self.sinks + start, self.sinks + self.window + stop)  # the block and the window before it
-            there = torch.cat([slot_places[:, : self.sinks], column_places[:, near]], 1)
-            read = torch.cat([slots[:, :, : self.sinks], columns[:, :, near]], 2)
-            outputs.append(self._attend(queries[:, :, start:stop], read, places[:, start:stop], there))
-        return join(torch.cat(outputs, 2), values.dtype)
+        outputs = self._attend_by_block(
+            (queries, places),
+            (slots[:, : self.sinks], slot_places[:, : self.sinks]),
+            (columns[:, self.sinks :], column_places[:, self.sinks :]),
+        ).to(values.dtype)
+        return outputs if packing is None else packing.unpack(outputs)
+
+    def _attend_by_block(
+        self, new: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor], last: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Attend from the new queries, block by block, to the first entries and to the last ones before each query.
+
+        Args:
+            new: queries (B, L, H, head_dim) and their places (B, L).
+            first: the sinks' entries (B, sinks, KV heads, 2 head_dim) and places.
+            last: entries (B, window + L, KV heads, 2 head_dim) of the window and of the new tokens, and their places.
+
+        Returns:
+            outputs (B, L, H * head_dim).
+        """
+        length, size = new[0].shape[1], max(BLOCK, self.window)
+        if not any_length(length, size) and length <= size:
+            size = length
+        own, near = (spans(length, size, width, new[1].device) for width in (size, self.window + size))
+        queries, here = (at_spans(x, own, 1, behind) for x, behind in zip(new, (0, -1), strict=True))
+        sinks = (x.unsqueeze(1).expand(-1, own.shape[0], *x.shape[1:]) for x in first)
+        others = (at_spans(x, near, 1, behind) for x, behind in zip(last, (0, -1), strict=True))
+        read, there = (torch.cat(parts, 2) for parts in zip(sinks, others, strict=True))
+        blocks = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is a row of its own
+        outputs = self._attend(*blocks).unflatten(0, (queries.shape[0], own.shape[0]))
+        return outputs.flatten(3).flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
     def _attend(self, queries: Tensor, entries: Tensor, here: Tensor, there: Tensor) -> Tensor:
         """Attend from queries at the places `here` (B, Q) to entries at `there` (B, K); -1 is no place."""
         here, there = here.unsqueeze(-1), there.unsqueeze(1)
         visible = (there >= 0) & (there <= here) & ((there < self.sinks) | (there > here - self.window))
         visible = visible | (here < 0)  # padding sees anything: an empty row has no softmax
-        keys, values = self.repeat(entries).chunk(2, -1)
-        dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(queries, keys, values, visible.unsqueeze(1), dropout_p=dropout)
+        keys, values = self.repeat(entries.transpose(1, 2)).chunk(2, -1)
+        dropout, mask = self.dropout if self.training else 0.0, visible.unsqueeze(1)
+        outputs = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, mask, dropout_p=dropout)
+        return outputs.transpose(1, 2).contiguous()
 
     def _slot_places(self, seen: Tensor) -> Tensor:
         """Return the place of the token in every slot (B, sinks + window) after `seen` tokens (B, 1); -1 if empty."""
@@ -76,18 +106,18 @@ class WindowMixer(Mixer):
         """Return what belongs into the slots after `seen` tokens, and its places; empty slots hold anything."""
         places = self._slot_places(seen)
         found = (column_places.unsqueeze(1) == places.unsqueeze(-1)).to(torch.uint8).argmax(-1)
-        return columns.gather(2, found[:, None, :, None].expand(-1, columns.shape[1], -1, columns.shape[3])), places
+        return columns.gather(1, found[:, :, None, None].expand(-1, -1, *columns.shape[2:])), places
 
     def _open(self, entries: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Return the cached slots (B, KV heads, sinks + window, 2 head_dim) and the tokens seen (B, 1)."""
-        batch, kv_heads, _, features = entries.shape
+        """Return the cached slots (B, sinks + window, KV heads, 2 head_dim) and the tokens seen (B, 1)."""
         size = self.sinks + self.window
         slots, seen = self.previous(cache, "conv"), self.previous(cache, "recurrent")
         if slots is None or seen is None:
-            return entries.new_zeros(batch, kv_heads, size, features), entries.new_zeros(batch, 1, dtype=torch.long)
-        return slots[..., -size:].unflatten(1, (kv_heads, features)).transpose(2, 3), seen
+            empty = entries.new_zeros(len(entries), size, *entries.shape[2:])
+            return empty, entries.new_zeros(len(entries), 1, dtype=torch.long)
+        return slots[..., -size:].transpose(1, 2).unflatten(2, entries.shape[2:]), seen
 
     def _store(self, slots: Tensor, seen: Tensor, cache: Cache) -> None:
-        rows = slots.transpose(2, 3).flatten(1, 2)  # (B, features, sinks + window): they push all older ones out
+        rows = slots.flatten(2).transpose(1, 2)  # (B, features, sinks + window): they push all older ones out
         cache.update_conv_state(rows, self.layer_index, conv_kernel_size=rows.shape[-1])
         cache.update_recurrent_state(seen, self.layer_index)

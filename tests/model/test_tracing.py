@@ -1,0 +1,82 @@
+"""Compiled and exported code serves every length, with a cache and without, and equals what it was traced from."""
+
+import pytest
+import torch
+from tiny_models import ALL, MAMBA, PAD, difference, make_backbone, tokens
+
+from recurformer.model.convert import convert
+from recurformer.model.mixers import MIXERS
+
+LENGTHS = (5, 6, 7, 8, 9, 11, 13, 30, 64, 65, 70, 130, 200, 301)  # on both sides of a block of 64
+WINDOW = {"window_tokens": 5, "sink_tokens": 2}
+every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+
+
+def make(mixer, heads=([0], ALL)):
+    """A ragged layer and one without attention."""
+    base = make_backbone("qwen2_gqa", num_hidden_layers=len(heads), max_position_embeddings=512)
+    return convert(base, heads, mixer, **MAMBA | WINDOW).requires_grad_(False)
+
+
+@pytest.mark.slow
+@every_mixer
+@torch.no_grad()
+def test_compiled_code_serves_every_length(mixer):
+    model, graphs = make(mixer, heads=([0],)), []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=counted, fullgraph=True)  # past the limit of recompiling it raises
+    for length in LENGTHS:
+        ids = tokens(2, length + 9)
+        expected = model(ids, use_cache=False).logits
+        assert difference(compiled(ids, use_cache=False).logits, expected) < 1e-4
+        cache = model(ids[:, :7], use_cache=True).past_key_values
+        parts = [compiled(x, past_key_values=cache, use_cache=True).logits for x in ids[:, 7:].split([length, 1, 1], 1)]
+        assert difference(torch.cat(parts, 1), expected[:, 7:]) < 1e-4
+    assert (
+        len(graphs) <= 6
+    )  # one token or several, within a block or beyond, one length or any, with a cache or without
+
+
+class Logits(torch.nn.Module):
+    """A model as exporters want it: tensors in, a tensor out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, mask):
+        return self.model(ids, attention_mask=mask, use_cache=False).logits
+
+
+def padded(length):
+    ids, mask = tokens(2, length), torch.ones(2, length, dtype=torch.long)
+    ids[0, :3], mask[0, :3] = PAD, 0
+    return ids, mask
+
+
+def export(mixer):
+    length = torch.export.Dim("length", min=2, max=512)
+    module = Logits(make(mixer))
+    return module, torch.export.export(module, padded(20), dynamic_shapes={"ids": {1: length}, "mask": {1: length}})
+
+
+@every_mixer
+def test_an_exported_program_serves_every_length(mixer):
+    module, program = export(mixer)
+    for length in (20, 7, 64, 75, 301):
+        ids, mask = padded(length)
+        real = mask.bool()
+        assert difference(program.module()(ids, mask)[real], module(ids, mask)[real]) < 1e-4
+
+
+def test_an_onnx_export_holds_no_operators_of_our_own(monkeypatch):
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    module, inputs = Logits(make("mamba")), padded(20)
+    program = torch.export.export(module, inputs)
+    assert not [node for node in program.graph.nodes if "recurformer" in str(node.target)]
+    assert difference(program.module()(*inputs)[1], module(*inputs)[1]) < 1e-4
