@@ -108,7 +108,7 @@ def test_an_exported_folder_has_the_tokenizer_if_there_is_one(tmp_path, capsys):
 def test_a_stock_model_needs_no_code(tmp_path, capsys):
     make_backbone("qwen2_gqa").save_pretrained(tmp_path / "stock")
     assert main(["export", str(tmp_path / "stock"), str(tmp_path / "out")]) == 1
-    assert "Qwen2ForCausalLM is not a converted model" in capsys.readouterr().err
+    assert "Qwen2ForCausalLM is not a converted language model" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -245,3 +245,20 @@ def test_the_checks_see_a_dropped_padding_mask(backbone, heads, monkeypatch):
     monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length: None)
     with pytest.raises(AssertionError):
         check_left_padding(shared_converted(backbone, heads))
+
+
+@some_models
+def test_embeddings_may_stand_for_the_prompt(backbone, heads):
+    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
+    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NEW, "do_sample": False}
+    arguments |= {"eos_token_id": 3, "pad_token_id": 0}
+    written = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **arguments)
+    assert torch.equal(written, model.generate(ids, **arguments)[:, LENGTH:])
+
+
+def test_the_base_model_answers_in_the_form_that_is_asked_for():
+    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(1, 4)
+    cache = model(ids, use_cache=True).past_key_values
+    assert model.model(ids, return_dict=None).last_hidden_state.shape == (1, 4, 48)
+    assert isinstance(model.model(ids, return_dict=False), tuple)
+    assert model(ids[:, :1], past_key_values=cache, is_causal=True).logits.isfinite().all()

@@ -1,5 +1,7 @@
 """Padding anywhere, a row that ends early, any pieces: every row of a batch is what it is alone."""
 
+from functools import partial
+
 import pytest
 import torch
 from test_mixers import shared
@@ -39,9 +41,9 @@ def no_gradients():
         yield
 
 
-def padded(places):
+def padded(places, seed=0):
     """Two rows, the second with padding at these places; their mask, and the positions of the real tokens."""
-    ids, mask = tokens(2, LENGTH), torch.ones(2, LENGTH, dtype=torch.long)
+    ids, mask = tokens(2, LENGTH, seed), torch.ones(2, LENGTH, dtype=torch.long)
     ids[1, places], mask[1, places] = PAD, 0
     return ids, mask, (mask.cumsum(1) - 1).clamp(min=0)
 
@@ -81,6 +83,18 @@ def test_every_row_is_what_it_is_alone(mixer, backbone, heads, places):
 
 
 @every_mixer
+@pytest.mark.parametrize("new_cache", [DynamicCache, partial(StaticCache, max_cache_len=LENGTH)])
+def test_a_mask_may_be_that_of_the_whole_prompt(mixer, new_cache):
+    model, (ids, mask, positions) = shared(mixer, "qwen2_gqa", "mixed"), padded(PLACES["scattered"])
+    cache, logits = new_cache(config=model.config), []
+    for piece, places in zip(ids.split(4, 1), positions.split(4, 1), strict=True):
+        given = {"attention_mask": mask, "position_ids": places, "past_key_values": cache}
+        logits.append(model(piece, **given, use_cache=True).logits)
+    for row, one in enumerate(alone(model, ids, mask)):
+        assert difference(torch.cat(logits, 1)[row][mask[row].bool()], one) < 1e-4
+
+
+@every_mixer
 @pytest.mark.parametrize("chunk", [1, 4, LENGTH])
 def test_a_prefill_in_chunks_of_a_padded_prompt(mixer, chunk):
     model = shared(mixer, "qwen2_gqa", "ragged")
@@ -112,21 +126,26 @@ def first_turn(model, ids, mask, **arguments):
     return model.generate(ids, attention_mask=mask, pad_token_id=PAD, **greedy | arguments)
 
 
-def early_end(model, ids, mask):
-    """An end token that row 1 writes early and row 0 does not write, and how many tokens row 1 has then written."""
-    written = first_turn(model, ids, mask).sequences[:, LENGTH:].tolist()
-    for place, token in enumerate(written[1][:5]):
-        if token not in written[0]:
-            return token, place + 1
-    pytest.skip("this model writes the same tokens in both rows")
+def early_end(model, places):
+    """Prompts, their mask, an end token that row 1 writes early and row 0 does not write, and how many tokens row 1 has
+    then written.
+    """
+    for seed in range(20):
+        ids, mask, _ = padded(places, seed)
+        written = first_turn(model, ids, mask).sequences[:, LENGTH:].tolist()
+        for place, token in enumerate(written[1][:5]):
+            if token not in written[0]:
+                return ids, mask, token, place + 1
+    pytest.fail("this model writes the same tokens in both rows, whatever they begin with")
 
 
 @every_mixer
 @every_model
-def test_a_row_that_ends_early_goes_on_as_if_alone(mixer, backbone, heads):
+@pytest.mark.parametrize("places", ["scattered", "none"])
+def test_a_row_that_ends_early_goes_on_as_if_alone(mixer, backbone, heads, places):
     """Its padding enters no state: the next turn's logits and its greedy text are the row's own."""
-    model, (ids, mask, _) = shared(mixer, backbone, heads), padded(PLACES["scattered"])
-    end, written = early_end(model, ids, mask)
+    model = shared(mixer, backbone, heads)
+    ids, mask, end, written = early_end(model, PLACES.get(places, []))
     first = first_turn(model, ids, mask, eos_token_id=end)
     assert first.sequences[1, LENGTH + written :].eq(PAD).all() and first.sequences.shape[1] > LENGTH + written
     history = torch.cat([first.sequences, tokens(2, 4, seed=6)], 1)
@@ -145,7 +164,7 @@ def test_the_check_sees_padding_that_enters_a_state(monkeypatch):
     monkeypatch.setattr(EndedRows, "pads", False)
     for mixer in ("mamba", "window", "mean", "gated", "linear"):
         with pytest.raises(AssertionError):
-            test_a_row_that_ends_early_goes_on_as_if_alone(mixer, "qwen2_gqa", "mixed")
+            test_a_row_that_ends_early_goes_on_as_if_alone(mixer, "qwen2_gqa", "mixed", "scattered")
 
 
 def test_packing_is_undone_and_keeps_the_newest():

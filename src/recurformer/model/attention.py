@@ -204,7 +204,7 @@ class RecurFormerAttention(nn.Module):
             1, self.padded_positions, query.squeeze(2)
         )
         padded = padded.view(batch, groups, width, self.head_dim)
-        output, _ = attend(self, padded, key, value, mask, is_causal=False, **kwargs)
+        output, _ = attend(self, padded, key, value, mask, **{**kwargs, "is_causal": False})
         return output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
 
     def _attend_by_group(

@@ -1,7 +1,7 @@
 """Configurations of the converted models: the backbone's, plus the recurrent heads, their mixer and its sizes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
@@ -62,6 +62,8 @@ class RecurFormerConfigMixin:
         num_hidden_layers: int
         num_attention_heads: int
 
+    # Trainer cannot gather the None that a layer without attention has among the attention weights
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "attentions"]
     base_model_tp_plan = None  # head counts differ from layer to layer
     base_model_pp_plan = None
 

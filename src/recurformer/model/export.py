@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .modeling import RecurFormerPreTrainedMixin
+from .modeling import RecurFormerForCausalLMMixin
 
 
 def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> None:
@@ -19,10 +19,10 @@ def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> No
         directory: where to write; made if missing.
 
     Raises:
-        ValueError: the model is not a converted one; it needs no code.
+        ValueError: the model is not a converted language model.
     """
-    if not isinstance(model, RecurFormerPreTrainedMixin):
-        raise ValueError(f"{type(model).__name__} is not a converted model: it needs no code, call save_pretrained")
+    if not isinstance(model, RecurFormerForCausalLMMixin):
+        raise ValueError(f"{type(model).__name__} is not a converted language model: call save_pretrained for it")
     config, language_model = type(model.config), type(model)
     classes: dict[Any, str] = {config: "AutoConfig", language_model: "AutoModelForCausalLM"}
     try:

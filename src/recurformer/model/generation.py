@@ -3,10 +3,11 @@
 The library marks those tokens as real. That is harmless where only attention looks back, for a later mask hides them.
 """
 
+from functools import wraps
 from typing import Any
 
 from torch import Tensor
-from transformers import StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteriaList
 
 
 class EndedRows(StoppingCriteriaList):
@@ -29,12 +30,23 @@ class EndedRows(StoppingCriteriaList):
 class PaddingAfterEnd:
     """The part of a language model that masks padding behind the end of a row while it generates."""
 
-    def _sample(self, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, *args: Any, **kwargs: Any):
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ):
         ended = EndedRows(stopping_criteria)
-        if ended.pads:
+        if ended.pads and len(input_ids) > 1:
             kwargs["ended_rows"] = ended
-        return super()._sample(input_ids, logits_processor, ended, *args, **kwargs)  # type: ignore[misc]
+            if kwargs.get("attention_mask") is None:  # generate() drops a mask without padding
+                length = getattr(generation_config, "_mask_length", input_ids.shape[1])
+                kwargs["attention_mask"] = input_ids.new_ones(len(input_ids), length)
+        return super()._sample(input_ids, logits_processor, ended, generation_config, **kwargs)  # type: ignore[misc]
 
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # generate() asks for the names of its arguments
     def prepare_inputs_for_generation(self, *args: Any, ended_rows: EndedRows | None = None, **kwargs: Any):
         """Prepare what one forward pass takes; see the library's method."""
         return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]

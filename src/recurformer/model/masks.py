@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import Cache
 from transformers.masking_utils import create_masks_for_generate
 from transformers.utils.import_utils import is_tracing
 
 
-def recurrent_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
+def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | None = None) -> Tensor | None:
     """Return the mask (B, length) of the newest tokens, or None when none of them is padding.
 
     Unlike the library's function it looks at a single token too: a prompt may be read in pieces of one, and a row may
@@ -17,8 +18,9 @@ def recurrent_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
     values takes a single token for a real one.
 
     Args:
-        attention_mask: (B, tokens so far), 0 at padding, or None.
+        attention_mask: (B, tokens so far), 0 at padding, or None; more columns are of later tokens.
         length: tokens of this input.
+        cache: holds the tokens before it.
     """
     if attention_mask is None:
         return None
@@ -26,6 +28,9 @@ def recurrent_mask(attention_mask: Tensor | None, length: int) -> Tensor | None:
     if is_tracing(attention_mask) or attention_mask.is_meta:
         recording = attention_mask.is_meta or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing())
         return None if recording and length == 1 else newest
+    seen = 0 if cache is None else int(cache.get_seq_length())
+    if attention_mask.shape[1] > seen + length:
+        newest = attention_mask[:, seen : seen + length]
     return None if newest.all() else newest
 
 
@@ -34,6 +39,7 @@ def masks_for_generation(
 ) -> Tensor | Mapping[str, Tensor | None] | None:
     """Return what generate() hands to a model with a static cache: the library's masks, ours for the Mamba blocks."""
     masks = create_masks_for_generate(attention_mask=attention_mask, inputs_embeds=inputs_embeds, **arguments)
+    cache = arguments.get("past_key_values")
     if isinstance(masks, Mapping) and "linear_attention" in masks:
-        masks = {**masks, "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1])}
+        masks = {**masks, "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1], cache)}
     return masks

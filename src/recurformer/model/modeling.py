@@ -72,7 +72,7 @@ def _attentions_by_layer(forward: Callable[..., Any]) -> Callable[..., Any]:
             found = iter(outputs.attentions)
             silent = [len(heads) == self.config.num_attention_heads for heads in self.config.recurrent_heads]
             outputs["attentions"] = tuple(None if nothing else next(found, None) for nothing in silent)
-        return outputs if return_dict else outputs.to_tuple()
+        return outputs.to_tuple() if return_dict is False else outputs
 
     return wrapper
 
@@ -100,8 +100,8 @@ class RecurFormerPreTrainedMixin(_Backbone):
             if "ignore_mismatched_sizes" not in str(error):
                 raise
             raise ValueError(
-                f"{pretrained_model_name_or_path}: some weights do not have the shapes of this version's model; earlier"
-                " versions gave in_proj columns for every copy of a value head: convert the backbone again"
+                f"{pretrained_model_name_or_path}: some weights do not have the shapes that its config.json names; if"
+                " they are in_proj's, an earlier version wrote them: convert the backbone again"
             ) from error
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -153,7 +153,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
 
         Args:
             input_ids: tokens (B, L); or give `inputs_embeds` (B, L, hidden).
-            attention_mask: padding mask (B, tokens so far), or the masks by kind that generate() prepares.
+            attention_mask: padding mask (B, tokens so far), or the masks by kind that generate() prepares. It cannot
+                take a token back: cached tokens stay padding, or real, in the mixers' states.
             position_ids: positions (B, L) or (1, L); counted on from the cache by default.
             past_key_values: a cache made for this config, e.g. `DynamicCache(config=model.config)`.
             inputs_embeds: see `input_ids`.
@@ -197,7 +198,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             )
             masks = {
                 "full_attention": causal_mask,
-                "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1]),
+                "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1], past_key_values),
             }
         hidden_states = inputs_embeds
         position_embeddings = self.rotary_emb(hidden_states, position_ids)
