@@ -85,7 +85,7 @@ rule first:
     output: "first.txt"
     params:
         code="{code}",
-        settings="--steps {steps} --rate 0.1",
+        settings=["--steps", "{steps}", "--rate", "0.1"],
     threads: {threads}
     resources: gpu=1
     shell: "echo {{params}} > {{output}}"

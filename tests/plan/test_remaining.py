@@ -1,5 +1,7 @@
 """For how long a run will still last: by estimates, by what is done, by what runs, and without what failed."""
 
+from threading import Thread
+
 import pytest
 
 from recurformer.plan import Job, Remaining, Task
@@ -94,3 +96,24 @@ def test_the_two_lines(clock):
     assert run.lines()[0] == "running: train (seed=1, for 3.0 hours)"
     assert run.lines()[1].startswith("4 of 5 jobs done in 3.0 hours, about ")
     assert run.lines()[1].endswith(" left")
+
+
+def test_one_thread_may_tell_while_another_asks():
+    tasks = {key: task(f"rule{key}", 1.0) for key in range(300)}
+    remaining = Remaining(tasks, {"_cores": 2})
+    errors = []
+
+    def ask():
+        try:
+            while len(remaining.done) < len(tasks):
+                remaining.lines()
+        except Exception as error:
+            errors.append(error)
+
+    asking = Thread(target=ask)
+    asking.start()
+    for key in tasks:
+        remaining.started(key)
+        remaining.finished(key)
+    asking.join()
+    assert not errors

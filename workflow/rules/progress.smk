@@ -76,7 +76,8 @@ def watch(remaining):
             ALIVE.write_text(platform.node())
         elapsed = time.monotonic() - begin
         if elapsed >= due and remaining.running:
-            say("\n".join(remaining.lines()))
+            with suppress(Exception):  # the sign of life goes on
+                say("\n".join(remaining.lines()))
             due = elapsed * LONGER
         time.sleep(PAUSE)
 
@@ -85,6 +86,7 @@ def follow_run():
     """Listen to Snakemake's log, and say what it means."""
     from recurformer.plan import Remaining, known_costs
 
+    say(f"study {config['study']}: {plan_hint()}")
     jobs = {job for job in workflow.dag.needrun_jobs() if job.output}
     past = known_costs()
     limits = {name: one.value for name, one in workflow.global_resources.items()}
@@ -94,7 +96,6 @@ def follow_run():
         capacity,
         verb="running" if workflow.local_exec else "running or queued",
     )
-    say(f"study {config['study']}: {plan_hint()}")
     logger.addHandler(Listener(remaining))
     threading.Thread(target=watch, args=[remaining], daemon=True).start()
 
@@ -104,4 +105,7 @@ if workflow.output_settings.dryrun and workflow.is_main_process:
 
 
 onstart:
-    follow_run()
+    try:
+        follow_run()
+    except Exception as error:  # an estimate must not stop a run
+        logger.warning(f"no progress lines: {error}")

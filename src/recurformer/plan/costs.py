@@ -36,7 +36,7 @@ def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Expected]]:
         try:
             record = read_record(place)
             cost = cost_of(place, record)
-        except (ValueError, KeyError):  # an older record, or a benchmark that a killed run left unfinished
+        except (ValueError, KeyError, TypeError):  # an older record, or a file that a killed run left unfinished
             continue
         if name := option(record["argv"], "--record"):
             yield benchmark_beside(name), Expected(**asdict(cost), source=source)

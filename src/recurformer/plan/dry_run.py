@@ -27,7 +27,9 @@ REASONS = {
 }
 PARAMS = re.compile(r"Params have changed since last execution: .*?before: (.*) now: (.*)")
 CODE = re.compile(r"'[0-9a-f]{16}'")
-FLAG = re.compile(r"--[a-z][\w-]*(?: (?!--)[^\s']+)*")
+FLAG = re.compile(r"--[a-z][\w-]*(?: (?!--)\S+)*")
+LISTED = re.compile(r"[\[\],'\"]+")
+"""The signs between the words of a parameter that is a list."""
 UPDATED = "Input files updated by another job"
 
 
@@ -60,7 +62,8 @@ def _changed_params(before: str, now: str) -> list[str]:
     found = ["the code of its stage has changed"] if CODE.search(before + now) else []
     settings = re.sub(r"<nothing exclusive>|[,\s]", "", CODE.sub("", before + now))
     if settings:
-        flags = {flag.split()[0] for flag in set(FLAG.findall(before)) ^ set(FLAG.findall(now))}
+        old, new = (set(FLAG.findall(LISTED.sub("", CODE.sub("", words)))) for words in (before, now))
+        flags = {flag.split()[0] for flag in old ^ new}
         found.append("settings have changed" + (f" ({', '.join(sorted(flags))})" if flags else ""))
     return found
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from threading import RLock
 
 from recurformer.plan.dry_run import Job
 from recurformer.plan.listing import time_words
@@ -30,7 +31,8 @@ class Task:
 
 
 class Remaining:
-    """Follows a run by what it is told of its jobs; of a job that it does not know it takes no notice.
+    """Follows a run by the events of its jobs and ignores unknown jobs. One thread may report events while another
+    asks for the lines.
 
     Args:
         tasks: all jobs that are to run.
@@ -48,6 +50,7 @@ class Remaining:
     ) -> None:
         self.tasks, self.capacity, self.verb, self.clock = tasks, capacity, verb, clock
         self.begin = clock()
+        self.lock = RLock()
         self.running: dict[Hashable, float] = {}
         self.done: set[Hashable] = set()
         self.failures: set[Hashable] = set()
@@ -56,24 +59,27 @@ class Remaining:
     def started(self, key: Hashable) -> None:
         """A job runs, perhaps once more."""
         if key in self.tasks:
-            self.failures.discard(key)
-            self.running[key] = self.clock()
+            with self.lock:
+                self.failures.discard(key)
+                self.running[key] = self.clock()
 
     def failed(self, key: Hashable) -> None:
         """A job has failed; those after it cannot run until it is started again."""
         if key in self.tasks:
-            self.running.pop(key, None)
-            self.failures.add(key)
+            with self.lock:
+                self.running.pop(key, None)
+                self.failures.add(key)
 
     def finished(self, key: Hashable) -> None:
         """A job is done; from what it took others are judged."""
         if key not in self.tasks:
             return
-        self.done.add(key)
-        task, start = self.tasks[key], self.running.pop(key, None)
-        if start is not None and task.minutes:
-            actual, expected = self.took[task.job.rule]
-            self.took[task.job.rule] = (actual + (self.clock() - start) / 60, expected + task.minutes)
+        with self.lock:
+            self.done.add(key)
+            task, start = self.tasks[key], self.running.pop(key, None)
+            if start is not None and task.minutes:
+                actual, expected = self.took[task.job.rule]
+                self.took[task.job.rule] = (actual + (self.clock() - start) / 60, expected + task.minutes)
 
     def minutes_left(self) -> float:
         """The longest chain of jobs, or all of them on what there is of the scarcest resource."""
@@ -91,6 +97,10 @@ class Remaining:
 
     def lines(self) -> tuple[str, str]:
         """What runs; and how much is done, and for how long the rest will take."""
+        with self.lock:
+            return self._lines()
+
+    def _lines(self) -> tuple[str, str]:
         open_jobs = self._open()
         unknown = any(self.tasks[key].minutes is None for key in open_jobs)
         elapsed = (self.clock() - self.begin) / 60

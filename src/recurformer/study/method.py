@@ -139,7 +139,7 @@ class Training(Block):
     """Samples in one optimiser step."""
     learning_rate: Rate
     """Peak learning rate."""
-    mamba_learning_rate: Annotated[float, Field(ge=0)] | None = None
+    mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
     """Peak learning rate of the Mamba blocks; the same as the others' when absent, 0 freezes them."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
