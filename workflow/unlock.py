@@ -1,8 +1,8 @@
 """Remove the lock that a killed run left in this folder; called by `make results`.
 
-A lock whose run still works is left alone, as far as this user's processes on this machine tell, and the sign of life
-that a run on another machine gives. Jobs that outlived their run are stopped: Snakemake would not take their results,
-and a training resumes from its last checkpoint.
+The lock of a run that still works is left alone. Two things show such a run: this user's processes on this machine, and
+the sign of life of a run on another machine. Jobs that outlived their run are stopped: Snakemake would not take their
+results, and a training resumes from its last checkpoint.
 """
 
 import os
@@ -48,7 +48,7 @@ def alive_elsewhere() -> str | None:
 
 
 def works(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that has may stay for ever where its parent, such as a container's, never asks."""
+    """Whether it still runs. A zombie has ended; in a container its parent may never remove it."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -42,7 +42,7 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def writing_weights(target: str | Path) -> Iterator[None]:
-    """Raise what safetensors says of a full disk, which names no file and is no error of the system, as one that is.
+    """Turn a write error of safetensors, for example on a full disk, into an OSError that names the file.
 
     Raises:
         OSError: the weights cannot be written.
@@ -57,9 +57,9 @@ def writing_weights(target: str | Path) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: str | Path) -> Iterator[None]:
-    """Run the block while no other process, nor another block of this one, is alone in `folder`, which is made.
+    """Run the block under a lock on `folder` that only one block of one process can hold. A missing folder is made.
 
-    The lock is the kernel's: it falls when its holder ends, however it ends. A file system without locks has none.
+    The kernel frees the lock when its holder ends, even by a kill.
 
     Raises:
         ValueError: another run works there.

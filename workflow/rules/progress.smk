@@ -1,5 +1,5 @@
-# What a run says of itself beside Snakemake's own lines: at its start how to know beforehand what it does, then now and
-# again what runs and for how long it still will.
+# Messages of a run beside Snakemake's own lines. At its start: the command that lists its jobs. Then, now and again:
+# its running jobs and the time left.
 import logging
 import platform
 import threading
@@ -11,7 +11,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 FIRST_LOOK = 2  # seconds, after which the first jobs have started
 PAUSE = 30  # seconds between two looks
-LONGER = 1.05  # so much later it speaks again: on its second day for the hundredth time
+LONGER = 1.05  # each message comes later by this factor: the hundredth on the second day
 ALIVE = Path(".snakemake/alive")  # read by workflow/unlock.py
 
 

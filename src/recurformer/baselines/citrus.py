@@ -17,11 +17,11 @@ class Citrus(Eviction):
     here one cache serves both, and their attention is added. Only tokens that are read several at a time (the prompt)
     are evicted: the cache grows with each generated token.
 
-    The prompt's end judges with more than in the original. There a chunk passes all layers before the next one is read,
-    and the instruction has read only what stayed of earlier chunks when it judges. Here all chunks pass a layer before
-    any enters the next one. So from the second layer on, the prompt's end has also read what stayed of later chunks
-    when it judges an early one. A prompt of one chunk makes no difference. Tokens in front of the end attend to what it
-    chose, so of a prompt's logits only the last are those of a text read in order.
+    The prompt's end judges with more knowledge than in the original. There a chunk passes all layers before the next
+    one is read. So the judging instruction has read only the tokens kept from earlier chunks. Here all chunks pass a
+    layer before any enters the next one. So from the second layer on, the prompt's end has also read the tokens kept
+    from later chunks when it judges an early one. In a prompt of one chunk both are the same. Tokens before the end
+    attend to the tokens that it chose. So only the last logits of a prompt are those of a text read in order.
 
     Attributes:
         window: last tokens of a chunk and of the prompt that judge; those of the chunk stay, half the budget at most.

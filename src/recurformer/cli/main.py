@@ -17,7 +17,7 @@ from recurformer.records import run_record
 from recurformer.study import Distributed
 
 STAGES = {
-    "plan": "what a run would do, why, for how long and with what",
+    "plan": "list the jobs of a run, with their reasons, times and resources",
     "study": "check a study's configuration and print it in full",
     "corpus": "fetch and clean the Wikipedia articles",
     "backbone": "fetch or build a pretrained Transformer",

@@ -12,8 +12,8 @@ from recurformer.train.data import pad_batch
 
 NewCache = Callable[[], Cache]
 MORE_TOKENS = 2
-"""An answer in words may take so many tokens more than the right one as its tokenizer writes it: a model may divide it
-otherwise, and whether a number or hash goes on shows only behind it."""
+"""Tokens that an answer in words may have beyond those of the right answer. A model may divide the same text
+differently. Only the next token shows whether a number or hash has ended."""
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """Generation quality on HashHop: the model writes the chain by itself, greedily, with its own cache.
 
 h_gq counts the leading hashes that are right. Teacher forcing, which shows the model the right hash after each
-error, is not the metric. The model writes as many tokens as the right answer has with its end, in the form "text"
-`MORE_TOKENS` more; in the form "tokens" a hash is one token and cannot be written otherwise.
+error, is not the metric. The model writes as many tokens as the right answer has with its end. In the form
+"text" it writes `MORE_TOKENS` more. In the form "tokens" a hash is one token, so no more are needed.
 """
 
 from collections.abc import Callable, Sequence

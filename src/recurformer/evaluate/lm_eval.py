@@ -72,7 +72,7 @@ class LocalSettings:
 
 
 def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
-    """Samples answered in writing, with as many tokens as the longest right answer has, and `MORE_TOKENS`."""
+    """Samples with generated answers. An answer has `MORE_TOKENS` tokens more than the longest right answer."""
     count = GENERATED_SAMPLES if settings.samples is None else settings.samples
     samples = [task.sample(item_generator(settings.seed, index, "test")) for index in range(count)]
     lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]

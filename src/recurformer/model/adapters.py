@@ -1,4 +1,4 @@
-"""Adapters: what reads a layer's weights by itself, and not through its forward pass, would not see them."""
+"""Adapters: code that reads a layer's weights directly, without its forward pass, would miss them."""
 
 from torch import nn
 

@@ -78,7 +78,7 @@ def _converted_class(model: PreTrainedModel) -> type[Any]:
 
 
 def _packed(parameter: nn.Parameter) -> str | None:
-    """Name the type of weights that are not what they seem; torchao's quantized ones call themselves bfloat16."""
+    """Name the type of unusual weights, None for ordinary ones; torchao's quantized weights report bfloat16."""
     if not parameter.is_floating_point():
         return str(parameter.dtype)
     return None if type(parameter) is nn.Parameter else type(parameter).__name__

@@ -14,8 +14,8 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
     """Return the mask (B, length) of the newest tokens, or None when none of them is padding.
 
     Unlike the library's function it looks at a single token too: a prompt may be read in pieces of one, and a row may
-    have ended before the others. Traced code cannot look and masks every token. What records a CUDA graph or has no
-    values takes a single token for a real one.
+    have ended before the others. Traced code cannot look and masks every token. While a
+    CUDA graph is recorded, and on the meta device, a single token counts as real.
 
     Args:
         attention_mask: (B, tokens so far), 0 at padding, or None; more columns are of later tokens.

@@ -1,6 +1,6 @@
-"""Padding between real tokens, for mixers that read neighbours: the real tokens of every row go first, and back again.
+"""Padding between real tokens, for mixers that read neighbours: the real tokens move to the row's front, and back.
 
-Behind the real tokens padding can enter no window in front of them, and what came before a row stays next to it.
+Padding behind the real tokens enters none of their windows. The tokens before a row stay next to its first real token.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""What a run does now, and for how long it still will: by what its jobs are expected to take, corrected by what those
-that are done took. It knows neither who runs the jobs nor what they do.
+"""Progress of a run: its current jobs and the time left. The time left comes from the estimates of the jobs, corrected
+by the times of the finished ones. The module knows neither the program that runs the jobs nor their contents.
 """
 
 import time
@@ -13,9 +13,9 @@ from recurformer.plan.dry_run import Job
 from recurformer.plan.listing import time_words
 
 OVERDUE = 0.1
-"""What a job that takes longer than expected is thought to need still, as a share of what it took."""
+"""Time that an overdue job is assumed to need still, as a share of its time so far."""
 TRUSTED_MINUTES = 1.0
-"""Of the estimates: so much weight have they against what jobs of other rules took."""
+"""Weight of the estimates, in minutes, against the times of finished jobs of other rules."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Remaining:
                 self.took[task.job.rule] = (actual + (self.clock() - start) / 60, expected + task.minutes)
 
     def minutes_left(self) -> float:
-        """The longest chain of jobs, or all of them on what there is of the scarcest resource."""
+        """The longer of two times: that of the longest chain of jobs, and that of all jobs on the scarcest resource."""
         left = {key: self._left(key) for key in self._open()}
         needed = (
             sum(minutes * self.tasks[key].demand.get(name, 0) for key, minutes in left.items()) / amount
@@ -136,7 +136,7 @@ class Remaining:
         return max(expected - elapsed, OVERDUE * elapsed)
 
     def _at_work(self) -> str:
-        """Jobs by their rules, those that began first before others; one of its rule with its words."""
+        """Running jobs by rule, the earliest first. The only job of a rule is shown with its wildcards."""
         rules: dict[str, list[Hashable]] = defaultdict(list)
         for key in sorted(self.running, key=self.running.__getitem__):
             rules[self.tasks[key].job.rule].append(key)

@@ -85,7 +85,7 @@ class Language(Block):
     maps: Maps
     """Attention maps and contributions."""
     sink_heads: dict[str, SinkHead] = {}
-    """Heads that Figure 2 shows, by backbone; of all others the one that gives the first token the most attention."""
+    """Heads that Figure 2 shows, by backbone. Default: the head that gives the first token the most attention."""
     tokens: Several
     """Length of a training window."""
     training: Training

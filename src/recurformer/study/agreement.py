@@ -1,4 +1,4 @@
-"""What the blocks of a study demand of each other. A study that breaks one of these rules would fail as a job."""
+"""Rules between the blocks of a study. A study that breaks one would fail later, in a job."""
 
 from typing import TYPE_CHECKING, get_args
 

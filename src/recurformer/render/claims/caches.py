@@ -86,9 +86,9 @@ def judge_constant_cache(evidence: Evidence) -> Finding:
 
 
 def judge_smaller_cache(evidence: Evidence) -> Finding:
-    """Mamba's peak and cache lie below attention's, in both phases, at every measured length from which its cache is.
+    """Mamba's peak and cache lie below attention's in both phases, once the length makes its cache the smaller one.
 
-    Mamba's cache is constant and attention's proportional to the length: the first is the larger one of few tokens.
+    Mamba's cache is constant and attention's is proportional to the length. So Mamba's is the larger at few tokens.
     """
     rows = evidence.rows("complexity")
     wide = rows.pivot_table(index=["phase", "quantity", "length"], columns="mixer", values="bytes")
