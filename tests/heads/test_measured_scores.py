@@ -218,7 +218,7 @@ TASK = HashHopTask(vocabulary=64, chains=2, hops=4, pairs=8)
 
 
 def make_probes(kind: str, seed: int):
-    settings = HeadScores(samples=3, tokens=40, windows=2, repeated_tokens=30, repetitions=3)
+    settings = HeadScores(samples=3, tokens=40, windows=2, window_tokens=8, repeated_tokens=30, repetitions=3)
     if kind == "text":
         return TextProbes(byte_tokenizer(), TEXTS, settings, seed)
     return HashHopProbes(hash_tokenizer(64), TASK, settings, seed)
@@ -241,7 +241,7 @@ def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
         )
-    probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2), 0)
+    probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2, window_tokens=8), 0)
     for input_ids, labels in (probes.lookups(), probes.language()):
         places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
         assert places.tolist() == [0] * (len(input_ids) * begins)

@@ -242,7 +242,7 @@ def test_the_checks_see_a_scan_that_forgets_its_state(backbone, heads, monkeypat
 
 @every_model
 def test_the_checks_see_a_dropped_padding_mask(backbone, heads, monkeypatch):
-    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length: None)
+    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
     with pytest.raises(AssertionError):
         check_left_padding(shared_converted(backbone, heads))
 

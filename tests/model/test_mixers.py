@@ -85,7 +85,7 @@ def test_static_caches_and_beams(mixer, backbone, heads):
 
 @pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
 def test_the_checks_see_a_dropped_padding_mask(mixer, monkeypatch):
-    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length: None)
+    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
     with pytest.raises(AssertionError):
         check_left_padding(shared(mixer, "qwen2_gqa", "mixed"))
 

@@ -53,7 +53,7 @@ def test_the_check_sees_padding_in_pieces_of_one_token(kind, monkeypatch):
     expected = generated_logits(model)
     looked = masks.recurrent_mask
     for module in (masks, modeling):
-        monkeypatch.setattr(module, "recurrent_mask", lambda mask, n: None if n == 1 else looked(mask, n))
+        monkeypatch.setattr(module, "recurrent_mask", lambda mask, n, cache: None if n == 1 else looked(mask, n, cache))
     assert difference(generated_in_pieces(model, 2, kind), expected) < 1e-4
     assert difference(generated_in_pieces(model, 1, kind), expected) > 1e-3
 

@@ -4,9 +4,11 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
 
@@ -52,6 +54,17 @@ def unlock(folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@contextmanager
+def paused_jobs(run):
+    """Stops what a run has started, and lets it go on afterwards."""
+    jobs = psutil.Process(run.pid).children(recursive=True)
+    for job in jobs:
+        job.suspend()
+    yield
+    for job in jobs:
+        job.resume()
+
+
 def checkpoints(folder):
     """Steps of the sealed ones."""
     sealed = folder.glob(f"{TARGETS[0]}.checkpoints/*/checkpoint-*/seal.json")
@@ -76,11 +89,12 @@ def results(folder):
 def test_a_run_killed_again_and_again_ends_with_the_same_bytes(folder, tmp_path_factory):
     run = start(folder)
     wait_for_a_checkpoint(folder, run)
-    assert unlock(folder).returncode == 1, "the lock of a run that works must stay"
-    second = start(folder, "second.log")
-    assert second.wait(timeout=100) == 1
-    assert "Directory cannot be locked" in (folder / "second.log").read_text()
-    assert run.poll() is None
+    with paused_jobs(run):  # else the training ends meanwhile
+        assert unlock(folder).returncode == 1, "the lock of a run that works must stay"
+        second = start(folder, "second.log")
+        assert second.wait(timeout=100) == 1
+        assert "Directory cannot be locked" in (folder / "second.log").read_text()
+        assert run.poll() is None
     run.kill()
     run.wait()
     unlocked = unlock(folder)
