@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -14,6 +15,7 @@ from claims_world import world
 from recurformer.paper import CELLS, NUMBERS, STATEMENTS
 from recurformer.paper.sizes import SETTINGS
 from recurformer.render.claims import Evidence, Missing, all_claims, decide, make_ledger
+from recurformer.render.claims.claim import Finding
 from recurformer.render.claims.power import flattened_rows
 from recurformer.render.claims.text import markdown
 from recurformer.render.figures.ablations import ABLATIONS
@@ -252,6 +254,31 @@ def test_a_training_that_falls_short_is_judged_at_its_end(claim, kind, lost):
     unfinished = short | {kind: short[kind].assign(fall=short[kind]["fall"].mask(lost(short[kind]), 0.2))}
     decision = decide(CLAIMS[claim], [world(unfinished)])
     assert (decision.verdict, FALLS in decision.reason) == (UNDECIDED, True)
+
+
+def test_quality_is_not_kept_beside_an_original_that_still_learns():
+    decision = decide(CLAIMS["text/quality-kept"], [world(falling("hashhop", lambda f: f["beta"] == 0))])
+    assert (decision.verdict, FALLS in decision.reason) == (UNDECIDED, True)
+
+
+@pytest.mark.parametrize("claim", ["text/quality-kept", "text/collapse-at-one"])
+def test_a_failure_at_its_end_counts_whatever_another_model_still_learns(claim):
+    frame = ideal()["hashhop"]
+    first, second = sorted(frame["model"].unique())[:2]
+    if claim == "text/quality-kept":
+        frame = frame.assign(correct=frame["correct"].mask(frame["beta"] > 0, 0))
+    else:
+        kept = (frame["beta"] == 1) & (frame["model"] == first)
+        frame = frame.assign(correct=frame["correct"].mask(kept, frame["hops"]))
+    frame = frame.assign(fall=frame["fall"].mask(frame["model"] == second, 0.2))
+    finding = CLAIMS[claim].judge(world(ideal() | {"hashhop": frame}))
+    assert finding.decided and not finding.holds
+
+
+def test_a_decided_finding_goes_before_one_that_is_not():
+    findings = {"open": Finding(True, "", False, decided=False, reason="few"), "sure": Finding(True, "", False)}
+    judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
+    assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
 
 
 def test_kinds_of_which_nothing_is_known_are_refused():

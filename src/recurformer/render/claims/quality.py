@@ -75,17 +75,31 @@ def _text(model: str, quality: Estimate) -> str:
     return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
 
 
+def _still_learning(evidence: Evidence, model: str, beta: float) -> Undecided | None:
+    """Why a training on HashHop may not have learned all that it could."""
+    try:
+        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=beta)
+    except Undecided as undecided:
+        return undecided
+    return None
+
+
 def judge_quality_kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
     converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
     drops = {model: _at(quality, model, 0.0).mean - after.mean for model, after in converted.items()}
-    for model in [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]:
-        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=BETAS.get(model, DEFAULT_BETA))
+    short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
+    # who falls short could still learn; who keeps up says nothing beside an original that could
+    arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
+    learning = {model: _still_learning(evidence, model, beta) for model, beta in arms.items()}
+    lost = any(not learning[model] for model in short)
+    if not lost and (reason := next(filter(None, learning.values()), None)):
+        raise reason
     text = ", ".join(
         f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
     )
-    return Finding(max(drops.values()) <= ALLOWED_DROP + ROUNDING, text, at_scale, samples)
+    return Finding(not short, text, at_scale, samples)
 
 
 def judge_collapse(evidence: Evidence) -> Finding:
@@ -93,8 +107,9 @@ def judge_collapse(evidence: Evidence) -> Finding:
     quality, at_scale, samples = _hashhop(evidence)
     left = {model: _at(quality, model, 1.0) for model in quality}
     lost = [model for model, value in left.items() if value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean]
-    for model in lost:
-        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=1.0)
+    learning = [_still_learning(evidence, model, 1.0) for model in lost]
+    if lost == list(quality) and (reason := next(filter(None, learning), None)):
+        raise reason
     text = ", ".join(_text(model, value) for model, value in left.items())
     return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
 
