@@ -11,7 +11,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 FIRST_LOOK = 2  # seconds, after which the first jobs have started
 PAUSE = 30  # seconds between two looks
-LONGER = 1.05  # each message comes later by this factor: the hundredth on the second day
+LONGER = 1.05  # each pause is longer by this factor: the hundredth on day two
 ALIVE = Path(".snakemake/alive")  # read by workflow/unlock.py
 
 
