@@ -14,8 +14,12 @@ from claims_world import world
 
 from recurformer.paper import CELLS, NUMBERS, STATEMENTS
 from recurformer.paper.sizes import SETTINGS
+from recurformer.render.ablations import NEEDLE
 from recurformer.render.claims import Evidence, Missing, all_claims, decide, make_ledger
+from recurformer.render.claims.cells import judge_quality
 from recurformer.render.claims.claim import Finding
+from recurformer.render.claims.comparisons import judge_comparisons
+from recurformer.render.claims.pairings import Comparison
 from recurformer.render.claims.power import flattened_rows
 from recurformer.render.claims.text import markdown
 from recurformer.render.figures.ablations import ABLATIONS
@@ -30,6 +34,7 @@ from recurformer.render.verdicts import (
     REPRODUCED,
     UNDECIDED,
 )
+from recurformer.tasks.interval import Estimate
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
 TESTED = [claim for claim in CLAIMS.values() if claim.judge]
@@ -67,7 +72,9 @@ def away_from_the_diagonal(frame: pd.DataFrame) -> pd.Series:
 
 MUTATIONS = {
     "growth": with_column("complexity", "bytes", lambda f: f["bytes"] * f["length"]),
-    "mamba larger": with_column("complexity", "bytes", lambda f: f["bytes"].where(f["mixer"] != "mamba", 1e15)),
+    "mamba's peak larger": with_column(
+        "complexity", "bytes",
+        lambda f: f["bytes"].mask((f["mixer"] == "mamba") & (f["quantity"] == "cache_peak"), 1e15)),
     "cache": with_column("cache", "ratio", lambda f: f["ratio"] + 0.1 * f["beta"] + 0.01),
     "cache grows more": with_column("cache", "total_bytes", lambda f: f["total_bytes"] * (1 + 5 * f["beta"]) + 1),
     "evicted": with_column("cache", "kv_bytes", lambda f: f["kv_bytes"] * (1 - 0.1 * f["beta"])),
@@ -261,18 +268,93 @@ def test_quality_is_not_kept_beside_an_original_that_still_learns():
     assert (decision.verdict, FALLS in decision.reason) == (UNDECIDED, True)
 
 
-@pytest.mark.parametrize("claim", ["text/quality-kept", "text/collapse-at-one"])
-def test_a_failure_at_its_end_counts_whatever_another_model_still_learns(claim):
-    frame = ideal()["hashhop"]
-    first, second = sorted(frame["model"].unique())[:2]
-    if claim == "text/quality-kept":
-        frame = frame.assign(correct=frame["correct"].mask(frame["beta"] > 0, 0))
-    else:
-        kept = (frame["beta"] == 1) & (frame["model"] == first)
-        frame = frame.assign(correct=frame["correct"].mask(kept, frame["hops"]))
-    frame = frame.assign(fall=frame["fall"].mask(frame["model"] == second, 0.2))
-    finding = CLAIMS[claim].judge(world(ideal() | {"hashhop": frame}))
+def lost_by_two(claim: str) -> dict[str, pd.DataFrame]:
+    """A world in which two arms fail a claim, and the losses of one of them and of all others still fall."""
+    kind, column, lost, value, ended = {
+        "text/quality-kept": ("hashhop", "correct", lambda f: f["beta"] > 0, 0, "llama2-7b"),
+        "text/collapse-at-one": (
+            "hashhop", "correct", lambda f: (f["beta"] == 1) & (f["model"] == "llama2-7b"), 16, "llama2-7b"),
+        "text/perplexity-comparable": (
+            "perplexity", "negative_log_likelihood", lambda f: (f["beta"] > 0) & (f["stage"] == "trained"), 7000,
+            "llama2-7b"),
+        "figure3/converge": ("metrics", "loss", lambda f: f["beta"] > 0, 5.0, "llama2-7b"),
+        "figure4/poor-without-attention": ("mqar", "correct", lambda f: f["beta"] == 1, 900, ""),
+        "figure4/attention-necessary": ("mqar", "correct", lambda f: f["beta"] > 0, 1000, ""),
+        "reviewer/length": (
+            "continuation", "negative_log_likelihood", lambda f: recurformer_rows(f) & (f["position"] > 0), 200.0,
+            "llama2-7b"),
+    }[claim]  # fmt: skip
+    frame = ideal()[kind]
+    frame = frame.assign(**{column: frame[column].mask(lost(frame), value)})
+    ends = frame["model"] == ended if ended else frame["beta"] == 0
+    return ideal() | {kind: frame.assign(fall=frame["fall"].where(ends, 0.2))}
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "text/quality-kept", "text/collapse-at-one", "text/perplexity-comparable", "figure3/converge",
+        "figure4/poor-without-attention", "figure4/attention-necessary", "reviewer/length",
+    ],
+)  # fmt: skip
+def test_a_failure_at_its_end_counts_whatever_another_arm_still_learns(claim):
+    finding = CLAIMS[claim].judge(world(lost_by_two(claim)))
     assert finding.decided and not finding.holds
+
+
+def test_what_failed_with_no_head_kept_needs_no_training_of_that_arm():
+    """Where no share of retained heads learns MQAR, all heads replaced may learn on."""
+    frame = ideal()["mqar"]
+    short = frame.assign(correct=frame["correct"].mask(frame["beta"] > 0, 10))
+    falling_at_one = short.assign(fall=short["fall"].mask(short["beta"] == 1, 0.2))
+    finding = CLAIMS["figure4/attention-necessary"].judge(world(ideal() | {"mqar": falling_at_one}))
+    assert finding.decided and not finding.holds
+
+
+def test_one_beta_whose_loss_still_falls_leaves_the_length_open():
+    frame = ideal()["continuation"]
+    second = frame[recurformer_rows(frame)].assign(setting=0.25, fall=0.2)
+    finding = CLAIMS["reviewer/length"].judge(
+        world(ideal() | {"continuation": pd.concat([second, frame], ignore_index=True)})
+    )
+    assert finding.holds and not finding.decided
+    assert "at β 0.25" in finding.reason and "β 0.5)" in finding.ours
+
+
+def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
+    """Left out, the open β of +0.4 would turn the mean of +0.15 into the -0.1 of the other."""
+
+    def one(beta: float, ours: float, fall: float) -> Comparison:
+        theirs = Estimate(0.5, 0.49, 0.51)
+        sides = Estimate(ours, ours - 0.01, ours + 0.01), theirs
+        return Comparison(NEEDLE, "llama2-7b", "h2o", beta, 0.5, *sides, 8, (0.0, fall), ())
+
+    found = [one(0.25, 0.9, 0.2), one(0.5, 0.4, 0.0)]
+    mean, each = (judge_comparisons(found, by_beta=by_beta) for by_beta in (False, True))
+    assert (mean.holds, mean.decided) == (True, False)
+    assert (each.holds, each.decided) == (False, True)
+
+
+@pytest.mark.parametrize(("samples", "decided"), [(2, False), (200, True)])
+def test_a_wide_interval_reaches_a_printed_number_for_want_of_samples(samples, decided):
+    frame = ideal()["hashhop"]
+    few = frame.assign(correct=frame["hops"].where(frame["sample"] % 2 == 0, 0))
+    few = few[few["sample"] < samples]
+    cell = replace(next(cell for cell in CELLS if cell.id == "table4/llama2-7b/0.90/h_gq"), printed="0.500")
+    finding = judge_quality(cell, world(ideal() | {"hashhop": few}))
+    assert (finding.holds, finding.decided) == (True, decided)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kept", "holds", "decided"),
+    [(4, 3, False, False), (4, 4, True, False), (10, 9, True, True), (10, 8, False, True)],
+)
+def test_few_chosen_heads_say_nothing_about_the_settings_of_ra_i(chosen, kept, holds, decided):
+    frame = ideal()["ra_i_settings"]
+    shared = pd.Series(chosen, frame.index).where(frame["default"], kept)
+    finding = CLAIMS["reviewer/ra_i"].judge(world(ideal() | {"ra_i_settings": frame.assign(
+        selected=chosen, shared=shared)}))  # fmt: skip
+    assert (finding.holds, finding.decided) == (holds, decided)
 
 
 def test_a_decided_finding_goes_before_one_that_is_not():
@@ -576,6 +658,12 @@ def test_the_length_at_which_the_caches_are_equal_is_said_and_no_shorter_one_is_
         "at most 0.02 of attention's at the measured lengths from 1,024 tokens on; counted per token, attention's "
         "cache is the smaller one below 20 tokens"
     )
+
+
+def test_lengths_below_that_at_which_the_caches_are_equal_decide_nothing():
+    cache = with_column("complexity", "bytes", lambda f: f["bytes"].where(f["mixer"] != "mamba", 1e15))
+    decision = decide(CLAIMS["text/smaller-cache"], [world(cache)])
+    assert (decision.verdict, "no measured length is beyond" in decision.reason) == (UNDECIDED, True)
 
 
 def test_what_holds_by_definition_is_counted_apart():

@@ -11,7 +11,7 @@ from recurformer.evaluate.lm_eval import LOCAL_TASKS
 from recurformer.paper.questions import QUESTIONS
 from recurformer.render.ablations import HASHHOP, METHODS, scores
 from recurformer.render.claims.language_tasks import LOCAL
-from recurformer.render.claims.quality import ALLOWED_DROP
+from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.reviewer_questions import FIGURES, NO, UNANSWERED, YES
 from recurformer.render.verdicts import NOT_RUN, UNDECIDED
@@ -221,3 +221,11 @@ def test_the_smallest_cache_that_still_does_hashhop_is_said(frames):
     answer = answers({"ablation_hashhop": rows}).loc["pareto", "answer"]
     assert "HashHop-Llama stays within 0.082 of the original's h_gq down to a cache of" in answer
     assert f"{kept['ratio'].min():.2f} (Mamba (RecurFormer))" in answer
+
+
+def test_a_model_that_has_not_learned_hashhop_has_no_smallest_cache(frames):
+    rows = frames["ablation_hashhop"]
+    learned = rows[rows["model"] == "hashhop-llama"]
+    never = learned.assign(model="hashhop-qwen2", correct=0)
+    alone = answers({"ablation_hashhop": learned}).loc["pareto", "answer"]
+    assert answers({"ablation_hashhop": pd.concat([learned, never])}).loc["pareto", "answer"] == alone

@@ -101,7 +101,7 @@ def judge_smaller_cache(evidence: Evidence) -> Finding:
     ratios = (wide["mamba"] / wide["attention"])[lengths > crossing]
     counted = f"counted per token, attention's cache is the smaller one below {crossing:,} tokens"
     if ratios.empty:
-        return Finding(False, f"not at any measured length; {counted}", has_paper_width(rows))
+        raise Undecided(f"no measured length is beyond the crossing: {counted}")
     start = int(lengths[lengths > crossing].min())
     text = f"at most {ratios.max():.2f} of attention's at the measured lengths from {start:,} tokens on; {counted}"
     return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))

@@ -14,6 +14,7 @@ from recurformer.render.audit.counted import cache_tolerance
 from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.power import flattened_rows
+from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.tables.baseline import NEEDED
 from recurformer.render.tables.cell_text import interval, number
@@ -100,7 +101,12 @@ def judge_quality(cell: PrintedCell, evidence: Evidence) -> Finding:
         raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {NEEDED:g}")
     mean, low, high = estimate_quality(rows)
     holds = low - QUALITY_TOLERANCE <= cell.value <= high + QUALITY_TOLERANCE
-    return Finding(holds, f"{number(mean, 3)} {interval(low, high, 3)}", at_scale=True, samples=len(rows))
+    wide = holds and (high - low) / 2 > ALLOWED_DROP  # the fewer samples, the more values an interval reaches
+    reason = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
+    return Finding(
+        holds, f"{number(mean, 3)} {interval(low, high, 3)}", at_scale=True, samples=len(rows), reason=reason,
+        decided=not wide,
+    )  # fmt: skip
 
 
 def judge_perplexity(cell: PrintedCell, evidence: Evidence) -> Finding:
@@ -138,7 +144,8 @@ JUDGES: dict[str, tuple[Judge, str, str]] = {
     "l_m": (judge_length, "the longest prompt that one forward pass takes in 80 GiB is the printed one",
         f"{LENGTH_TOLERANCE:.0%}: what else lies in the card's memory is not known"),
     "h_gq": (judge_quality, "the 95 % interval of mean h_gq reaches the printed value",
-        f"{QUALITY_TOLERANCE:g} beyond the interval: the paper gives neither samples nor seeds"),
+        f"{QUALITY_TOLERANCE:g} beyond an interval of at most ± {ALLOWED_DROP:g}: the paper gives neither samples nor "
+        "seeds"),
     "perplexity": (judge_perplexity, "perplexity on held-out articles is the printed one",
         f"{PERPLEXITY_TOLERANCE:.0%}: other articles of the same Wikipedia"),
     "l1_mean": (judge_contribution, "the mean contribution, or one reading of its interval, is the printed one",

@@ -82,7 +82,7 @@ def _sentence(group: Sequence[Comparison]) -> str:
 def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
     """RecurFormer scores at least what every other does, less what is allowed.
 
-    A comparison in which the loss of what falls short still falls is neither won nor lost.
+    A test is neither won nor lost with a comparison in which the loss of what falls short still falls.
 
     Args:
         found: the comparisons, at least one.
@@ -92,16 +92,22 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     why = [one.why_undecided(allowed) for one in found]
     if not any(why):
         return _judged(found, by_beta, allowed)
-    decisive = [one for one, reason in zip(found, why, strict=True) if not reason]
+    still_open = {_test_of(one, by_beta) for one, reason in zip(found, why, strict=True) if reason}
+    decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
         return lost
     return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(filter(None, dict.fromkeys(why))))
 
 
+def _test_of(one: Comparison, by_beta: bool) -> tuple[object, ...]:
+    """Which comparisons are one test, the mean over them."""
+    return one.measure.kind, one.model, one.other, one.beta if by_beta else None
+
+
 def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Finding:
     parted: dict[tuple[object, ...], list[Comparison]] = {}
     for one in found:
-        parted.setdefault((one.measure.kind, one.model, one.other, one.beta if by_beta else None), []).append(one)
+        parted.setdefault(_test_of(one, by_beta), []).append(one)
     tests = sorted(parted.values(), key=_margin, reverse=True)
     margins = [_margin(test) + allowed for test in tests]
     holds = margins[-1] + ROUNDING >= 0

@@ -13,7 +13,7 @@ from recurformer.render.claims.claim import Finding, Missing
 from recurformer.render.claims.comparisons import judge_comparisons
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
-from recurformer.render.claims.quality import ALLOWED_DROP
+from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.measurements import models_in_order, records
 from recurformer.render.training import FALL
 from recurformer.tasks.interval import Estimate, bounded_mean

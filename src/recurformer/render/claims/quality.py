@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import CELLS, label
+from recurformer.paper import label
 from recurformer.paper.table2 import BETAS
 from recurformer.render.claims.caches import query_groups
 from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.power import flattened_rows
+from recurformer.render.claims.power import flattened_rows, require_flattened, still_learning
+from recurformer.render.claims.tolerances import ALLOWED_DROP, ALLOWED_RATIO
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
@@ -19,16 +20,6 @@ from recurformer.render.tables.baseline import NEEDED
 from recurformer.render.tables.cell_text import interval, number
 from recurformer.tasks.interval import Estimate
 
-_PRINTED = {(cell.table, cell.quantity, cell.model, cell.method): cell.value for cell in CELLS}
-ALLOWED_DROP = max(
-    _PRINTED[2, "h_gq", model, "Original Model"] - _PRINTED[2, "h_gq", model, "RecurFormer"] for model in BETAS
-)
-"""The largest loss of h_gq that Table 2 prints and the text calls matching."""
-ALLOWED_RATIO = max(
-    _PRINTED[3, "perplexity", model, "RecurFormer"] / _PRINTED[3, "perplexity", model, "Original Model"]
-    for model in BETAS
-)
-"""The largest ratio of perplexities that Table 3 prints and the text calls comparable."""
 ROUNDING = 1e-9
 NOTHING_LEFT = 0.05
 """Below this share of the original's h_gq nothing of it is left."""
@@ -75,15 +66,6 @@ def _text(model: str, quality: Estimate) -> str:
     return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
 
 
-def _still_learning(evidence: Evidence, model: str, beta: float) -> Undecided | None:
-    """Why a training on HashHop may not have learned all that it could."""
-    try:
-        flattened_rows(evidence, "hashhop", model=model, variant="official", beta=beta)
-    except Undecided as undecided:
-        return undecided
-    return None
-
-
 def judge_quality_kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
@@ -92,10 +74,10 @@ def judge_quality_kept(evidence: Evidence) -> Finding:
     short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
     # who falls short could still learn; who keeps up says nothing beside an original that could
     arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
-    learning = {model: _still_learning(evidence, model, beta) for model, beta in arms.items()}
-    lost = any(not learning[model] for model in short)
-    if not lost and (reason := next(filter(None, learning.values()), None)):
-        raise reason
+    require_flattened(
+        (model in short, still_learning(evidence, "hashhop", model=model, variant="official", beta=beta))
+        for model, beta in arms.items()
+    )
     text = ", ".join(
         f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
     )
@@ -107,9 +89,8 @@ def judge_collapse(evidence: Evidence) -> Finding:
     quality, at_scale, samples = _hashhop(evidence)
     left = {model: _at(quality, model, 1.0) for model in quality}
     lost = [model for model, value in left.items() if value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean]
-    learning = [_still_learning(evidence, model, 1.0) for model in lost]
-    if lost == list(quality) and (reason := next(filter(None, learning), None)):
-        raise reason
+    if lost == list(quality):
+        flattened_rows(evidence, "hashhop", model=lost, variant="official", beta=1.0)
     text = ", ".join(_text(model, value) for model, value in left.items())
     return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
 
@@ -127,12 +108,12 @@ def judge_collapse_everywhere(evidence: Evidence) -> Finding:
     return judge_collapse(evidence)
 
 
-def _accuracy(evidence: Evidence, split: str) -> pd.DataFrame:
-    """Accuracy at the best learning rate, (beta, length), on trained lengths.
+def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
+    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta.
 
     Raises:
         Missing: there are no such measurements.
-        Undecided: the original has not learned the task, or the loss of a β that has not learned it still falls.
+        Undecided: the original has not learned the task.
     """
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
@@ -145,20 +126,17 @@ def _accuracy(evidence: Evidence, split: str) -> pd.DataFrame:
         rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
         for count in ("correct", "queries")
     )
-    accuracy = right / asked
-    learned = accuracy.min(axis=1) >= NEEDED_ACCURACY
-    some = learned[(learned.index > 0) & (learned.index < 1)]
-    for beta in [*learned.index[~learned & (learned.index == 1)], *([] if some.any() else some.index)]:
-        flattened_rows(evidence, "mqar", beta=beta, learning_rate=best[beta])
-    return accuracy
+    return right / asked, best
 
 
 def judge_poor_without_attention(evidence: Evidence) -> Finding:
     """Accuracy on tested samples of trained lengths when all heads are replaced."""
-    accuracy = _accuracy(evidence, "test")
+    accuracy, best = _accuracy(evidence, "test")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
     highest = float(accuracy.loc[1.0].to_numpy().max())
+    if highest < POOR:
+        flattened_rows(evidence, "mqar", beta=1.0, learning_rate=best[1.0])
     return Finding(highest < POOR, f"at most {highest:.2f}", at_scale=True, reason=SAME_STEPS)
 
 
@@ -172,10 +150,14 @@ def _some_heads_retained(accuracy: pd.DataFrame) -> pd.Series:
 
 def judge_attention_necessary(evidence: Evidence) -> Finding:
     """Some share of replaced heads learns all trained lengths, replacing all does not."""
-    accuracy = _accuracy(evidence, "validation")
+    accuracy, best = _accuracy(evidence, "validation")
     if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
-    retained, none = float(_some_heads_retained(accuracy).max()), float(accuracy.loc[1.0].to_numpy().min())
+    some, none = _some_heads_retained(accuracy), float(accuracy.loc[1.0].to_numpy().min())
+    retained = float(some.max())
+    if none < NEEDED_ACCURACY:
+        for beta in [1.0] if retained >= NEEDED_ACCURACY else some.index:
+            flattened_rows(evidence, "mqar", beta=beta, learning_rate=best[beta])
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
     return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason=SAME_STEPS)
 
@@ -207,27 +189,39 @@ def judge_training_necessary(evidence: Evidence) -> Finding:
 
 
 def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:
-    """Mean training loss over the last quarter of a training that has flattened."""
-    curve = flattened_rows(evidence, "metrics", model=model, beta=beta).groupby("step")["loss"].mean()
+    """Mean training loss over the last quarter of a training."""
+    curve = evidence.rows("metrics", model=model, beta=beta).groupby("step")["loss"].mean()
     return float(np.array_split(curve.to_numpy(), 4)[3].mean())
 
 
 def judge_converge(evidence: Evidence) -> Finding:
     """Training loss over the last quarter: converted against original."""
     models, papers = evidence.models("metrics")
-    gaps = []
+    gaps = {}
     for model in models:
-        betas = sorted(set(evidence.rows("metrics", model=model)["beta"]) - {0.0})
-        gaps += [_last_quarter(evidence, model, beta) - _last_quarter(evidence, model, 0.0) for beta in betas]
+        for beta in sorted(set(evidence.rows("metrics", model=model)["beta"]) - {0.0}):
+            gaps[model, beta] = _last_quarter(evidence, model, beta) - _last_quarter(evidence, model, 0.0)
     if not gaps:
         raise Missing("no training of a converted model")
-    return Finding(max(gaps) <= math.log(ALLOWED_RATIO), f"at most {max(gaps):.2f} nats above the original's", papers)
+    allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
+    require_flattened(
+        (gap > allowed, still_learning(evidence, "metrics", model=model, beta=[0.0, beta]))
+        for (model, beta), gap in gaps.items()
+    )
+    return Finding(largest <= allowed, f"at most {largest:.2f} nats above the original's", papers)
 
 
 def judge_perplexity_comparable(evidence: Evidence) -> Finding:
     """Perplexity over that of the original after the same training, once both have flattened."""
     found, papers = _perplexities(evidence)
-    models = list(found.index.unique("model"))
-    flattened_rows(evidence, "perplexity", model=models, stage="trained", split="validation")
-    ratio = float((found["trained"] / found["original"]).max())
-    return Finding(ratio <= ALLOWED_RATIO + ROUNDING, f"at most {ratio:.3f} of the original's", papers)
+    ratios, allowed = found["trained"] / found["original"], ALLOWED_RATIO + ROUNDING
+    where = {"stage": "trained", "split": "validation"}
+    require_flattened(
+        (
+            ratio > ALLOWED_RATIO + ROUNDING,
+            still_learning(evidence, "perplexity", model=model, beta=[0.0, beta], **where),
+        )
+        for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
+    )
+    ratio = float(ratios.max())
+    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", papers)

@@ -30,7 +30,6 @@ from recurformer.render.claims.pairings import (
     beside_original,
     chosen_otherwise,
 )
-from recurformer.render.claims.quality import ALLOWED_DROP, ALLOWED_RATIO
 from recurformer.render.claims.reach import (
     ALLOWED_CHANGE,
     ALLOWED_GROWTH,
@@ -40,6 +39,7 @@ from recurformer.render.claims.reach import (
     judge_spared,
 )
 from recurformer.render.claims.smallest import with_smallest
+from recurformer.render.claims.tolerances import ALLOWED_DROP, ALLOWED_RATIO
 
 REVIEWER = "reviewer"
 """The kind of what the reviewers asked: no claim of the paper, counted apart from those."""

@@ -15,10 +15,11 @@ from recurformer.render.ablations import (
     of,
     original,
     scores,
+    why_not_run,
 )
 from recurformer.render.claims.claim import Finding, Missing
 from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.quality import ALLOWED_DROP
+from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.measurements import groups, models_in_order
 
 
@@ -45,16 +46,21 @@ def smallest_caches(points: pd.DataFrame, allowed: float) -> str:
 
 
 def with_smallest(evidence: Evidence, finding: Finding) -> Finding:
-    """The same, with the smallest cache at which RecurFormer, and what needs no more, still does HashHop."""
+    """The same, with the smallest cache at which RecurFormer, and what needs no more, still does HashHop.
+
+    A model that has not learned HashHop says nothing.
+    """
     try:
         points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
     except Missing:
         return finding
-    shown = points[points["by"].isin([PAPERS_SELECTOR, ""])]
+    by_model = {model: points[points["model"] == model] for model in models_in_order(points)}
+    learned = {model: found for model, found in by_model.items() if not why_not_run(found, HASHHOP)}
+    shown = points[points["by"].isin([PAPERS_SELECTOR, ""]) & points["model"].isin(learned)]
     evidence.count(HASHHOP.kind, *shown["rows"])
     said = [
         f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
-        for model in models_in_order(points)
-        if (found := smallest_caches(points[points["model"] == model], ALLOWED_DROP))
+        for model, of_model in learned.items()
+        if (found := smallest_caches(of_model, ALLOWED_DROP))
     ]
     return replace(finding, ours="; ".join([finding.ours, *said]))
