@@ -218,7 +218,7 @@ def judge_perplexity_comparable(evidence: Evidence) -> Finding:
     where = {"stage": "trained", "split": "validation"}
     require_flattened(
         (
-            ratio > ALLOWED_RATIO + ROUNDING,
+            ratio > allowed,
             still_learning(evidence, "perplexity", model=model, beta=[0.0, beta], **where),
         )
         for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
