@@ -14,6 +14,9 @@ _PUBLIC = {
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
     "save_with_code": "recurformer.model.export",
+    "calibrate": "recurformer.recover.calibrate",
+    "transfer": "recurformer.recover.transfer",
+    "distil": "recurformer.recover.distil",
     "folded": "recurformer.model.fold",
     "DecodeGraph": "recurformer.model.decode_graph",
     "prefill": "recurformer.model.prefill",
@@ -24,13 +27,16 @@ __all__ = [
     "DecodeGraph",
     "HeadProfile",
     "__version__",
+    "calibrate",
     "convert",
+    "distil",
     "folded",
     "prefill",
     "profile_heads",
     "save_with_code",
     "select_heads",
     "selective_scan",
+    "transfer",
 ]
 __version__ = "0.1.0"
 

@@ -116,13 +116,12 @@ class RecurFormerAttention(nn.Module):
             outputs (B, L, hidden), and the retained heads' attention weights if the attention function gives them.
         """
         shape = hidden_states.shape[:-1]
-        values = self.v_proj(hidden_states).view(*shape, -1, self.head_dim)  # (B, L, KV heads, head_dim)
+        values = self._values(hidden_states)
         projected = self._project(hidden_states) if self.reads_keys else None
         products = None if self.folding is None else self.folding(self)
         reads: dict[str, Any] = {} if products is None else {"products": products}
         if projected is not None:
-            queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
-            reads["heads"] = ReplacedHeads(hidden_states, queries, keys, position_embeddings)
+            reads["heads"] = self._heads(hidden_states, projected, position_embeddings)
         (retained, weights), replaced = side_by_side(
             lambda: self._retain(
                 hidden_states, values, projected, position_embeddings, attention_mask, past_key_values, **kwargs
@@ -135,6 +134,24 @@ class RecurFormerAttention(nn.Module):
         if products is None or products.output is None:
             return self.o_proj(mixed), weights
         return few_rows(mixed, products.output, self.o_proj.bias), weights
+
+    def replaced_outputs(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
+        reads: dict[str, Any] = {}
+        if self.reads_keys:
+            reads["heads"] = self._heads(hidden_states, self._project(hidden_states), position_embeddings)
+        return self.mixer(self._replaced(self._values(hidden_states)).flatten(2), None, None, **reads)
+
+    def _values(self, hidden_states: Tensor) -> Tensor:
+        """Return values (B, L, KV heads, head_dim)."""
+        return self.v_proj(hidden_states).view(*hidden_states.shape[:-1], -1, self.head_dim)
+
+    def _heads(
+        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], position_embeddings: tuple[Tensor, Tensor]
+    ) -> ReplacedHeads:
+        """Return what the replaced heads would attend with, of queries and keys (B, L, heads, head_dim)."""
+        queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
+        return ReplacedHeads(hidden_states, queries, keys, position_embeddings)
 
     def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys (B, L, heads, head_dim), not rotated."""

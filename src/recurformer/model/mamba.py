@@ -100,6 +100,11 @@ class MambaBlock(nn.Module):
         heads = drawn.unflatten(1, (sum(self.copies), -1)).split(self.copies, 1)
         return torch.stack([copies.sum(1) for copies in heads], 1).flatten(1)
 
+    @property
+    def readout(self) -> nn.Linear:
+        """The linear layer that ends the block, as `recurformer.recover.calibrate` solves for it."""
+        return self.out_proj
+
     def transition(self) -> tuple[Tensor, Tensor]:
         """Return A = -exp(A_log) and D in the precision of the states."""
         dtype = torch.promote_types(self.A_log.dtype, torch.float32)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from recurformer.files import alone_in, writing_weights
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
+from recurformer.train.data import Item
 from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.one_device import OneDeviceArguments
 from recurformer.train.parameters import parameter_groups
@@ -19,7 +20,17 @@ from recurformer.train.schedules import SCHEDULES
 from recurformer.train.surroundings import quiet_library, training_state
 from recurformer.train.time_limit import TimeLimit
 
-__all__ = ["TrainingDiverged", "train"]
+__all__ = ["Objective", "TrainingDiverged", "train"]
+
+
+class Objective(Protocol):
+    """What a training minimises in place of the language-model loss: a mean over the batch."""
+
+    def __call__(self, model: PreTrainedModel, batch: Item) -> torch.Tensor:
+        """Of one batch, as the dataset collates it; scalar."""
+
+    def identity(self) -> dict[str, Any]:
+        """What it depends on, as JSON: a run with another identity does not resume this one."""
 
 
 def train(
@@ -41,6 +52,7 @@ def train(
     gradient_accumulation: int = 1,
     bf16: bool = False,
     gradient_checkpointing: bool = False,
+    objective: Objective | None = None,
     on_log: Callable[[dict[str, float]], None] | None = None,
 ) -> pd.DataFrame:
     """Train `model` in place, on the one device where it is, with AdamW.
@@ -68,6 +80,7 @@ def train(
         gradient_accumulation: forward passes over which the samples of one step are spread; divides batch_size.
         bf16: compute in bfloat16 where the model is on a CUDA device; ignored elsewhere, where it only slows.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
+        objective: what is minimised; None: the language-model loss.
         on_log: called with every new row of metrics.jsonl.
 
     Returns:
@@ -85,6 +98,7 @@ def train(
     settings = {
         key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
     }
+    settings["objective"] = objective and objective.identity()
     limit = TimeLimit()
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
@@ -117,7 +131,8 @@ def train(
     )
     save_steps = -(-save_every // log_every) * log_every
     with alone_in(folder), quiet_library(), training_state(model, gradient_checkpointing):
-        open_run(folder, {**settings, "model": fingerprint(model), "first_item": first_item})
+        learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        open_run(folder, {**settings, "model": fingerprint(model), "learning": learning, "first_item": first_item})
         log = MetricLog(folder / "metrics.jsonl", steps, log_every, on_log)
         checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
         log.resume(step_of(checkpoint) if checkpoint else 0)
@@ -126,6 +141,7 @@ def train(
         )
         trainer = _LeanTrainer(
             log=log,
+            objective=objective,
             model=model,
             args=arguments,
             train_dataset=dataset,
@@ -162,9 +178,11 @@ class _ItemsInOrder(torch.utils.data.Sampler[int]):
 class _LeanTrainer(Trainer):
     """The library's Trainer without what costs time at every step of a small model, and with a record of every loss."""
 
-    def __init__(self, log: MetricLog, **settings: Any) -> None:
+    def __init__(self, log: MetricLog, objective: Objective | None, **settings: Any) -> None:
         super().__init__(**settings)
         self.log_of_losses = log
+        self.objective: Objective | None = objective
+        self.model_accepts_loss_kwargs &= objective is None  # its means over accumulated batches are averaged
 
     def get_train_dataloader(self) -> DataLoader:
         return self.accelerator.prepare(
@@ -192,6 +210,11 @@ class _LeanTrainer(Trainer):
         loss = super().training_step(model, inputs, *args, **kwargs)
         self.log_of_losses.add(loss, tokens)
         return loss
+
+    def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        if self.objective is not None:
+            return self.objective(model, inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
         """Not counted: the library walks through all parameters to do so, at every step."""

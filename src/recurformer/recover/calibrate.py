@@ -1,0 +1,201 @@
+"""The closed form: every mixer's last linear layer by ridge regression against the removed heads' outputs.
+
+Layer after layer on the converted model's own inputs, so that each layer makes up for the errors of those before it.
+Only forward passes are needed. No published recipe for attention heads was found to do this; the data-aware start of
+Taylor-Calibrate (arXiv 2606.16429) is the nearest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from recurformer.model.adapters import refuse_adapter
+from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
+
+RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Ridge parameters that are tried, as shares of the mean square of a feature."""
+HELD_OUT = 0.125
+"""Share of the windows on which the ridge parameter is chosen."""
+
+
+@dataclass
+class Moments:
+    """Sums over tokens, float64, of features x and targets t: all that a linear fit needs to know of them.
+
+    Attributes:
+        xx: sum of x x^T, (features, features).
+        xt: sum of x t^T, (features, targets).
+        tt: sum of t t^T, (targets, targets).
+    """
+
+    xx: Tensor
+    xt: Tensor
+    tt: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor, targets: Tensor) -> "Moments":
+        """Of features (..., features) and targets (..., targets)."""
+        x, t = features.flatten(0, -2).double(), targets.flatten(0, -2).double()
+        return cls(x.mT @ x, x.mT @ t, t.mT @ t)
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(self.xx + other.xx, self.xt + other.xt, self.tt + other.tt)
+
+    def relative_error(self, solution: Tensor, metric: Tensor) -> float:
+        """Of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
+        cross = solution.mT @ self.xt
+        wrong = solution.mT @ self.xx @ solution - cross - cross.mT + self.tt
+        return float((wrong * metric).sum() / (self.tt * metric).sum())
+
+    def ridge(self, ridges: Sequence[float]) -> list[Tensor]:
+        """Solutions (features, targets) of the least squares with each ridge parameter.
+
+        They are the same in every metric in which both the error and the penalty are measured, W_O's among them.
+        """
+        values, vectors = torch.linalg.eigh(self.xx)
+        mean, rotated = values.mean(), vectors.mT @ self.xt
+        return [vectors @ (rotated / (values.clamp(min=0) + ridge * mean).unsqueeze(1)) for ridge in ridges]
+
+
+@torch.no_grad()
+def calibrate(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    windows: Tensor,
+    *,
+    batch_size: int = 4,
+    held_out: float = HELD_OUT,
+    ridges: Sequence[float] = RIDGES,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Solve the mixers' last linear layers in place.
+
+    Besides the models, memory holds both models' hidden states of all windows, in the models' dtype, and the sums of
+    one layer.
+
+    Args:
+        original: the model that `converted` was converted from; not changed.
+        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks.
+        windows: (windows, L) token ids, without padding.
+        batch_size: windows in one forward pass; changes the result by rounding only.
+        held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
+        ridges: parameters to choose from, as shares of the mean square of a feature.
+        progress: called with (layers done, layers).
+
+    Returns:
+        One row for each layer with replaced heads: layer, heads (replaced), ridge, before and after (relative error in
+        the residual stream on the held-out windows, of the readout as it was and as fitted without these windows).
+
+    Raises:
+        ValueError: two windows at least are needed; models that are no pair (`replaced_layers`); a mixer without a
+            linear layer at its end, or one that gives zeros.
+    """
+    places = {place.index: place for place in replaced_layers(original, converted)}
+    if windows.ndim != 2 or len(windows) < 2:
+        raise ValueError(f"windows: expected (windows, tokens) with at least 2 windows, got {tuple(windows.shape)}")
+    for place in places.values():
+        readout_of(place)
+    held = min(max(1, round(held_out * len(windows))), len(windows) - 1)
+    parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - held, held])]
+    batches = [batch for part in parts for batch in part]
+    fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))
+    before, after = _Stream(original, batches), _Stream(converted, batches)
+    rows = []
+    for index in range(len(before.layers)):
+        if index in places:
+            fit, held_moments = (_moments(places[index], before, after, numbers) for numbers in (fitted, chosen_on))
+            rows.append(_solve(places[index], fit, held_moments, ridges))
+        else:
+            before.advance(index)
+        after.advance(index)
+        if progress is not None:
+            progress(index + 1, len(before.layers))
+    return pd.DataFrame(rows)
+
+
+def readout_of(place: ReplacedLayer) -> nn.Linear:
+    """The linear layer that ends a mixer.
+
+    Raises:
+        ValueError: it has none, or PEFT has wrapped it.
+    """
+    mixer: Any = place.converted.mixer
+    readout = getattr(mixer, "readout", None)
+    if readout is None:
+        raise ValueError(
+            f"mixer {place.converted.config.mixer!r} ends in no linear layer: there is nothing to solve for"
+        )
+    refuse_adapter(readout, f"the readout of layer {place.index}")
+    return readout
+
+
+class _Reached(Exception):
+    """The first layer is about to run."""
+
+
+class _Stream:
+    """The hidden states of all batches in front of one layer, moved on layer by layer."""
+
+    def __init__(self, model: PreTrainedModel, batches: Sequence[Tensor]) -> None:
+        self.layers: Any = model.base_model.layers
+        self.hidden, self.arguments = map(list, zip(*(self._enter(model, batch) for batch in batches), strict=True))
+
+    def _enter(self, model: PreTrainedModel, batch: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """What the first layer gets: hidden states (B, L, hidden) and what every layer gets beside them."""
+        found: list[tuple[Tensor, dict[str, Any]]] = []
+
+        def stop(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+            found.append((arguments[0], named))
+            raise _Reached
+
+        handle = self.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            model.base_model(batch, use_cache=False)
+        except _Reached:
+            pass
+        finally:
+            handle.remove()
+        return found[0]
+
+    def advance(self, index: int, numbers: Sequence[int] | None = None) -> None:
+        """Run batches, by default all, through layer `index`."""
+        for number in range(len(self.hidden)) if numbers is None else numbers:
+            self.hidden[number] = self.layers[index](self.hidden[number], **self.arguments[number])
+
+    def normed(self, index: int, number: int) -> Tensor:
+        """What the attention of layer `index` reads."""
+        return self.layers[index].input_layernorm(self.hidden[number])
+
+
+def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
+    """Of the readout's inputs in `after` and the heads' outputs in `before`, which moves on by this layer."""
+    found: Moments | None = None
+    for number in numbers:
+        with inputs_of(place.original.o_proj) as outputs, inputs_of(readout_of(place)) as features:
+            before.advance(place.index, [number])
+            positions = after.arguments[number]["position_embeddings"]
+            place.converted.replaced_outputs(after.normed(place.index, number), positions)
+        new = Moments.of(features[0], outputs[0][..., place.features])
+        found = new if found is None else found + new
+    assert found is not None
+    return found
+
+
+def _solve(place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]) -> dict[str, float]:
+    readout = readout_of(place)
+    if not fit.xx.any():
+        raise ValueError(f"the mixer of layer {place.index} gives zeros: a readout cannot be solved for")
+    weight = place.output_weight.double()
+    metric = weight.mT @ weight
+    errors = [held_out.relative_error(solution, metric) for solution in fit.ridge(ridges)]
+    error, ridge = min(zip(errors, ridges, strict=True))
+    before = held_out.relative_error(readout.weight.double().mT, metric)
+    (solution,) = (fit + held_out).ridge([ridge])
+    readout.weight.copy_(solution.mT)
+    heads = len(place.converted.layout.replaced)
+    return {"layer": place.index, "heads": heads, "ridge": ridge, "before": before, "after": error}

@@ -1,0 +1,99 @@
+"""An original model beside its conversion: which heads each mixer stands in for, and what they gave in the original."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from recurformer.model.attention import RecurFormerAttention
+from recurformer.model.config import MODEL_TYPE_PREFIX
+
+SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
+
+
+@dataclass(frozen=True)
+class ReplacedLayer:
+    """One layer with replaced heads.
+
+    Attributes:
+        index: the layer's place.
+        original: the original's attention module.
+        converted: the conversion's.
+    """
+
+    index: int
+    original: Any
+    converted: RecurFormerAttention
+
+    @property
+    def features(self) -> list[int]:
+        """Places of the replaced heads' outputs among all heads' of the original, in the mixer's order."""
+        dim = self.converted.head_dim
+        return [head * dim + row for head in self.converted.layout.replaced for row in range(dim)]
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The replaced heads' columns of the output projection, (hidden, replaced heads * head_dim)."""
+        return self.converted.o_proj.weight[:, len(self.converted.layout.retained) * self.converted.head_dim :]
+
+
+def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> list[ReplacedLayer]:
+    """Return the layers in which mixers stand for heads.
+
+    Raises:
+        ValueError: `original` is converted itself or of other sizes, the models lie on two devices, or no head is
+            replaced.
+    """
+    if original.config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError("original: this model is a converted one; give the model that it was converted from")
+    if not converted.config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError(f"converted: a {converted.config.model_type} model has no mixers; convert it first")
+    for name in SAME:
+        ours, theirs = (getattr(model.config, name) for model in (converted, original))
+        if ours != theirs:
+            raise ValueError(f"original: its {name} is {theirs}, the converted model's {ours}; give its own original")
+    if original.device != converted.device:
+        raise ValueError(f"original: it is on {original.device}, the converted model on {converted.device}")
+    before, after = (_layers(model) for model in (original, converted))
+    found = [
+        ReplacedLayer(index, layer.self_attn, ours.self_attn)
+        for index, (layer, ours) in enumerate(zip(before, after, strict=True))
+        if isinstance(ours.self_attn, RecurFormerAttention)
+    ]
+    if not found:
+        raise ValueError("converted: no head is replaced, so there is nothing to recover")
+    return found
+
+
+def _layers(model: PreTrainedModel) -> Any:
+    return model.base_model.layers
+
+
+@contextmanager
+def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the first argument of every call of a module while the block runs."""
+    read: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    try:
+        yield read
+    finally:
+        handle.remove()
+
+
+def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
+    """Squared error of head outputs in the residual stream, as a share of what the heads add to it.
+
+    Args:
+        outputs: (..., features) of the mixer.
+        targets: (..., features) of the replaced heads.
+        weight: (hidden, features), their columns of the output projection.
+
+    Returns:
+        ||(outputs - targets) weight^T||^2 / ||targets weight^T||^2, 1 for outputs of zero.
+    """
+    wrong = torch.linalg.vector_norm((outputs - targets) @ weight.mT)
+    return (wrong / torch.linalg.vector_norm(targets @ weight.mT)) ** 2

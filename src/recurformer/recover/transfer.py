@@ -1,0 +1,105 @@
+"""Layerwise transfer: all mixers at once learn the outputs that their heads had in the original.
+
+Each mixer reads the original's own inputs of its layer, so no error of one layer reaches another, and the backward pass
+crosses neither MLPs nor the language-model head. First stage of MOHAWK (arXiv 2408.10189) and RADLADS (arXiv
+2505.03005), with the error measured behind the output projection, as a share of what the heads add.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel
+
+from recurformer.recover.pair import ReplacedLayer, inputs_of, relative_error, replaced_layers
+from recurformer.recover.trained import only_training
+from recurformer.train.checkpoints import fingerprint
+from recurformer.train.data import Item
+from recurformer.train.trainer import train
+
+
+class Transfer:
+    """Mean relative error over the layers; an `Objective`.
+
+    Args:
+        original: the model that `converted` was converted from.
+        converted: the model that learns.
+    """
+
+    def __init__(self, original: PreTrainedModel, converted: PreTrainedModel) -> None:
+        self.original, self.places = original, replaced_layers(original, converted)
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the one that was killed."""
+        return {"name": "transfer", "original": fingerprint(self.original)}
+
+    def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
+        """Of one batch, whose windows have no padding; scalar."""
+        return self.errors(batch["input_ids"]).mean()
+
+    def errors(self, input_ids: Tensor) -> Tensor:
+        """The relative error of each layer with replaced heads, (layers,), on the original's inputs (B, L)."""
+        with torch.no_grad(), ExitStack() as watching:
+            found = [self._watch(place, watching) for place in self.places]
+            self.original.base_model(input_ids, use_cache=False)
+        return torch.stack([self._error(place, *seen) for place, seen in zip(self.places, found, strict=True)])
+
+    @staticmethod
+    def _watch(place: ReplacedLayer, watching: ExitStack) -> tuple[list[dict[str, Any]], list[Tensor]]:
+        """The arguments of the layer's attention, and the heads' outputs, once the original has run."""
+        read: list[dict[str, Any]] = []
+        handle = place.original.register_forward_pre_hook(
+            lambda _, arguments, named: read.append(named), with_kwargs=True
+        )
+        watching.callback(handle.remove)
+        return read, watching.enter_context(inputs_of(place.original.o_proj))
+
+    @staticmethod
+    def _error(place: ReplacedLayer, read: Sequence[dict[str, Any]], outputs: Sequence[Tensor]) -> Tensor:
+        (arguments,), (heads,) = read, outputs
+        ours = place.converted.replaced_outputs(arguments["hidden_states"], arguments["position_embeddings"])
+        return relative_error(ours, heads[..., place.features], place.output_weight.detach())
+
+
+def transfer(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    dataset: Dataset,
+    *,
+    output_dir: str | Path,
+    learning_rate: float = 2e-3,
+    weight_decay: float = 0.0,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Train the mixers, and nothing else, in place; killed, it goes on from its last checkpoint when called again.
+
+    Args:
+        original: the model that `converted` was converted from; not changed.
+        converted: its mixers have parameters.
+        dataset: windows without padding, such as `recurformer.train.data.WindowDataset`.
+        output_dir: folder for metrics.jsonl, whose loss is the mean relative error, and checkpoints.
+        learning_rate: peak learning rate.
+        weight_decay: of the mixers' matrices.
+        **settings: others of `recurformer.train.trainer.train`: steps, batch_size, seed, …
+
+    Returns:
+        The rows of metrics.jsonl.
+
+    Raises:
+        ValueError: models that are no pair (`replaced_layers`), mixers without parameters, or as `train` raises.
+    """
+    with only_training(converted, "mixers"):
+        return train(
+            converted,
+            dataset,
+            output_dir=output_dir,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            objective=Transfer(original, converted),
+            **settings,
+        )

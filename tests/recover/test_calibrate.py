@@ -1,0 +1,128 @@
+"""The closed form: exact where a linear layer suffices, and the same as a slow solution of whole models, float64."""
+
+import pytest
+import torch
+
+from recurformer import calibrate, convert
+from recurformer.recover.calibrate import Moments
+from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
+from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
+
+
+def pair(backbone="llama_gqa_tied", heads=HEADS["mixed"], mixer="mamba"):
+    original = make_backbone(backbone).double()
+    torch.manual_seed(1)
+    return original, convert(original, heads, mixer=mixer, **MAMBA)
+
+
+def readouts(converted):
+    return [layer.self_attn.mixer.readout for layer in converted.model.layers if hasattr(layer.self_attn, "mixer")]
+
+
+def test_moments_solve_least_squares_as_the_library_does():
+    generator = torch.Generator().manual_seed(0)
+    x, t = (torch.randn(200, size, generator=generator, dtype=torch.float64) for size in (7, 5))
+    moments = Moments.of(x[:120], t[:120]) + Moments.of(x[120:], t[120:])
+    for ridge, solution in zip((0.0, 1e-2, 1.0), moments.ridge([0.0, 1e-2, 1.0]), strict=True):
+        torch.testing.assert_close(solution, least_squares(x, t, ridge))
+        weight = torch.randn(11, 5, generator=generator, dtype=x.dtype)
+        direct = relative_error(x @ solution, t, weight)
+        assert moments.relative_error(solution, weight.mT @ weight) == pytest.approx(float(direct))
+
+
+def least_squares(x, t, ridge):
+    """Of ||x s - t||^2 + ridge * (mean square of a feature, summed over tokens) ||s||^2, by rows that stand for it."""
+    penalty = (ridge * x.square().sum(0).mean()).sqrt() * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.lstsq(torch.cat([x, penalty]), torch.cat([t, t.new_zeros(len(penalty), t.shape[1])])).solution
+
+
+def test_a_linear_layer_is_recovered_exactly():
+    original, converted = pair(heads=[[], [], [0, 1, 3]])  # all before the layer is exact
+    (place,) = replaced_layers(original, converted)
+    readout = place.converted.mixer.readout
+    start, wanted = readout.weight.detach().clone(), torch.randn_like(readout.weight)
+    read = {}
+
+    def as_wanted(_, arguments):
+        """The original's heads give what the readout with the wanted weights would give."""
+        readout.weight.data, kept = wanted, readout.weight.data
+        outputs = arguments[0].clone()
+        outputs[..., place.features] = place.converted.replaced_outputs(
+            read["hidden_states"], read["position_embeddings"]
+        )
+        readout.weight.data = kept
+        return (outputs,)
+
+    place.original.register_forward_pre_hook(lambda _, arguments, named: read.update(named), with_kwargs=True)
+    place.original.o_proj.register_forward_pre_hook(as_wanted)
+    report = calibrate(original, converted, tokens(24, 24), ridges=[1e-13])
+    assert report.after.item() < 1e-12 < report.before.item()
+    torch.testing.assert_close(readout.weight, wanted, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(start, wanted)
+
+
+@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
+def test_it_is_layer_after_layer_on_the_converted_models_own_inputs(backbone, heads):
+    original, converted = pair(backbone, HEADS[heads])
+    reference = pair(backbone, HEADS[heads])[1]
+    windows = tokens(12, 20)
+    report = calibrate(original, converted, windows, batch_size=5, ridges=[1e-3])
+    with torch.no_grad():
+        for place in replaced_layers(original, reference):
+            readout = place.converted.mixer.readout
+            with inputs_of(readout) as features, inputs_of(place.original.o_proj) as outputs:
+                original(windows)
+                reference(windows)
+            x, t = features[0].flatten(0, 1), outputs[0][..., place.features].flatten(0, 1)
+            held = 2 * windows.shape[1]
+            fitted = least_squares(x[:-held], t[:-held], 1e-3)
+            weight = place.output_weight
+            row = report[report.layer == place.index].iloc[0]
+            expected = relative_error(x[-held:] @ readout.weight.mT, t[-held:], weight)
+            assert row.before == pytest.approx(float(expected))
+            assert row.after == pytest.approx(float(relative_error(x[-held:] @ fitted, t[-held:], weight)))
+            readout.weight.copy_(least_squares(x, t, 1e-3).mT)
+    for ours, expected in zip(readouts(converted), readouts(reference), strict=True):
+        torch.testing.assert_close(ours.weight, expected.weight)
+    untouched = [name for name, _ in converted.named_parameters() if not name.endswith("mamba.out_proj.weight")]
+    fresh = pair(backbone, HEADS[heads])[1]
+    assert all(torch.equal(converted.get_parameter(name), fresh.get_parameter(name)) for name in untouched)
+
+
+def test_the_ridge_parameter_is_the_best_on_the_held_out_windows():
+    windows, found = tokens(6, 16), {}
+    for ridges in ([1e-6], [1e-2], [10.0], [1e-6, 1e-2, 10.0]):
+        found[tuple(ridges)] = calibrate(*pair(heads=[[], [], [0, 1, 3]]), windows, ridges=ridges).iloc[0]
+    chosen = found.pop((1e-6, 1e-2, 10.0))
+    best = min(found.values(), key=lambda row: row.after)
+    assert (chosen.ridge, chosen.after) == (best.ridge, best.after)
+    assert len({row.after for row in found.values()}) == 3
+
+
+def test_progress_counts_layers():
+    seen = []
+    calibrate(*pair(), tokens(4, 12), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda original, converted: (converted, converted, tokens(4, 8)), "original: this model is a converted one"),
+        (lambda original, converted: (original, original, tokens(4, 8)), "converted: a llama model has no mixers"),
+        (lambda original, converted: (original, converted, tokens(1, 8)), r"at least 2 windows, got \(1, 8\)"),
+        (lambda original, converted: (original, convert(original, [[], [], []]), tokens(4, 8)), "no head is replaced"),
+        (
+            lambda original, converted: (make_backbone("llama_mha"), converted, tokens(4, 8)),
+            "original: its num_key_value_heads is 6, the converted model's 3",
+        ),
+        (
+            lambda original, converted: (original, convert(original, HEADS["mixed"], mixer="window"), tokens(4, 8)),
+            "mixer 'window' ends in no linear layer",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        calibrate(*change(*pair()))
+    assert "\n" not in str(error.value)
