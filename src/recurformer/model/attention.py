@@ -140,7 +140,11 @@ class RecurFormerAttention(nn.Module):
         reads: dict[str, Any] = {}
         if self.reads_keys:
             reads["heads"] = self._heads(hidden_states, self._project(hidden_states), position_embeddings)
-        return self.mixer(self._replaced(self._values(hidden_states)).flatten(2), None, None, **reads)
+        return self.mixer(self.read(hidden_states), None, None, **reads)
+
+    def read(self, hidden_states: Tensor) -> Tensor:
+        """Return the values (B, L, features) that the mixer reads."""
+        return self._replaced(self._values(hidden_states)).flatten(2)
 
     def _values(self, hidden_states: Tensor) -> Tensor:
         """Return values (B, L, KV heads, head_dim)."""

@@ -15,12 +15,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from recurformer.model.adapters import refuse_adapter
+from recurformer.recover.linear_start import linear_start
 from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
 
-RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge parameters that are tried, as shares of the mean square of a feature."""
 HELD_OUT = 0.125
 """Share of the windows on which the ridge parameter is chosen."""
+START_TOKENS = 8192
+"""Tokens that a start looks at."""
+
+Start = Callable[[Any, Tensor], None]
+"""Sets what lies before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
+STARTS: dict[str, Start | None] = {"random": None, "linear": linear_start}
+"""Starts by name. The paper's is random."""
 
 
 @dataclass
@@ -71,6 +79,7 @@ def calibrate(
     batch_size: int = 4,
     held_out: float = HELD_OUT,
     ridges: Sequence[float] = RIDGES,
+    start: str = "random",
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Solve the mixers' last linear layers in place.
@@ -85,6 +94,7 @@ def calibrate(
         batch_size: windows in one forward pass; changes the result by rounding only.
         held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
         ridges: parameters to choose from, as shares of the mean square of a feature.
+        start: a name in `STARTS`: what becomes of the mixers' other parameters before; random leaves them as they are.
         progress: called with (layers done, layers).
 
     Returns:
@@ -92,12 +102,14 @@ def calibrate(
         the residual stream on the held-out windows, of the readout as it was and as fitted without these windows).
 
     Raises:
-        ValueError: two windows at least are needed; models that are no pair (`replaced_layers`); a mixer without a
-            linear layer at its end, or one that gives zeros.
+        ValueError: fewer than two windows, models that are no pair (`replaced_layers`), an unknown start, one that is
+            not for this mixer, or a mixer that ends in no linear layer or gives zeros.
     """
     places = {place.index: place for place in replaced_layers(original, converted)}
     if windows.ndim != 2 or len(windows) < 2:
         raise ValueError(f"windows: expected (windows, tokens) with at least 2 windows, got {tuple(windows.shape)}")
+    if start not in STARTS:
+        raise ValueError(f"start: {start!r} is unknown; there are {', '.join(STARTS)}")
     for place in places.values():
         readout_of(place)
     held = min(max(1, round(held_out * len(windows))), len(windows) - 1)
@@ -108,6 +120,7 @@ def calibrate(
     rows = []
     for index in range(len(before.layers)):
         if index in places:
+            _begin(places[index], after, STARTS[start])
             fit, held_moments = (_moments(places[index], before, after, numbers) for numbers in (fitted, chosen_on))
             rows.append(_solve(places[index], fit, held_moments, ridges))
         else:
@@ -170,6 +183,14 @@ class _Stream:
     def normed(self, index: int, number: int) -> Tensor:
         """What the attention of layer `index` reads."""
         return self.layers[index].input_layernorm(self.hidden[number])
+
+
+def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
+    """Start the mixer from the values of the first batches, about `START_TOKENS` of them."""
+    if start is None:
+        return
+    batches = range(min(len(after.hidden), 1 + START_TOKENS // after.hidden[0][..., 0].numel()))
+    start(place.converted.mixer, torch.cat([place.converted.read(after.normed(place.index, n)) for n in batches]))
 
 
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
