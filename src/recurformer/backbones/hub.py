@@ -1,13 +1,26 @@
-"""Backbones from the model hub, at a pinned revision."""
+"""Backbones from the model hub, at a pinned revision or the newest."""
+
+from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.backbones.store import load_backbone
 from recurformer.corpora.package import ResourceError
-from recurformer.corpora.snapshot import fetch_snapshot
+from recurformer.corpora.snapshot import fetch_snapshot, newest_commit
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; not the weights once more in older formats."""
+WITH_CARD = (*FILES, "*.jinja", "README.md")
+"""The same, and what the files of a model say about it."""
+
+
+def fetch_newest(repo: str) -> Path:
+    """Folder of the newest files of a hub repository with its card; the folder's name is the commit.
+
+    Raises:
+        ResourceError: it cannot be fetched (`fetch_snapshot`).
+    """
+    return fetch_snapshot(repo, newest_commit(repo), WITH_CARD)
 
 
 def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -32,6 +32,19 @@ REFUSED = (401, 403)
 logger = logging.getLogger(__name__)
 
 
+def newest_commit(repo: str, kind: str = "model") -> str:
+    """The commit that a repository's branch main points to; without the network, the one in the hub's cache.
+
+    Raises:
+        ResourceError: as `fetch_snapshot`.
+    """
+    disable_progress_bars()
+    try:
+        return Path(snapshot_download(repo, repo_type=kind, allow_patterns=["config.json"])).name
+    except Exception as error:
+        raise ResourceError(_explain(repo, "main", kind, error)) from error
+
+
 def fetch_snapshot(repo: str, revision: str, patterns: Sequence[str], kind: str = "model") -> Path:
     """Folder of those files of a repository that match `patterns`, downloaded unless they are in the hub's cache.
 
