@@ -1,4 +1,4 @@
-"""The confidence interval of a mean of scores in [0, 1]."""
+"""Confidence intervals of means: of scores in [0, 1], and of values without bounds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,3 +40,19 @@ def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95)
     centre = (mean + spread / 2) / (1 + spread)
     half = np.sqrt(spread * mean * (1 - mean) + spread**2 / 4) / (1 + spread)
     return Estimate(mean, float(min(max(centre - half, 0.0), mean)), float(max(min(centre + half, 1.0), mean)))
+
+
+def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Mean of values without bounds, with Student's t interval; of a single value all three are that value.
+
+    Raises:
+        ValueError: no values.
+    """
+    from scipy.stats import t
+
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or not len(found):
+        raise ValueError("mean_interval: give a flat, non-empty list of values")
+    mean, n = float(found.mean()), len(found)
+    half = float(t.ppf(0.5 + confidence / 2, n - 1) * found.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    return Estimate(mean, mean - half, mean + half)
