@@ -1,0 +1,115 @@
+"""A model of one's own, adapted: profile, select, convert, calibrate, transfer, distil, and measure after each step."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.corpora.documents import Documents
+from recurformer.heads.select import replaced_count
+from recurformer.model.config import MODEL_TYPE_PREFIX
+from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
+from recurformer.recover.adapt_steps import AdaptationSteps, Progress
+from recurformer.recover.adapt_text import text_windows
+from recurformer.recover.kept import KeptSteps
+from recurformer.recover.recipe import Recipe
+from recurformer.train.checkpoints import fingerprint
+
+
+def adapt(
+    original: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Documents,
+    *,
+    folder: str | Path,
+    beta: float = 0.5,
+    minutes: float = 30,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    recipe: Recipe | None = None,
+    progress: Progress = lambda name: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Replace heads by Mamba blocks and bring the model back, within the time given.
+
+    Killed at any moment, a call with the same arguments goes on where it was: `folder` keeps each finished step, and
+    the trainings their checkpoints. Steps and their numbers are those of the first call, and on a CPU so are the
+    weights, bit for bit.
+
+    Args:
+        original: a Llama, Mistral or Qwen2 causal language model, float32, in evaluation mode; not changed.
+        tokenizer: its tokenizer.
+        documents: texts to train on and texts to measure on.
+        folder: for the state; the caller removes it.
+        beta: share of the heads to replace, by whole key-value groups.
+        minutes: for everything. Where measuring and the closed form need all of them, nothing is trained.
+        seed: of the choice of windows, the mixers' first weights and the order of training.
+        dtype: the type that the weights will be saved in: they are rounded to it; None: the original's.
+        recipe: all other settings.
+        progress: given the name of a step, returns what is called with (done, all), or None.
+        say: called with a line after each step.
+
+    Returns:
+        The adapted model, float32, in evaluation mode, and what was measured, as JSON (`recurformer.render.adaptation`
+        shows it).
+
+    Raises:
+        ValueError: the model is converted already, no head would be replaced, or there is too little text.
+    """
+    recipe, dtype = recipe or Recipe(), dtype or original.dtype
+    _refuse(original, beta)
+    train_ids, held_out_ids = text_windows(documents, tokenizer, recipe, seed)
+    about = {
+        "original": fingerprint(original),
+        "windows": [zlib.crc32(ids.numpy().data) for ids in (train_ids, held_out_ids)],
+        "settings": [beta, minutes, seed, str(dtype), asdict(recipe)],
+    }
+    kept = KeptSteps(folder, about)
+    run = AdaptationSteps(original, tokenizer, kept, recipe, seed, train_ids, held_out_ids, progress, say)
+    choice = run.choose(beta)
+    before = run.measure("original", original, 0)
+    passkeys = {"original": run.passkeys("original", original, documents.held_out)}
+    converted = run.convert(choice["heads"])
+    stages = [before, run.measure("converted", converted, 0)]
+    calibration = run.calibrate(converted)
+    seen = run.calibrated_on.numel()
+    stages.append(run.measure("calibrated", converted, seen))
+    speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], recipe, progress("speed")))
+    cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, recipe.cache_lengths))
+    plan = run.plan(converted, minutes)
+    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation")
+    trainings = {}
+    for name, steps in (("transfer", plan.transfer_steps), ("distil", plan.distil_steps)):
+        trainings[name] = run.train(name, converted, plan) if steps else []
+        seen += steps * recipe.batch_size * recipe.tokens
+        if name == "transfer" and steps:
+            stages.append(run.measure("transferred", converted, seen))
+    with torch.no_grad():
+        for parameter in converted.parameters():
+            parameter.copy_(parameter.to(dtype))
+    stages.append(run.measure("adapted", converted, seen))
+    passkeys["adapted"] = run.passkeys("adapted", converted, documents.held_out)
+    config = original.config
+    return converted, {
+        "beta": beta, "minutes": minutes, "seed": seed, "dtype": str(dtype).removeprefix("torch."),
+        "recipe": asdict(recipe), "plan": asdict(plan), "tokens": [train_ids.numel(), held_out_ids.numel()],
+        "documents": [len(documents.train), len(documents.held_out)],
+        "attention_heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads, **choice,
+        "parameters": [sum(p.numel() for p in model.parameters()) for model in (original, converted)],
+        "stages": stages, "calibration": calibration, "trainings": trainings,
+        "passkeys": passkeys, "cache": cache, "speed": speed, "seconds": kept.seconds,
+    }  # fmt: skip
+
+
+def _refuse(original: PreTrainedModel, beta: float) -> None:
+    """Refuse at once what would fail after minutes."""
+    config = original.config
+    if config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError("the model is a converted one already; give the model that it was converted from")
+    groups = config.num_hidden_layers * config.num_key_value_heads
+    if not replaced_count(groups, beta):
+        raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")

@@ -1,0 +1,86 @@
+"""Results of finished steps, kept in a folder: a run that was killed takes them up instead of computing them again."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from recurformer.files import atomic_path, writing_weights
+
+ABOUT = "about.json"
+
+
+class KeptSteps:
+    """Finished steps of one run, each with its result as JSON, and with tensors where it changed a model.
+
+    Args:
+        folder: made when it is missing; emptied when another run's steps lie there.
+        about: what the results depend on, as JSON.
+    """
+
+    def __init__(self, folder: str | Path, about: Mapping[str, Any]) -> None:
+        self.folder = Path(folder)
+        said = json.loads(json.dumps(about))
+        try:
+            same = json.loads((self.folder / ABOUT).read_text()) == said
+        except (OSError, ValueError):
+            same = False
+        if not same:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self._write(ABOUT, said)
+
+    def _write(self, name: str, content: Any) -> None:
+        with atomic_path(self.folder / name) as path:
+            path.write_text(json.dumps(content))
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        file = self.folder / f"{name}.json"
+        return json.loads(file.read_text()) if file.is_file() else None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of each finished step, by its name."""
+        files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT)
+        return {file.stem: json.loads(file.read_text())["seconds"] for file in files}
+
+    def result(self, name: str, make: Callable[[], Any]) -> Any:
+        """What a step gave: read where it is kept, else made and kept. As JSON gives it back, also the first time."""
+        if (kept := self._read(name)) is None:
+            began = time.perf_counter()
+            value = make()
+            self._write(f"{name}.json", {"seconds": time.perf_counter() - began, "value": value})
+            kept = self._read(name)
+        assert kept is not None
+        return kept["value"]
+
+    def change(self, name: str, tensors: Mapping[str, Tensor], make: Callable[[], Any]) -> Any:
+        """The same of a step that changes tensors in place: where it is kept, they get their values.
+
+        Args:
+            name: of the step.
+            tensors: all that the step may change.
+            make: changes them and returns the step's result as JSON.
+
+        Raises:
+            OSError: the tensors cannot be written.
+        """
+        file = self.folder / f"{name}.safetensors"
+        if self._read(name) is not None:
+            kept = load_file(file)
+            with torch.no_grad():
+                for key, tensor in tensors.items():
+                    tensor.copy_(kept[key])
+
+        def changed() -> Any:
+            value = make()
+            with atomic_path(file) as path, writing_weights(file):
+                save_file({key: tensor.detach().contiguous() for key, tensor in tensors.items()}, path)
+            return value
+
+        return self.result(name, changed)
