@@ -1,0 +1,110 @@
+"""The numbers of an adaptation as rows of texts, for the card, the page and the terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from recurformer.render.tables.cell_text import NOTHING, interval, number
+
+Found = Mapping[str, Any]
+
+STAGES = {
+    "original": "original",
+    "converted": "heads replaced, nothing learnt",
+    "calibrated": "calibrated (closed form)",
+    "transferred": "transfer, layer by layer",
+    "adapted": "adapted: the model that was written",
+}
+"""Name of a stage -> how a reader is told."""
+COMPARED = ("", "original", "adapted", "adapted / original")
+STEPS = ("after", "tokens seen", "perplexity", "divergence")
+RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
+
+
+def stage(found: Found, name: str) -> Found:
+    """The quality after one step."""
+    return next(row for row in found["stages"] if row["stage"] == name)
+
+
+def replaced_share(found: Found) -> float:
+    """Heads replaced over all heads: beta, rounded to whole groups."""
+    heads = found["heads"]
+    return sum(map(len, heads)) / (len(heads) * found["attention_heads"])
+
+
+def compared(found: Found) -> list[tuple[str, str, str, str]]:
+    """Before and after: quantity, original, adapted, ratio."""
+    before, after = stage(found, "original"), stage(found, "adapted")
+    tokens = f"{before['windows']} held-out windows of {found['recipe']['tokens']} tokens"
+    return [
+        (
+            f"perplexity on {tokens}",
+            _with_interval(before, "perplexity", 2),
+            _with_interval(after, "perplexity", 2),
+            number(after["perplexity"] / before["perplexity"], 3),
+        ),
+        ("divergence from the original there, nats a token", "0", _with_interval(after, "divergence", 3), NOTHING),
+        *_passkeys(found["passkeys"]["original"], found["passkeys"]["adapted"]),
+        *((f"cache at {row['length']:,} tokens, MB", *_sizes(row)) for row in found["cache"]),
+        *(
+            (
+                RAN[row["phase"]].format(row["tokens"]),
+                number(row["original"], 1),
+                number(row["adapted"], 1),
+                number(row["ratio"], 2),
+            )
+            for row in found["speed"]
+        ),
+        ("parameters", *_parameters(*found["parameters"])),
+    ]
+
+
+def steps(found: Found) -> list[tuple[str, str, str, str]]:
+    """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
+    return [
+        (
+            STAGES[row["stage"]],
+            number(row["tokens"], 0),
+            _with_interval(row, "perplexity", 2),
+            _with_interval(row, "divergence", 3),
+        )
+        for row in found["stages"]
+    ]
+
+
+def notes(found: Found) -> list[str]:
+    """What the numbers are."""
+    plan, recipe = found["plan"], found["recipe"]
+    batch = recipe["batch_size"]
+    return [
+        f"{found['documents'][0]} documents of {found['tokens'][0]:,} tokens were trained on; "
+        f"{found['documents'][1]} others were held out.",
+        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
+        f"{batch} windows a step; all steps together took {sum(found['seconds'].values()) / 60:.1f} minutes.",
+        "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
+        "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
+        "rounds' ratios, and above 1 the adapted model is faster.",
+        f"Cache sizes are counted from the cache objects of both models in {found['dtype']}.",
+    ]
+
+
+def _with_interval(row: Found, name: str, decimals: int) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{number(row[name], decimals)} {interval(low, high, decimals)}"
+
+
+def _sizes(row: Found) -> tuple[str, str, str]:
+    before, after = row["original"], row["adapted"]
+    return number(before / 1e6, 1), number(after / 1e6, 1), number(after / before, 3)
+
+
+def _parameters(before: int, after: int) -> tuple[str, str, str]:
+    return f"{before:,}", f"{after:,}", number(after / before, 3)
+
+
+def _passkeys(before: Sequence[Found], after: Sequence[Found]) -> Iterator[tuple[str, str, str, str]]:
+    for one, other in zip(before, after, strict=True):
+        yield f"passkeys found in {one['length']} tokens", _answers(one), _answers(other), NOTHING
+
+
+def _answers(row: Found) -> str:
+    return f"{row['found']} of {row['asked']}" if "asked" in row else "not measured"
