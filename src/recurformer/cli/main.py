@@ -19,6 +19,7 @@ from recurformer.study import Distributed
 STAGES = {
     "plan": "list the jobs of a run, with their reasons, times and resources",
     "study": "check a study's configuration and print it in full",
+    "adapt": "make a model's cache smaller: replace heads, and bring the model back, in one command",
     "corpus": "fetch and clean the Wikipedia articles",
     "backbone": "fetch or build a pretrained Transformer",
     "profile": "recency ratios of every head on text",
@@ -64,9 +65,9 @@ STAGES = {
 BEFORE = ("plan", "study")
 """What is called before a study runs."""
 COMPUTING = {
-    "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity", "hashhop",
-    "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "ablation-lm-eval", "sink",
-    "contribution", "attention-map", "influence", "longest-input", "cache-peak",
+    "adapt", "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity",
+    "hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "ablation-lm-eval",
+    "sink", "contribution", "attention-map", "influence", "longest-input", "cache-peak",
 }  # fmt: skip
 """Stages that have a GPU for themselves where there are any."""
 COPYING = {"convert", "export", "pool-kv"}

@@ -1,0 +1,111 @@
+"""Make a model's cache smaller and keep its quality: profile, select, convert, calibrate, transfer, distil, measure."""
+
+import re
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputPath
+from recurformer.cli.progress import progress
+from recurformer.cli.training import resumable_run
+from recurformer.files import atomic_path, writing_weights
+from recurformer.recover.recipe import Recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help="folder of the model, or its name on the model hub")
+    parser.add_argument("out", type=OutputPath, help="folder to write")
+    parser.add_argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)")
+    parser.add_argument(
+        "--text", type=InputPath, nargs="+", required=True, help="plain-text files, or Parquet files of articles"
+    )
+    parser.add_argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)")
+    parser.add_argument(
+        "--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"
+    )
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of all that is drawn (default: 0)")
+    parser.add_argument(
+        "--checkpoints", help="folder from which a killed run goes on, removed at the end (default: beside the output)"
+    )
+
+
+def model_folder(model: str) -> Path:
+    """The folder itself, or the newest files of that name from the hub.
+
+    Raises:
+        ValueError: there is no such folder, and the name cannot be one of the hub's.
+        ResourceError: the hub has no such model, or cannot be reached.
+    """
+    folder = Path(model)
+    if folder.exists():
+        return folder
+    first, slash, _ = model.partition("/")
+    if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
+        raise ValueError(f"{model}: no such folder")
+    from recurformer.backbones.hub import fetch_newest
+
+    return fetch_newest(model)
+
+
+def _refuse_strange(out: str) -> None:
+    """A folder that holds something else than an earlier result is never replaced."""
+    from recurformer.render.adaptation import MEASURED
+
+    place = Path(out)
+    if place.exists() and not (place / MEASURED).is_file() and (not place.is_dir() or any(place.iterdir())):
+        raise ValueError(f"{out}: exists and is no adapted model; name a new folder")
+
+
+def run(args: Namespace) -> None:
+    import torch
+
+    from recurformer.backbones.card import base_facts
+    from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
+    from recurformer.corpora.documents import read_documents
+    from recurformer.recover.adapt import adapt
+
+    _refuse_strange(args.out)
+    documents = read_documents(args.text, args.seed)
+    folder = model_folder(args.model)
+    tokenizer = open_tokenizer(folder)
+    saved = getattr(torch, str(open_config(folder).dtype or "float32").removeprefix("torch."))
+    model = open_model(folder, dtype="float32")
+    _refuse_long(args.tokens, model)
+    with resumable_run(args, args.out) as state:
+        adapted, found = adapt(
+            model,
+            tokenizer,
+            documents,
+            folder=state,
+            beta=args.beta,
+            minutes=args.minutes,
+            seed=args.seed,
+            dtype=saved,
+            recipe=Recipe(tokens=args.tokens),
+            progress=progress,
+            say=lambda line: print(line, flush=True),
+        )
+        found["base"] = base_facts(args.model, folder)
+        _write(args.out, adapted.to(saved), tokenizer, found)
+    print(f"{args.out}: the adapted model, its card README.md, and adaptation.html with pictures")
+
+
+def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:
+    longest = getattr(model.config, "max_position_embeddings", None) or tokens
+    if tokens > longest:
+        raise ValueError(f"--tokens {tokens}: the model reads at most {longest}")
+
+
+def _write(out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", found: dict[str, Any]) -> None:
+    """Model, tokenizer, measurements, card and page, all at once."""
+    from recurformer.render.adaptation import write_adaptation
+
+    with atomic_path(out, directory=True) as folder, writing_weights(out):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_adaptation(folder, found)
