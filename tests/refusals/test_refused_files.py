@@ -7,6 +7,7 @@ import pytest
 from damages import Payload, both, code_of_its_own, columns, cut, edit, frame, heads, remove, weights_with_code, write
 
 ARTICLES = "--articles articles.parquet"
+ADAPT = "adapt backbone out --text"
 PROFILE = f"profile backbone out.parquet {ARTICLES} --name x --samples 1 --tokens 16 --window 4"
 SELECT = "select profile.parquet out.json --beta 0.5"
 CONVERT = "convert backbone out --heads heads.json --mixer window"
@@ -93,6 +94,15 @@ ROWS = {
     "head a word": (CONVERT, heads([["first"], []]), "heads[0]=['first'] must be a list of query head numbers"),
     "heads of a layer too many": (CONVERT, heads([[0], [], []]), "heads names 3 layers, but the model has 2"),
     "heads of no list": (CONVERT, heads([0, 1]), "heads[0]=0 must be a list of query head numbers"),
+    "adapt, texts of bytes": (f"{ADAPT} weights.bin", write("weights.bin", b"\xff\xfe"), "weights.bin: no UTF-8 text"),
+    "adapt, articles cut": (f"{ADAPT} articles.parquet", cut("articles.parquet"), "articles.parquet: not a readable P"),
+    "adapt, texts missing": (f"{ADAPT} nowhere.txt", lambda world: None, "nowhere.txt: cannot be read (No such file"),
+    "adapt, weights cut": (f"{ADAPT} articles.parquet", cut("backbone/model.safetensors"), "backbone: not a readable"),
+    "adapt, another folder there": (
+        f"{ADAPT} articles.parquet".replace(" out ", " converted "),
+        lambda world: None,
+        "converted: exists and is no adapted model; name a new folder",
+    ),
     # checkpoints
     "weights cut": (PROFILE, cut("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
     "weights empty": (PROFILE, write("backbone/model.safetensors"), "backbone: not a readable checkpoint"),

@@ -13,6 +13,7 @@ CONTINUE = (
     "continuation backbone c.csv --original backbone --articles articles.parquet --name x --prompt 8 --tokens 8"
     " --windows 1"
 )
+ADAPT = "adapt backbone out --text articles.parquet"
 PROFILE = "profile backbone p.parquet --articles articles.parquet --name x --samples 2"
 USAGE = [
     ("brew-coffee", "no stage 'brew-coffee'; there are: plan"),
@@ -31,9 +32,21 @@ USAGE = [
     ("memory m.csv --name x --betas 0.5 2", "--betas: 2"),
     (f"{TRAIN} {RECIPE} --tokens 0", "--tokens: 0"),
     ("perplexity p.csv --before backbone", "the following arguments are required: --converted, --trained, --articles"),
+    ("adapt backbone out", "the following arguments are required: --text"),
+    (f"{ADAPT} --beta 1.5", "--beta: 1.5: Input should be less than or equal to 1"),
+    (f"{ADAPT} --minutes 0", "--minutes: 0: Input should be greater than 0"),
     ("cache-peak c.csv --name x --betas 0.5 --device tpu", "argument --device: invalid choice: 'tpu'"),
 ]
 VALUES = [
+    (
+        ADAPT,
+        "too short: the 1 training documents have 1,800 tokens, which give 3 windows of 512; 8 are needed, so 4,096 tok",
+    ),
+    (f"{ADAPT} --tokens 4096", "--tokens 4096: the model reads at most 2048"),
+    (f"{ADAPT} --beta 0.1", "beta=0.1 of 4 groups of heads replaces none; the least is 0.250"),
+    (ADAPT.replace("backbone", "./nowhere"), "./nowhere: no such folder"),
+    (ADAPT.replace("backbone", "backbone/deep"), "backbone/deep: no such folder"),
+    (ADAPT.replace("backbone", "converted"), "the model is a converted one already; give the model that it was conv"),
     ("study", "name a YAML file, or ask for --describe"),
     ("select profile.parquet out.json --beta 0.5 --by charm", "--by charm: Input should be 'ra_i', 'mean_rr'"),
     ("select profile.parquet out.json --beta 0.5 --by echo", "by='echo' needs scores"),

@@ -1,0 +1,67 @@
+"""A tiny model and a few texts to adapt it on, and the command that does it."""
+
+import numpy as np
+import pytest
+import torch
+
+from recurformer.backbones import open_random, save_backbone
+from recurformer.cli.main import main
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "near",
+    "the",
+    "river",
+    ".",
+    "It",
+    "is",
+    "late",
+    "!",
+    "Keys",
+    "are",
+    "hidden",
+    ".",
+]
+MINUTES = "60"
+"""So long that the passes over the text, and no clock, limit the steps."""
+
+
+def write_texts(folder, documents=6, words=60):
+    """Text files of different random words."""
+    rng = np.random.default_rng(0)
+    for number in range(documents):
+        (folder / f"text{number}.txt").write_text(" ".join(rng.choice(WORDS, words)))
+    return sorted(map(str, folder.glob("text*.txt")))
+
+
+def write_world(folder):
+    """Backbone of weights that are large enough to say something."""
+    model, tokenizer = open_random(
+        tokenizer="byte", hidden_size=16, heads=4, kv_heads=2, head_dim=4, initializer_range=0.3
+    )
+    save_backbone(model.to(torch.bfloat16), tokenizer, folder / "backbone")
+    return write_texts(folder)
+
+
+def command(folder, *more, out="out", model="backbone"):
+    """The words of the command; later flags win."""
+    texts = sorted(map(str, folder.glob("text*.txt")))
+    return ["adapt", str(folder / model), str(folder / out), "--tokens", "64", "--minutes", MINUTES, *more,
+            "--text", *texts]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def adapted(tmp_path_factory):
+    """A folder with the backbone, its texts and, in `out`, the result of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("adapted")
+    write_world(folder)
+    assert main(command(folder)) == 0
+    return folder

@@ -1,0 +1,3 @@
+from adapt_world import adapted
+
+__all__ = ["adapted"]

@@ -1,0 +1,183 @@
+"""`recurformer adapt`: what it writes, that the numbers are the model's own, and that a killed run goes on."""
+
+import json
+import shutil
+from dataclasses import asdict
+from importlib import import_module
+
+import pytest
+import torch
+from adapt_world import command, write_texts
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import recurformer
+from recurformer.cli.main import main
+from recurformer.corpora.documents import read_documents
+from recurformer.measure.cache import count_cache
+from recurformer.recover.adapt_text import text_windows
+from recurformer.recover.kept import KeptSteps
+from recurformer.recover.quality import quality_rows
+from recurformer.recover.recipe import Plan, Recipe, plan_steps
+from recurformer.recover.transfer import Transfer
+
+STEPS = "recurformer.recover.adapt_steps"
+
+
+def measured(folder):
+    return json.loads((folder / "out/adaptation.json").read_text())
+
+
+def weights(folder):
+    return (folder / "out/model.safetensors").read_bytes()
+
+
+def test_it_writes_an_ordinary_checkpoint_with_card_and_page(adapted):
+    names = {path.name for path in (adapted / "out").iterdir()}
+    assert names >= {
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md",
+        "adaptation.html", "adaptation.json",
+    }  # fmt: skip
+    assert {path.name for path in adapted.glob("*") if path.suffix != ".txt"} == {"backbone", "out"}
+    model = AutoModelForCausalLM.from_pretrained(adapted / "out")
+    assert model.dtype == torch.bfloat16  # as the backbone was saved
+    assert model.config.recurrent_heads == measured(adapted)["heads"]
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "out")
+    assert model.generate(**tokenizer("Once", return_tensors="pt"), max_new_tokens=4).shape[0] == 1
+    page = (adapted / "out/adaptation.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 2 and "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_numbers_are_those_of_the_written_model(adapted):
+    found = measured(adapted)
+    stages = {row["stage"]: row for row in found["stages"]}
+    assert list(stages) == ["original", "converted", "calibrated", "transferred", "adapted"]
+    model, original = (
+        AutoModelForCausalLM.from_pretrained(adapted / name, dtype="float32") for name in ("out", "backbone")
+    )
+    recipe, tokenizer = Recipe(tokens=64), AutoTokenizer.from_pretrained(adapted / "out")
+    documents = read_documents(sorted(adapted.glob("text*.txt")))
+    train_ids, held_out = text_windows(documents, tokenizer, recipe, seed=0)
+    rows = quality_rows(original, model, held_out)
+    assert stages["adapted"]["divergence"] == pytest.approx(rows.divergence.mean(), rel=1e-4)
+    assert stages["original"]["divergence"] == pytest.approx(0, abs=1e-6)
+    assert stages["adapted"]["divergence"] < stages["calibrated"]["divergence"] < stages["converted"]["divergence"]
+    steps = found["plan"]["transfer_steps"], found["plan"]["distil_steps"]
+    assert steps == (len(train_ids), (3 * len(train_ids) + 1) // 2)  # all passes: the time would allow more
+    assert [len(rows) for rows in found["trainings"].values()] == list(steps)
+    assert stages["adapted"]["tokens"] == train_ids.numel() + 2 * 64 * sum(steps)
+    for row in found["cache"]:
+        half = AutoModelForCausalLM.from_pretrained(adapted / "out")
+        assert row["adapted"] == count_cache(half, row["length"]).bytes.sum() < row["original"]
+    assert [row["phase"] for row in found["speed"]] == ["prefill", "decode"]
+    asked = {row["length"]: row.get("asked") for row in found["passkeys"]["adapted"]}
+    assert asked == {256: None, 512: 10}  # of single bytes the bare question alone has more than 256
+    assert f"{stages['adapted']['perplexity']:.2f}" in (adapted / "out/README.md").read_text()
+
+
+def interrupt(monkeypatch, place, calls=0):
+    """The function at `place` ends the run at its call of that number."""
+    module, _, name = place.rpartition(".")
+    owner = Transfer if name == "__call__" else import_module(module)
+    real, left = getattr(owner, name), [calls]
+
+    def killed(*args, **kwargs):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, killed)
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [
+        (f"{STEPS}.profile_heads", 0),
+        (f"{STEPS}.calibrate", 0),
+        ("recurformer.recover.kept.save_file", 0),
+        (f"{STEPS}.plan_steps", 0),
+        ("transfer.__call__", 9),
+        ("recurformer.recover.distil.divergence", 15),
+        ("recurformer.render.adaptation.write_adaptation", 0),
+    ],
+)
+def test_a_killed_run_ends_with_the_same_bytes(adapted, tmp_path, place, calls, monkeypatch, capsys):
+    world = tmp_path / "world"
+    shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
+    monkeypatch.setattr("recurformer.recover.recipe.SAVE_SECONDS", 0)  # a checkpoint at every step
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, place, calls)
+        main(command(world))
+    assert not (world / "out").exists() and (world / "out.checkpoints").is_dir()
+    assert main(command(world)) == 0
+    assert weights(world) == weights(adapted)
+    assert not (world / "out.checkpoints").exists()
+
+
+def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch):
+    world = tmp_path / "world"
+    shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
+    monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: Plan(2, 3, 1, 1))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt(patch, f"{STEPS}.distil", 1)  # the first call only takes the time
+        main(command(world))
+    monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(f"{STEPS}.calibrate", lambda *_: pytest.fail("solved again"))
+    assert main(command(world)) == 0
+    assert [len(rows) for rows in measured(world)["trainings"].values()] == [2, 3]
+
+
+def test_without_time_the_closed_form_remains(adapted, tmp_path):
+    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
+    assert main(command(tmp_path / "world", "--minutes", "0.001")) == 0
+    found = measured(tmp_path / "world")
+    assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]
+    assert found["plan"]["transfer_steps"] == found["plan"]["distil_steps"] == 0
+    assert found["stages"][-1]["divergence"] == pytest.approx(found["stages"][-2]["divergence"], rel=0.05)
+
+
+def test_an_earlier_result_is_replaced_and_nothing_else(adapted, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("years of work")
+    write_texts(tmp_path)
+    assert main(command(tmp_path)) == 1
+    assert "exists and is no adapted model" in capsys.readouterr().err
+    assert (tmp_path / "out/thesis.tex").read_text() == "years of work"
+
+
+def test_it_is_a_function_too(adapted, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(adapted / "backbone", dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "backbone")
+    documents = read_documents(sorted(adapted.glob("text*.txt")))
+    recipe = Recipe(tokens=32, transfer_passes=0.5, distil_passes=0.5, passkey_lengths=(), trained="attention")
+    said = []
+    converted, found = recurformer.adapt(
+        model, tokenizer, documents, folder=tmp_path / "state", beta=0.25, minutes=60, recipe=recipe, say=said.append
+    )
+    assert sum(map(len, converted.config.recurrent_heads)) == 2
+    assert found["recipe"]["tokens"] == 32 and said[0].startswith("original: perplexity")
+    with pytest.raises(ValueError, match="a converted one already"):
+        recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [(-5, (0, 0)), (0, (0, 0)), (30, (10, 10)), (2.9, (0, 1)), (300, (100, 100)), (1e9, (500, 750))],
+)
+def test_the_time_is_divided(left, expected):
+    plan = plan_steps(left, 1.0, 2.0, 500, Recipe())
+    assert (plan.transfer_steps, plan.distil_steps) == expected
+    assert (plan.transfer_save_every, plan.distil_save_every) == (120, 60)
+
+
+def test_other_settings_start_anew(tmp_path):
+    recipe, values = asdict(Recipe()), [torch.zeros(2)]
+
+    def make(value):
+        return lambda: values[0].fill_(value).tolist()
+
+    for about, given, expected in ((recipe, 1.0, 1.0), (recipe, 2.0, 1.0), ({"other": 1}, 3.0, 3.0)):
+        values[0] = torch.zeros(2)
+        kept = KeptSteps(tmp_path / "state", about)
+        assert kept.change("step", {"values": values[0]}, make(given)) == [expected] * 2
+        assert values[0].tolist() == [expected] * 2 and set(kept.seconds) == {"step"}
