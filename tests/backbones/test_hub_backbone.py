@@ -5,6 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from recurformer.backbones import open_backbone
+from recurformer.backbones.card import base_facts
+from recurformer.backbones.hub import fetch_newest
 from recurformer.corpora.package import ResourceError
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
@@ -55,6 +57,37 @@ def test_a_shard_that_is_missing_is_said(cache, tmp_path):
     with pytest.raises(ResourceError, match="holds no readable model") as caught:
         open_backbone(settings(repo))
     assert "\n" not in str(caught.value)
+
+
+def test_the_newest_of_a_name_is_the_commit_that_main_points_to(cache, tmp_path):
+    repo = "Qwen/Qwen2-0.5B"
+    write_checkpoint(tmp_path / "files", CONFIGS[repo], TEXTS)
+    (tmp_path / "files/README.md").write_text("---\nlicense: apache-2.0\n---\n# Qwen2\n")
+    into_cache(tmp_path / "files", cache, repo, REVISION)
+    (tmp_path / "hub/models--Qwen--Qwen2-0.5B/refs").mkdir(exist_ok=True)
+    (tmp_path / "hub/models--Qwen--Qwen2-0.5B/refs/main").write_text(REVISION)
+    folder = fetch_newest(repo)
+    assert folder.name == REVISION
+    facts = base_facts(repo, folder)
+    assert (facts["name"], facts["hub"], facts["revision"], facts["license"]) == (repo, True, REVISION, "apache-2.0")
+    with pytest.raises(ResourceError, match="owner/name at main is not, or not wholly, in the cache"):
+        fetch_newest("owner/name")
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [(None, None), ("# no front matter", None), ("---\nlicense: [\n---\n", None), ("---\n- a\n---\n", None),
+     ("---\nlicense: mit\ntags: [a]\n---\ntext\n---\n", "mit")],
+)  # fmt: skip
+def test_a_card_of_any_kind(card, licence, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text('{"_name_or_path": "Tiny v2"}')
+    if card is not None:
+        (tmp_path / "model/README.md").write_text(card)
+    facts = base_facts(str(tmp_path / "model"), tmp_path / "model")
+    assert facts == {
+        "name": "model", "hub": False, "revision": None, "configured_name": "Tiny v2", "license": licence,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("revision", ["main", "", "0" * 39, "v1.0"])
