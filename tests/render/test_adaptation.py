@@ -36,7 +36,8 @@ def found():
             quality("calibrated", 32_768, 51.0, 1.25), quality("transferred", 36_864, 31.5, 0.875),
             quality("adapted", 38_912, 20.7, 0.25),
         ],
-        "calibration": [], "trainings": {"transfer": [], "distil": [{"step": 1, "loss": 0.6}, {"step": 2, "loss": 0.4}]},
+        "calibration": [],
+        "trainings": {"transfer": [], "distil": [{"step": 1, "loss": 0.6}, {"step": 2, "loss": 0.4}]},
         "passkeys": {
             name: [{"length": 256, "reason": "too small"}, {"length": 512, "found": number, "asked": 10}]
             for name, number in (("original", 9), ("adapted", 7))

@@ -90,6 +90,7 @@ def test_growth_has_no_number_but_an_exponent():
 def test_neither_paper_nor_render_imports_torch():
     code = (
         "import sys, recurformer.paper, recurformer.render.tables, recurformer.render.figures, "
-        "recurformer.render.compare, recurformer.render.adaptation\nsys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+        "recurformer.render.compare, recurformer.render.adaptation\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
