@@ -181,3 +181,9 @@ def test_other_settings_start_anew(tmp_path):
         kept = KeptSteps(tmp_path / "state", about)
         assert kept.change("step", {"values": values[0]}, make(given)) == [expected] * 2
         assert values[0].tolist() == [expected] * 2 and set(kept.seconds) == {"step"}
+
+
+def test_what_a_kill_left_unfinished_is_no_step(tmp_path):
+    kept = KeptSteps(tmp_path, {})
+    (tmp_path / ".unfinished-second.json").mkdir()
+    assert kept.result("first", lambda: 1) == 1 and set(kept.seconds) == {"first"}

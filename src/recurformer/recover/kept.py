@@ -46,7 +46,8 @@ class KeptSteps:
     @property
     def seconds(self) -> dict[str, float]:
         """Of each finished step, by its name."""
-        files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT)
+        # what a killed process left unfinished is a folder
+        files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT and file.is_file())
         return {file.stem: json.loads(file.read_text())["seconds"] for file in files}
 
     def result(self, name: str, make: Callable[[], Any]) -> Any:
