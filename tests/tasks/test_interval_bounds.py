@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurformer.tasks.interval import bounded_mean
+from recurformer.tasks.interval import bounded_mean, mean_interval
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
@@ -45,3 +46,12 @@ def test_covers_the_true_mean(success, graded):
 def test_refuses_what_is_no_list_of_scores(scores):
     with pytest.raises(ValueError, match="between 0 and 1"):
         bounded_mean(scores)
+
+
+def test_the_mean_of_unbounded_values_has_students_interval():
+    found = mean_interval([1.0, 2.0, 3.0, 6.0])
+    low, high = scipy.stats.t.interval(0.95, 3, loc=3.0, scale=scipy.stats.sem([1.0, 2.0, 3.0, 6.0]))
+    assert found == pytest.approx((3.0, low, high))
+    assert mean_interval([4.0]) == (4.0, 4.0, 4.0)
+    with pytest.raises(ValueError, match="non-empty"):
+        mean_interval([])

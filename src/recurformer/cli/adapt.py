@@ -63,11 +63,13 @@ def _refuse_strange(out: str) -> None:
 
 def run(args: Namespace) -> None:
     import torch
+    from tabulate import tabulate
 
     from recurformer.backbones.card import base_facts
     from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
     from recurformer.corpora.documents import read_documents
     from recurformer.recover.adapt import adapt
+    from recurformer.render.adaptation.summary import COMPARED, compared
 
     _refuse_strange(args.out)
     documents = read_documents(args.text, args.seed)
@@ -92,6 +94,7 @@ def run(args: Namespace) -> None:
         )
         found["base"] = base_facts(args.model, folder)
         _write(args.out, adapted.to(saved), tokenizer, found)
+    print(tabulate(compared(found), headers=COMPARED, disable_numparse=True))
     print(f"{args.out}: the adapted model, its card README.md, and adaptation.html with pictures")
 
 

@@ -32,7 +32,8 @@ def quality_rows(
     """
     rows = []
     for number, window in enumerate(windows.to(model.device)):
-        ours, theirs = (one(window[None], use_cache=False).logits[0, :-1] for one in (model, original))
+        ours = model(window[None], use_cache=False).logits[0, :-1]
+        theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
         likelihood = F.cross_entropy(ours.float(), window[1:]).item()
         rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
         if progress is not None:
