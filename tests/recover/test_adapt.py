@@ -11,8 +11,10 @@ from adapt_world import command, write_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import recurformer
+from recurformer.cli.adapt import model_folder
 from recurformer.cli.main import main
 from recurformer.corpora.documents import read_documents
+from recurformer.corpora.package import ResourceError
 from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt_text import text_windows
 from recurformer.recover.kept import KeptSteps
@@ -158,6 +160,13 @@ def test_it_is_a_function_too(adapted, tmp_path):
     assert found["recipe"]["tokens"] == 32 and said[0].startswith("original: perplexity")
     with pytest.raises(ValueError, match="a converted one already"):
         recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")
+
+
+def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ResourceError, match="owner/name: no such folder, and as a name of the model hub: owner"):
+        model_folder("owner/name")
 
 
 @pytest.mark.parametrize(

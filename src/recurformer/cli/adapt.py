@@ -48,8 +48,12 @@ def model_folder(model: str) -> Path:
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
     from recurformer.backbones.hub import fetch_newest
+    from recurformer.corpora.package import ResourceError
 
-    return fetch_newest(model)
+    try:
+        return fetch_newest(model)
+    except ResourceError as error:
+        raise ResourceError(f"{model}: no such folder, and as a name of the model hub: {error}") from error
 
 
 def _refuse_strange(out: str) -> None:
