@@ -129,9 +129,10 @@ def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch):
     assert [len(rows) for rows in measured(world)["trainings"].values()] == [2, 3]
 
 
-def test_without_time_the_closed_form_remains(adapted, tmp_path):
+def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys):
     shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
     assert main(command(tmp_path / "world", "--minutes", "0.001")) == 0
+    assert "plan: 0 steps of transfer, 0 of distillation; the minutes were too few" in capsys.readouterr().out
     found = measured(tmp_path / "world")
     assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]
     assert found["plan"]["transfer_steps"] == found["plan"]["distil_steps"] == 0

@@ -81,7 +81,8 @@ def adapt(
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], recipe, progress("speed")))
     cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, recipe.cache_lengths))
     plan = run.plan(converted, minutes)
-    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation")
+    short = "" if plan.distil_steps else "; the minutes were too few to train more"
+    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation{short}")
     trainings = {}
     for name, steps in (("transfer", plan.transfer_steps), ("distil", plan.distil_steps)):
         trainings[name] = run.train(name, converted, plan) if steps else []
