@@ -35,5 +35,6 @@ def test_every_key_is_described():
 
 
 def test_a_study_can_name_every_method_there_is():
-    assert (set(get_args(Eviction)), set(get_args(Mixer))) == (set(EVICTIONS), set(MIXERS))
+    assert set(get_args(Eviction)) == set(EVICTIONS)
+    assert set(get_args(Mixer)) <= set(MIXERS)  # the recovery's variants are no arms of the ablations
     assert set(get_args(Selector)) == {*SELECTORS, *MEASURED}

@@ -87,6 +87,22 @@ def gated_by_steps(mixer, values, heads):
     return joined(torch.stack(outputs, 2))
 
 
+def retention_by_steps(mixer, values, heads):
+    queries, keys = (F.elu(x) + 1 for x in heads.rotated())
+    keys, inputs, features = keys[:, OF_KV_HEAD], by_head(values), []
+    gates = torch.sigmoid(mixer.gate(heads.hidden_states)).unflatten(2, (2, -1))[:, :, OF_KV_HEAD]
+    for rate in range(gates.shape[-1]):
+        state, normaliser, means = 0, 0, []
+        for step, (q, k, v) in enumerate(zip(*(x.unbind(2) for x in (queries, keys, inputs)), strict=True)):
+            gate = gates[:, step, :, rate].unsqueeze(-1)
+            state = gate.unsqueeze(-1) * state + k.unsqueeze(-1) * v.unsqueeze(-2)
+            normaliser = gate * normaliser + k
+            means.append((q.unsqueeze(-2) @ state).squeeze(-2) / (q * normaliser).sum(-1, keepdim=True))
+        features.append(torch.stack(means, 1))  # (B, L, H, DIM)
+    of_heads = torch.stack(features, 3).flatten(2)  # every head at all rates
+    return mixer.readout(torch.cat([of_heads, values], -1))
+
+
 def mean_by_slices(mixer, values, heads):
     last = [values[:, max(0, t + 1 - WINDOW) : t + 1].mean(1) for t in range(values.shape[1])]
     return joined(by_head(torch.stack(last, 1)))
@@ -96,6 +112,7 @@ DEFINITIONS = {
     "window": window_by_mask,
     "linear": linear_by_steps,
     "gated": gated_by_steps,
+    "retention": retention_by_steps,
     "mean": mean_by_slices,
     "zero": lambda mixer, values, heads: values.new_zeros(*values.shape[:2], HEADS * DIM),
 }
@@ -122,7 +139,7 @@ def test_single_precision_is_near(name):
     assert torch.allclose(result.double(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["window", "linear", "gated", "mean"])
+@pytest.mark.parametrize("name", ["window", "linear", "gated", "retention", "mean"])
 @pytest.mark.parametrize("cuts", [(), (3, 20, 21)], ids=["at once", "in pieces"])
 def test_gradients_are_those_of_the_definition(name, cuts):
     mixer, gradients = make_mixer(name), []

@@ -138,6 +138,7 @@ def test_the_state_has_one_size(mixer, backbone):
         "window": (2 + 5) * 2 * kv_heads * 8 + 2,  # and the tokens seen, in eight bytes
         "linear": kv_heads * 8 * 9,
         "gated": 6 * 8 * 8,
+        "retention": kv_heads * 2 * 8 * 9,  # at two rates
         "mean": 5 * (kv_heads * 8 + 1),
         "zero": 0,
     }
@@ -205,7 +206,7 @@ def test_saving_and_loading_keeps_everything(mixer, tmp_path):
     assert loaded.config.mixer == mixer and loaded.config.window_tokens == 5 and loaded.config.sink_tokens == 2
     assert torch.equal(loaded(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
     own = {name for name in load_file(tmp_path / "model.safetensors") if f".{mixer}." in name}
-    assert bool(own) == (mixer in {"mamba", "gated"})
+    assert bool(own) == (mixer in {"mamba", "gated", "retention"})
 
 
 def test_a_config_without_the_keys_is_of_mamba(tmp_path):
@@ -219,7 +220,7 @@ def test_a_config_without_the_keys_is_of_mamba(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mixer": "hyena"}, "mixer='hyena' is unknown; there are mamba, window, linear, gated, mean, zero"),
+        ({"mixer": "hyena"}, "mixer='hyena' is unknown; there are mamba, window, linear, gated, retention, mean, zero"),
         ({"window_tokens": 0}, "window_tokens=0 must be a whole number of at least 1"),
         ({"sink_tokens": -1}, "sink_tokens=-1 must be a whole number of at least 0"),
     ],

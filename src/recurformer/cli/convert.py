@@ -11,7 +11,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("converted", type=OutputPath, help="folder to write")
     parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
     parser.add_argument("--seed", type=SEED, default=0, help="seed of the mixers' initial weights")
-    parser.add_argument("--mixer", default="mamba", help="mamba (default), window, linear, gated, mean or zero")
+    parser.add_argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)")
     add_block(parser, Mamba)
     add_block(parser, Window)
 

@@ -5,6 +5,7 @@ from .mixer_gated import GatedMixer
 from .mixer_linear import LinearMixer
 from .mixer_mamba import MambaMixer
 from .mixer_mean import MeanMixer
+from .mixer_retention import RetentionMixer
 from .mixer_window import WindowMixer
 from .mixer_zero import ZeroMixer
 
@@ -13,6 +14,7 @@ MIXERS: dict[str, type[Mixer] | type[MambaMixer]] = {
     "window": WindowMixer,
     "linear": LinearMixer,
     "gated": GatedMixer,
+    "retention": RetentionMixer,
     "mean": MeanMixer,
     "zero": ZeroMixer,
 }

@@ -1,0 +1,86 @@
+"""Retention: linear attention that forgets at several rates, and a linear readout that can be solved in closed form.
+
+Fixed rates side by side are multi-scale retention's (RetNet, arXiv 2307.08621), the learnt gate on them gated linear
+attention's (arXiv 2312.06635) and Mamba-2's (arXiv 2405.21060). Unlike theirs, every head has all rates, one gate
+serves all query heads of a KV head, so that they share its state, and outputs are weighted means, as attention's are.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Cache
+from transformers import initialization as init
+
+from .layout import HeadLayout
+from .mixer_base import Mixer, ReplacedHeads
+from .recurrence import decayed_recurrence
+
+MEMORIES = (4.0, 32.0)
+"""Tokens after which a state has decayed to 1/e, before anything is learnt."""
+
+
+class RetentionMixer(Mixer):
+    """readout([y of every head and rate; values]), where y_t = S_t^T phi(q_t) / (z_t . phi(q_t)).
+
+    S_t = g_t S_{t-1} + phi(k_t) v_t^T and z_t = g_t z_{t-1} + phi(k_t), phi = elu + 1 of rotated queries and keys,
+    g = sigmoid(gate(hidden states)): one for every KV head and rate. The state [S, z] is kept in float32.
+    """
+
+    reads_keys = True
+
+    def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
+        super().__init__(config, layout, head_dim, layer_index)
+        rates, heads, outputs = len(MEMORIES), len(self.copies), sum(self.copies)
+        self.gate = nn.Linear(config.hidden_size, heads * rates)
+        self.readout = nn.Linear((outputs * rates + heads) * head_dim, outputs * head_dim, bias=False)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Initialise the gates to `MEMORIES` whatever the token, and the readout by PyTorch's default."""
+        init.zeros_(self.gate.weight)
+        bias = self.gate.bias.new_tensor([-math.log(math.expm1(1 / memory)) for memory in MEMORIES])
+        init.copy_(self.gate.bias, bias.repeat(len(self.copies)))
+        init.kaiming_uniform_(self.readout.weight, a=math.sqrt(5))
+
+    def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
+        """Run the recurrence; see `Mixer`."""
+        outputs, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
+        if cache is not None:
+            cache.update_recurrent_state(state, self.layer_index)
+        return outputs
+
+    def retain(
+        self, values: Tensor, state: Tensor | None, padding_mask: Tensor | None, heads: ReplacedHeads
+    ) -> tuple[Tensor, Tensor]:
+        """Return the outputs and the last state (B, KV heads * rates, head_dim, head_dim + 1), after `state`."""
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
+        decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2).contiguous()
+        if padding_mask is not None:
+            real = padding_mask.unsqueeze(1).to(dtype)
+            keys, decays = keys * real.unsqueeze(-1), decays * real
+        inputs = self.split(values)
+        outputs, state = decayed_recurrence(
+            self._at_rates(queries),
+            self._at_rates(self.repeat(keys)),
+            self._at_rates(self.repeat(F.pad(inputs.to(dtype), (0, 1), value=1.0))),
+            self._of_heads(decays),
+            None if state is None else self._of_heads(state),
+        )
+        alike = state.unflatten(1, (-1, len(MEMORIES))).split(self.copies, 1)  # one KV head's readers have one state
+        sums, normaliser = outputs.split([self.head_dim, 1], -1)
+        means = (sums / normaliser.clamp(min=torch.finfo(dtype).tiny)).to(values.dtype)
+        features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
+        return self.readout(features), torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
+
+    def _at_rates(self, heads: Tensor) -> Tensor:
+        """Return heads (B, H, ...) once for every rate, (B, H * rates, ...)."""
+        return heads.repeat_interleave(len(MEMORIES), 1)
+
+    def _of_heads(self, rates: Tensor) -> Tensor:
+        """Return what each KV head has at every rate, (B, KV heads * rates, ...), for each head that reads it."""
+        return self.repeat(rates.unflatten(1, (-1, len(MEMORIES)))).flatten(1, 2)
