@@ -90,7 +90,7 @@ def gated_by_steps(mixer, values, heads):
 def retention_by_steps(mixer, values, heads):
     queries, keys = (F.elu(x) + 1 for x in heads.rotated())
     keys, inputs, features = keys[:, OF_KV_HEAD], by_head(values), []
-    gates = torch.sigmoid(mixer.gate(heads.hidden_states)).unflatten(2, (2, -1))[:, :, OF_KV_HEAD]
+    gates = torch.sigmoid(mixer.gate(heads.hidden_states)).unflatten(2, (2, len(mixer.memories)))[:, :, OF_KV_HEAD]
     for rate in range(gates.shape[-1]):
         state, normaliser, means = 0, 0, []
         for step, (q, k, v) in enumerate(zip(*(x.unbind(2) for x in (queries, keys, inputs)), strict=True)):
@@ -100,7 +100,12 @@ def retention_by_steps(mixer, values, heads):
             means.append((q.unsqueeze(-2) @ state).squeeze(-2) / (q * normaliser).sum(-1, keepdim=True))
         features.append(torch.stack(means, 1))  # (B, L, H, DIM)
     of_heads = torch.stack(features, 3).flatten(2)  # every head at all rates
-    return mixer.readout(torch.cat([of_heads, values], -1))
+    return torch.cat([of_heads, values], -1)
+
+
+def window_and_retention(mixer, values, heads):
+    near = window_by_mask(mixer.window, values, heads)
+    return near + mixer.readout(torch.cat([near, retention_by_steps(mixer, values, heads)], -1))
 
 
 def mean_by_slices(mixer, values, heads):
@@ -112,7 +117,8 @@ DEFINITIONS = {
     "window": window_by_mask,
     "linear": linear_by_steps,
     "gated": gated_by_steps,
-    "retention": retention_by_steps,
+    "retention": lambda mixer, *inputs: mixer.readout(retention_by_steps(mixer, *inputs)),
+    "window_state": window_and_retention,
     "mean": mean_by_slices,
     "zero": lambda mixer, values, heads: values.new_zeros(*values.shape[:2], HEADS * DIM),
 }
@@ -139,7 +145,7 @@ def test_single_precision_is_near(name):
     assert torch.allclose(result.double(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["window", "linear", "gated", "retention", "mean"])
+@pytest.mark.parametrize("name", ["window", "linear", "gated", "retention", "window_state", "mean"])
 @pytest.mark.parametrize("cuts", [(), (3, 20, 21)], ids=["at once", "in pieces"])
 def test_gradients_are_those_of_the_definition(name, cuts):
     mixer, gradients = make_mixer(name), []
@@ -171,10 +177,11 @@ def test_padding_enters_no_state(name, cuts):
     assert whole.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["window", "retention", "window_state"])
 @torch.no_grad()
-def test_a_window_remembers_across_padding_behind_a_row():
+def test_a_window_remembers_across_padding_behind_a_row(name):
     """Rows of different length, padded on the right and then continued."""
-    mixer, (values, heads) = make_mixer("window"), make_inputs()
+    mixer, (values, heads) = make_mixer(name), make_inputs()
     gap = slice(50, 57)
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     mask[:, gap] = 0

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import ALL, MAMBA, PAD, difference, make_backbone, tokens
+from tiny_models import ALL, MAMBA, PAD, difference, make_backbone, tokens, without_zeros
 
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
@@ -15,7 +15,7 @@ every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 def make(mixer, heads=([0], ALL)):
     """A ragged layer and one without attention."""
     base = make_backbone("qwen2_gqa", num_hidden_layers=len(heads), max_position_embeddings=512)
-    return convert(base, heads, mixer, **MAMBA | WINDOW).requires_grad_(False)
+    return without_zeros(convert(base, heads, mixer, **MAMBA | WINDOW)).requires_grad_(False)
 
 
 @pytest.mark.slow

@@ -61,6 +61,14 @@ def make_backbone(name: str, seed: int = 0, **changes) -> PreTrainedModel:
     return model
 
 
+def without_zeros(model: PreTrainedModel) -> PreTrainedModel:
+    """Fill the parameters that start at zero, behind which an error would not show."""
+    for parameter in model.parameters():
+        if not parameter.is_meta and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
 def make_converted(backbone: str, heads: str, seed: int = 0) -> PreTrainedModel:
     """Return a new converted model in evaluation mode, with Mamba blocks that carry far."""
     model = convert(make_backbone(backbone, seed), HEADS[heads], **MAMBA)

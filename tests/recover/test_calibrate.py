@@ -8,7 +8,7 @@ from recurformer.recover.calibrate import Moments
 from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
-SOLVED = ("mamba", "retention")  # mixers that end in a linear layer
+SOLVED = ("mamba", "retention", "window_state")  # mixers that end in a linear layer
 
 
 def pair(backbone="llama_gqa_tied", heads=HEADS["mixed"], mixer="mamba"):
@@ -24,11 +24,13 @@ def readouts(converted):
 def test_moments_solve_least_squares_as_the_library_does():
     generator = torch.Generator().manual_seed(0)
     x, t = (torch.randn(200, size, generator=generator, dtype=torch.float64) for size in (7, 5))
-    moments = Moments.of(x[:120], t[:120]) + Moments.of(x[120:], t[120:])
+    beside = torch.randn(200, 5, generator=generator, dtype=torch.float64)
+    whole = t + beside
+    moments = Moments.of(x[:120], whole[:120], beside[:120]) + Moments.of(x[120:], whole[120:], beside[120:])
     for ridge, solution in zip((0.0, 1e-2, 1.0), moments.ridge([0.0, 1e-2, 1.0]), strict=True):
         torch.testing.assert_close(solution, least_squares(x, t, ridge))
         weight = torch.randn(11, 5, generator=generator, dtype=x.dtype)
-        direct = relative_error(x @ solution, t, weight)
+        direct = relative_error(x @ solution + beside, whole, weight)
         assert moments.relative_error(solution, weight.mT @ weight) == pytest.approx(float(direct))
 
 
@@ -38,8 +40,9 @@ def least_squares(x, t, ridge):
     return torch.linalg.lstsq(torch.cat([x, penalty]), torch.cat([t, t.new_zeros(len(penalty), t.shape[1])])).solution
 
 
-def test_a_linear_layer_is_recovered_exactly():
-    original, converted = pair(heads=[[], [], [0, 1, 3]])  # all before the layer is exact
+@pytest.mark.parametrize("mixer", SOLVED)
+def test_a_linear_layer_is_recovered_exactly(mixer):
+    original, converted = pair(heads=[[], [], [0, 1, 3]], mixer=mixer)  # all before the layer is exact
     (place,) = replaced_layers(original, converted)
     readout = place.converted.mixer.readout
     start, wanted = readout.weight.detach().clone(), torch.randn_like(readout.weight)
@@ -73,17 +76,21 @@ def test_it_is_layer_after_layer_on_the_converted_models_own_inputs(backbone, he
     with torch.no_grad():
         for place in replaced_layers(original, reference):
             readout = place.converted.mixer.readout
-            with inputs_of(readout) as features, inputs_of(place.original.o_proj) as outputs:
+            ours, theirs = place.converted.o_proj, place.original.o_proj
+            with inputs_of(readout) as features, inputs_of(ours) as mixed, inputs_of(theirs) as outputs:
                 original(windows)
                 reference(windows)
-            x, t = features[0].flatten(0, 1), outputs[0][..., place.features].flatten(0, 1)
+            x, whole = features[0].flatten(0, 1), outputs[0][..., place.features].flatten(0, 1)
+            beside = mixed[0][..., -whole.shape[-1] :].flatten(0, 1) - readout(x)
+            t = whole - beside
             held = 2 * windows.shape[1]
             fitted = least_squares(x[:-held], t[:-held], 1e-3)
             weight = place.output_weight
             row = report[report.layer == place.index].iloc[0]
-            expected = relative_error(x[-held:] @ readout.weight.mT, t[-held:], weight)
+            expected = relative_error(x[-held:] @ readout.weight.mT + beside[-held:], whole[-held:], weight)
             assert row.before == pytest.approx(float(expected))
-            assert row.after == pytest.approx(float(relative_error(x[-held:] @ fitted, t[-held:], weight)))
+            after = relative_error(x[-held:] @ fitted + beside[-held:], whole[-held:], weight)
+            assert row.after == pytest.approx(float(after))
             readout.weight.copy_(least_squares(x, t, 1e-3).mT)
     for ours, expected in zip(readouts(converted), readouts(reference), strict=True):
         torch.testing.assert_close(ours.weight, expected.weight)

@@ -39,8 +39,9 @@ class RecurFormerConfigMixin:
         mamba_d_conv: taps of the convolution (paper: 4).
         mamba_expand: channels per input feature (paper: 2).
         mamba_dt_rank: rank of the step-size projection (paper: 256).
-        window_tokens: tokens that the mixers `window` and `mean` look back on, the token itself among them.
-        sink_tokens: first tokens that the mixer `window` never forgets.
+        window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on, the token itself among
+            them.
+        sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
         sliding_window: must stay None: the retained heads attend to the whole context.
         layer_types: derived from `recurrent_heads`, never read; chooses the layers of the library's caches.
 

@@ -167,8 +167,8 @@ def convert(
         d_conv: taps of its convolution.
         expand: channels per input feature.
         dt_rank: rank of the step-size projection.
-        window_tokens: tokens that the mixers `window` and `mean` look back on.
-        sink_tokens: first tokens that the mixer `window` never forgets.
+        window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on.
+        sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
 
     Returns:
         the converted model: same dtype, device, training mode and generation config.

@@ -6,7 +6,7 @@ serves all query heads of a KV head, so that they share its state, and outputs a
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,45 +18,40 @@ from .layout import HeadLayout
 from .mixer_base import Mixer, ReplacedHeads
 from .recurrence import decayed_recurrence
 
-MEMORIES = (4.0, 32.0)
-"""Tokens after which a state has decayed to 1/e, before anything is learnt."""
 
-
-class RetentionMixer(Mixer):
-    """readout([y of every head and rate; values]), where y_t = S_t^T phi(q_t) / (z_t . phi(q_t)).
+class Retention(Mixer):
+    """y_t = S_t^T phi(q_t) / (z_t . phi(q_t)) of every head and rate.
 
     S_t = g_t S_{t-1} + phi(k_t) v_t^T and z_t = g_t z_{t-1} + phi(k_t), phi = elu + 1 of rotated queries and keys,
     g = sigmoid(gate(hidden states)): one for every KV head and rate. The state [S, z] is kept in float32.
     """
 
     reads_keys = True
+    memories: ClassVar[tuple[float, ...]]
+    """Tokens after which a state has decayed to 1/e, before anything is learnt; one for every rate."""
 
     def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
         super().__init__(config, layout, head_dim, layer_index)
-        rates, heads, outputs = len(MEMORIES), len(self.copies), sum(self.copies)
-        self.gate = nn.Linear(config.hidden_size, heads * rates)
-        self.readout = nn.Linear((outputs * rates + heads) * head_dim, outputs * head_dim, bias=False)
-        self.init_weights()
+        self.outputs = sum(self.copies) * head_dim
+        self.features = len(self.memories) * self.outputs + len(self.copies) * head_dim
+        self.gate = nn.Linear(config.hidden_size, len(self.copies) * len(self.memories))
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Initialise the gates to `MEMORIES` whatever the token, and the readout by PyTorch's default."""
+        """Initialise the gates to `memories` whatever the token."""
         init.zeros_(self.gate.weight)
-        bias = self.gate.bias.new_tensor([-math.log(math.expm1(1 / memory)) for memory in MEMORIES])
+        bias = self.gate.bias.new_tensor([-math.log(math.expm1(1 / memory)) for memory in self.memories])
         init.copy_(self.gate.bias, bias.repeat(len(self.copies)))
-        init.kaiming_uniform_(self.readout.weight, a=math.sqrt(5))
-
-    def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
-        """Run the recurrence; see `Mixer`."""
-        outputs, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
-        if cache is not None:
-            cache.update_recurrent_state(state, self.layer_index)
-        return outputs
 
     def retain(
         self, values: Tensor, state: Tensor | None, padding_mask: Tensor | None, heads: ReplacedHeads
     ) -> tuple[Tensor, Tensor]:
-        """Return the outputs and the last state (B, KV heads * rates, head_dim, head_dim + 1), after `state`."""
+        """Run the recurrence behind `state`, if there is one.
+
+        Returns:
+            features (B, L, features), y of every head at every rate and then the values; the last state (B, KV heads *
+            rates, head_dim, head_dim + 1).
+        """
         dtype = torch.promote_types(values.dtype, torch.float32)
         queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
         decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2).contiguous()
@@ -71,16 +66,40 @@ class RetentionMixer(Mixer):
             self._of_heads(decays),
             None if state is None else self._of_heads(state),
         )
-        alike = state.unflatten(1, (-1, len(MEMORIES))).split(self.copies, 1)  # one KV head's readers have one state
+        alike = state.unflatten(1, (-1, len(self.memories))).split(self.copies, 1)  # a KV head's readers have one state
         sums, normaliser = outputs.split([self.head_dim, 1], -1)
         means = (sums / normaliser.clamp(min=torch.finfo(dtype).tiny)).to(values.dtype)
         features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
-        return self.readout(features), torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
+        return features, torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
 
     def _at_rates(self, heads: Tensor) -> Tensor:
         """Return heads (B, H, ...) once for every rate, (B, H * rates, ...)."""
-        return heads.repeat_interleave(len(MEMORIES), 1)
+        return heads.repeat_interleave(len(self.memories), 1)
 
     def _of_heads(self, rates: Tensor) -> Tensor:
         """Return what each KV head has at every rate, (B, KV heads * rates, ...), for each head that reads it."""
-        return self.repeat(rates.unflatten(1, (-1, len(MEMORIES)))).flatten(1, 2)
+        return self.repeat(rates.unflatten(1, (-1, len(self.memories)))).flatten(1, 2)
+
+
+class RetentionMixer(Retention):
+    """readout([y of every head and rate; values])."""
+
+    memories = (4.0, 32.0)
+
+    def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
+        super().__init__(config, layout, head_dim, layer_index)
+        self.readout = nn.Linear(self.features, self.outputs, bias=False)
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Initialise the readout by PyTorch's default."""
+        super().init_weights()
+        init.kaiming_uniform_(self.readout.weight, a=math.sqrt(5))
+
+    def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
+        """Run the recurrence and read it; see `Mixer`."""
+        features, state = self.retain(values, self.previous(cache, "recurrent"), padding_mask, heads)
+        if cache is not None:
+            cache.update_recurrent_state(state, self.layer_index)
+        return self.readout(features)

@@ -36,12 +36,39 @@ class WindowMixer(Mixer):
 
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Attend within the window; see `Mixer`."""
+        before = self.previous(cache, "conv"), self.previous(cache, "recurrent")
+        outputs, rows, seen = self.attend(values, *before, padding_mask, heads)
+        if cache is not None:
+            cache.update_conv_state(rows, self.layer_index, conv_kernel_size=rows.shape[-1])
+            cache.update_recurrent_state(seen, self.layer_index)
+        return outputs
+
+    def attend(
+        self,
+        values: Tensor,
+        rows: Tensor | None,
+        seen: Tensor | None,
+        padding_mask: Tensor | None,
+        heads: ReplacedHeads,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend within the window behind what was cached.
+
+        Args:
+            values: as of `Mixer`.
+            rows: keys and values of the slots, (B, features, sinks + window) or more in front; None at the beginning.
+            seen: number of tokens seen, (B, 1); None at the beginning.
+            padding_mask: as of `Mixer`.
+            heads: as of `Mixer`.
+
+        Returns:
+            outputs (B, L, H * head_dim), and `rows` (B, features, sinks + window) and `seen` after them.
+        """
         queries, keys = (x.transpose(1, 2) for x in heads.rotated())  # (B, L, heads, head_dim)
         entries = torch.cat([keys, values.unflatten(2, (-1, self.head_dim))], -1)  # (B, L, KV heads, 2 head_dim)
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:  # else padding would take the place of tokens in the window before a block
             queries, entries = (packing.pack(x.flatten(2)).unflatten(2, x.shape[2:]) for x in (queries, entries))
-        slots, seen = self._open(entries, cache)
+        slots, seen = self._open(entries, rows, seen)
         places = seen + torch.arange(queries.shape[1], device=seen.device)  # of the new tokens, (B, L)
         if packing is not None:
             places = places.masked_fill(~packing.real, -1)
@@ -49,8 +76,6 @@ class WindowMixer(Mixer):
         column_places = torch.cat([self._slot_places(seen), places], 1)
         seen = seen + (queries.shape[1] if packing is None else packing.counts)
         slots, slot_places = self._choose(columns, column_places, seen)
-        if cache is not None:
-            self._store(slots, seen, cache)
         # sinks stand in front of every block; where they lie in the window too they must not count twice
         column_places = column_places.masked_fill(column_places < self.sinks, -1)
         outputs = self._attend_by_block(
@@ -58,7 +83,8 @@ class WindowMixer(Mixer):
             (slots[:, : self.sinks], slot_places[:, : self.sinks]),
             (columns[:, self.sinks :], column_places[:, self.sinks :]),
         ).to(values.dtype)
-        return outputs if packing is None else packing.unpack(outputs)
+        # (B, features, sinks + window): they push all older ones out of the cache
+        return outputs if packing is None else packing.unpack(outputs), slots.flatten(2).transpose(1, 2), seen
 
     def _attend_by_block(
         self, new: tuple[Tensor, Tensor], first: tuple[Tensor, Tensor], last: tuple[Tensor, Tensor]
@@ -108,16 +134,10 @@ class WindowMixer(Mixer):
         found = (column_places.unsqueeze(1) == places.unsqueeze(-1)).to(torch.uint8).argmax(-1)
         return columns.gather(1, found[:, :, None, None].expand(-1, -1, *columns.shape[2:])), places
 
-    def _open(self, entries: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+    def _open(self, entries: Tensor, rows: Tensor | None, seen: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the cached slots (B, sinks + window, KV heads, 2 head_dim) and the tokens seen (B, 1)."""
         size = self.sinks + self.window
-        slots, seen = self.previous(cache, "conv"), self.previous(cache, "recurrent")
-        if slots is None or seen is None:
+        if rows is None or seen is None:
             empty = entries.new_zeros(len(entries), size, *entries.shape[2:])
             return empty, entries.new_zeros(len(entries), 1, dtype=torch.long)
-        return slots[..., -size:].transpose(1, 2).unflatten(2, entries.shape[2:]), seen
-
-    def _store(self, slots: Tensor, seen: Tensor, cache: Cache) -> None:
-        rows = slots.flatten(2).transpose(1, 2)  # (B, features, sinks + window): they push all older ones out
-        cache.update_conv_state(rows, self.layer_index, conv_kernel_size=rows.shape[-1])
-        cache.update_recurrent_state(seen, self.layer_index)
+        return rows[..., -size:].transpose(1, 2).unflatten(2, entries.shape[2:]), seen

@@ -7,6 +7,7 @@ from .mixer_mamba import MambaMixer
 from .mixer_mean import MeanMixer
 from .mixer_retention import RetentionMixer
 from .mixer_window import WindowMixer
+from .mixer_window_state import WindowStateMixer
 from .mixer_zero import ZeroMixer
 
 MIXERS: dict[str, type[Mixer] | type[MambaMixer]] = {
@@ -15,6 +16,7 @@ MIXERS: dict[str, type[Mixer] | type[MambaMixer]] = {
     "linear": LinearMixer,
     "gated": GatedMixer,
     "retention": RetentionMixer,
+    "window_state": WindowStateMixer,
     "mean": MeanMixer,
     "zero": ZeroMixer,
 }

@@ -39,26 +39,29 @@ class Moments:
         xx: sum of x x^T, (features, features).
         xt: sum of x t^T, (features, targets).
         tt: sum of t t^T, (targets, targets).
+        whole: sum of w w^T, where w is t and what is already there beside the fit; errors are shares of it.
     """
 
     xx: Tensor
     xt: Tensor
     tt: Tensor
+    whole: Tensor
 
     @classmethod
-    def of(cls, features: Tensor, targets: Tensor) -> "Moments":
-        """Of features (..., features) and targets (..., targets)."""
-        x, t = features.flatten(0, -2).double(), targets.flatten(0, -2).double()
-        return cls(x.mT @ x, x.mT @ t, t.mT @ t)
+    def of(cls, features: Tensor, targets: Tensor, beside: Tensor) -> "Moments":
+        """Of features (..., features) that are to give `targets` less what is there `beside`, (..., targets)."""
+        x, w, there = (rows.flatten(0, -2).double() for rows in (features, targets, beside))
+        t = w - there
+        return cls(x.mT @ x, x.mT @ t, t.mT @ t, w.mT @ w)
 
     def __add__(self, other: "Moments") -> "Moments":
-        return Moments(self.xx + other.xx, self.xt + other.xt, self.tt + other.tt)
+        return Moments(self.xx + other.xx, self.xt + other.xt, self.tt + other.tt, self.whole + other.whole)
 
     def relative_error(self, solution: Tensor, metric: Tensor) -> float:
         """Of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
         cross = solution.mT @ self.xt
         wrong = solution.mT @ self.xx @ solution - cross - cross.mT + self.tt
-        return float((wrong * metric).sum() / (self.tt * metric).sum())
+        return float((wrong * metric).sum() / (self.whole * metric).sum())
 
     def ridge(self, ridges: Sequence[float]) -> list[Tensor]:
         """Solutions (features, targets) of the least squares with each ridge parameter.
@@ -89,7 +92,8 @@ def calibrate(
 
     Args:
         original: the model that `converted` was converted from; not changed.
-        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks.
+        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks; what a mixer adds to that, such
+            as a window's output, stays, and the readout is solved for the rest.
         windows: (windows, L) token ids, without padding.
         batch_size: windows in one forward pass; changes the result by rounding only.
         held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
@@ -196,12 +200,13 @@ def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
     """Of the readout's inputs in `after` and the heads' outputs in `before`, which moves on by this layer."""
     found: Moments | None = None
+    readout = readout_of(place)
     for number in numbers:
-        with inputs_of(place.original.o_proj) as outputs, inputs_of(readout_of(place)) as features:
+        with inputs_of(place.original.o_proj) as outputs, inputs_of(readout) as features:
             before.advance(place.index, [number])
             positions = after.arguments[number]["position_embeddings"]
-            place.converted.replaced_outputs(after.normed(place.index, number), positions)
-        new = Moments.of(features[0], outputs[0][..., place.features])
+            mixed = place.converted.replaced_outputs(after.normed(place.index, number), positions)
+        new = Moments.of(features[0], outputs[0][..., place.features], mixed - readout(features[0]))
         found = new if found is None else found + new
     assert found is not None
     return found
