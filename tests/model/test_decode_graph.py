@@ -20,6 +20,10 @@ some_models = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def torch_steps(monkeypatch):
+    only_torch_steps(monkeypatch)
+
+
+def only_torch_steps(monkeypatch):
     """A tape hears of torch's operations only; a CUDA graph records every kernel."""
     for module in (step, step_cpp):
         monkeypatch.setattr(module, "usable", lambda rows, dense: False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_checkpoint import run_elsewhere
-from test_decode_graph import decode, expected_logits, make_graph, prompts
+from test_decode_graph import decode, expected_logits, make_graph, only_torch_steps, prompts
 from test_generate import (
     LENGTH,
     check_chunked_forward,
@@ -135,6 +135,7 @@ def test_the_state_has_one_size(mixer, backbone):
     kv_heads, rows, layers = {"llama_mha": 6, "qwen2_gqa": 2}[backbone], 2, 3
     numbers = {  # of four bytes, in one layer and for one row
         "mamba": 96 * 4 + 96 * 4,
+        "mamba_open": 96 * 4 + 96 * 4,
         "window": (2 + 5) * 2 * kv_heads * 8 + 2,  # and the tokens seen, in eight bytes
         "linear": kv_heads * 8 * 9,
         "gated": 6 * 8 * 8,
@@ -249,7 +250,8 @@ def test_folding_passes_by_other_mixers(mixer):
 
 @every_other
 @pytest.mark.parametrize("heads", ["ragged", "beta_one"])
-def test_a_replayed_graph_decodes(mixer, heads):
+def test_a_replayed_graph_decodes(mixer, heads, monkeypatch):
+    only_torch_steps(monkeypatch)
     model = shared(mixer, "qwen2_gqa", heads)
     with make_graph(model)[0] as graph:
         for seed, padded in ((0, False), (1, True)):
