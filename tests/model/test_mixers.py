@@ -306,7 +306,7 @@ def test_bfloat16_stays_near_float32(mixer):
         assert state is None or state.dtype == (torch.long if mixer == "window" else torch.float32)
 
 
-@pytest.mark.parametrize("mixer", ["mean", "gated", pytest.param("window", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mixer", ["mean", "gated", "retention", pytest.param("window", marks=pytest.mark.slow)])
 def test_forward_and_backward_compile_in_one_graph(mixer):
     torch.compiler.reset()
     base = make_backbone("qwen2_gqa", num_hidden_layers=1)

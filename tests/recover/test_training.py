@@ -40,7 +40,7 @@ class Killed(WindowDataset):
 
 
 @pytest.mark.parametrize(("backbone", "heads"), MATRIX)
-@pytest.mark.parametrize("mixer", ["mamba", "gated", "window"])
+@pytest.mark.parametrize("mixer", ["mamba", "mamba_open", "gated", "retention", "window", "window_state"])
 def test_transfer_measures_each_mixer_on_the_originals_inputs(backbone, heads, mixer):
     original = make_backbone(backbone).double()
     converted = converted_from(original, HEADS[heads], mixer)
