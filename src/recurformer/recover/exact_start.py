@@ -50,8 +50,8 @@ class Kernels:
         time = torch.arange(lags, dtype=self.rates.dtype, device=self.rates.device)
         decays = self.weights @ torch.exp(-self.rates.unsqueeze(-1) * time)  # (H, lags)
         second = self.step.unsqueeze(-1) * decays + self.skip.unsqueeze(-1) * (time == 0)
-        size = self.taps.shape[1]
-        return sum(self.taps[:, lag, None] * F.pad(second, (lag, 0))[:, :lags] for lag in range(size))  # type: ignore[return-value]
+        delayed = [F.pad(second, (lag, 0))[:, :lags] for lag in range(self.taps.shape[1])]
+        return (self.taps.unsqueeze(-1) * torch.stack(delayed, 1)).sum(1)
 
 
 def fit_kernels(profiles: Tensor, states: int, taps: int) -> Kernels:
