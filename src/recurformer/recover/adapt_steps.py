@@ -90,7 +90,8 @@ class AdaptationSteps:
         """The closed form; its relative error in each layer."""
 
         def make() -> Any:
-            rows = calibrate(self.original, converted, self.calibrated_on, progress=self.progress("calibrate: layer"))
+            windows, say = self.calibrated_on, self.progress("calibrate: layer")
+            rows = calibrate(self.original, converted, windows, start=self.recipe.start, progress=say)
             return rows.to_dict("records")
 
         return self._changed(converted, "calibrate", make)

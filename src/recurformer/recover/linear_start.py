@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from recurformer.model.mamba import MambaBlock
+from recurformer.model.mixer_mamba_open import OPEN
 
-OPEN = 1.278464542761
-"""Where SiLU is 1."""
 SIZE = 0.3
 """Standard deviation of a channel's input, whose mean the convolution's bias takes away: so SiLU is nearly linear."""
 RIDGE = 1e-4

@@ -16,6 +16,8 @@ class Recipe:
     """k of the recency ratio, as a share of a window: 102 of 1,024 tokens in the paper's appendix."""
     calibrate_windows: int = 64
     """Windows, at most, from which the closed form is solved."""
+    start: str = "linear"
+    """Of the mixers, a name in `recurformer.recover.calibrate.STARTS`."""
     held_out_windows: int = 24
     """Windows, at most, on which quality is measured; never trained on."""
     batch_size: int = 2
