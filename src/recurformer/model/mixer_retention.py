@@ -84,7 +84,7 @@ class Retention(Mixer):
 class RetentionMixer(Retention):
     """readout([y of every head and rate; values])."""
 
-    memories = (4.0, 32.0)
+    memories = (2.0, 16.0)
 
     def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
         super().__init__(config, layout, head_dim, layer_index)
