@@ -7,29 +7,7 @@ import torch
 from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.main import main
 
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "near",
-    "the",
-    "river",
-    ".",
-    "It",
-    "is",
-    "late",
-    "!",
-    "Keys",
-    "are",
-    "hidden",
-    ".",
-]
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", ".", "It", "is", "late", "!")
 MINUTES = "60"
 """So long that the passes over the text, and no clock, limit the steps."""
 
