@@ -172,7 +172,7 @@ def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("left", "expected"),
-    [(-5, (0, 0)), (0, (0, 0)), (30, (10, 10)), (2.9, (0, 1)), (300, (100, 100)), (1e9, (500, 750))],
+    [(-5, (0, 0)), (0, (0, 0)), (19, (0, 0)), (20, (0, 10)), (30, (10, 10)), (300, (100, 100)), (1e9, (500, 750))],
 )
 def test_the_time_is_divided(left, expected):
     plan = plan_steps(left, 1.0, 2.0, 500, Recipe())

@@ -43,6 +43,9 @@ class Recipe:
 
 
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
+MINIMUM_STEPS = 10
+"""Of a training that is worth starting: the learning rate rises over a tenth of the steps, and a single step at its
+peak did harm (SmolLM2-135M)."""
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
 SAVE_SECONDS = 120
@@ -76,7 +79,8 @@ def plan_steps(
 
     def steps(seconds: float, step_seconds: float, passes: float) -> int:
         most = math.ceil(passes * windows / recipe.batch_size)
-        return min(most, max(0, int(seconds / step_seconds)))
+        count = min(most, max(0, int(seconds / step_seconds)))
+        return count if count >= MINIMUM_STEPS else 0
 
     transfer = steps(seconds_left * recipe.transfer_share, transfer_seconds, recipe.transfer_passes)
     distil = steps(seconds_left - transfer * transfer_seconds, distil_seconds, recipe.distil_passes)
