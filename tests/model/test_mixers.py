@@ -346,3 +346,16 @@ def test_new_parameters_learn_at_the_rate_of_mixers():
     prefixes = [f"model.layers.{layer}.self_attn.gated." for layer in (0, 2)]
     assert new == {prefix + name for prefix in prefixes for name in ("A_log", "D", "dt_proj.weight", "dt_proj.bias")}
     assert {rate for name, rate in rates.items() if name not in new} == {1.0}
+
+
+def test_conversion_starts_each_mixer_by_its_own_rules():
+    """The library skips modules without parameters of their own, and leaves their linear layers at its own start."""
+    original, ids = make_backbone("qwen2_gqa"), tokens(2, 20)
+    window, both, retention = (
+        convert(original, HEADS["mixed"], mixer=name, window_tokens=5, sink_tokens=2)
+        for name in ("window", "window_state", "retention")
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(both(ids).logits, window(ids).logits)
+    gate = retention.model.layers[0].self_attn.mixer.gate
+    assert not gate.weight.any() and (gate.bias > 0).all()

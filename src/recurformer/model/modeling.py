@@ -119,6 +119,10 @@ class RecurFormerPreTrainedMixin(_Backbone):
                 )
         super().save_pretrained(*args, **kwargs)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # in classes that are not its own the library takes a module without parameters of its own for a filled one
+        super()._initialize_weights(module, is_custom_code and not isinstance(module, Mixer))
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, (MambaBlock, Mixer, RecurFormerAttention)):
