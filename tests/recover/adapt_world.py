@@ -32,8 +32,8 @@ def write_world(folder):
 def command(folder, *more, out="out", model="backbone"):
     """The words of the command; later flags win."""
     texts = sorted(map(str, folder.glob("text*.txt")))
-    return ["adapt", str(folder / model), str(folder / out), "--tokens", "64", "--minutes", MINUTES, *more,
-            "--text", *texts]  # fmt: skip
+    flags = ["--tokens", "64", "--minutes", MINUTES, "--mixer", "mamba", *more]
+    return ["adapt", str(folder / model), str(folder / out), *flags, "--text", *texts]
 
 
 @pytest.fixture(scope="session")

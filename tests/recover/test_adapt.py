@@ -19,7 +19,7 @@ from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt_text import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.quality import quality_rows
-from recurformer.recover.recipe import Plan, Recipe, plan_steps
+from recurformer.recover.recipe import RECIPES, Plan, Recipe, plan_steps
 from recurformer.recover.transfer import Transfer
 
 STEPS = "recurformer.recover.adapt_steps"
@@ -129,9 +129,11 @@ def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch):
     assert [len(rows) for rows in measured(world)["trainings"].values()] == [2, 3]
 
 
-def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys):
+@pytest.mark.parametrize("mixer", RECIPES)
+def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys, mixer):
     shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
-    assert main(command(tmp_path / "world", "--minutes", "0.001")) == 0
+    assert main(command(tmp_path / "world", "--minutes", "0.001", "--mixer", mixer)) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "world/out").config.mixer == mixer
     assert "plan: 0 steps of transfer, 0 of distillation; the minutes were too few" in capsys.readouterr().out
     found = measured(tmp_path / "world")
     assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]

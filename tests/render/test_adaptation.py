@@ -28,7 +28,7 @@ def found():
     return {
         "base": {"name": "owner/tiny", "hub": True, "revision": "c0ffee", "configured_name": None, "license": "mit"},
         "beta": 0.5, "minutes": 30, "seed": 0, "dtype": "bfloat16", "documents": [9, 2], "tokens": [40_960, 12_288],
-        "recipe": {"tokens": 512, "batch_size": 2}, "plan": {"transfer_steps": 4, "distil_steps": 2},
+        "recipe": {"mixer": "mamba", "tokens": 512, "batch_size": 2}, "plan": {"transfer_steps": 4, "distil_steps": 2},
         "attention_heads": 4, "kv_heads": 2, "ra_i": [[1, 0.9, 0.2, 0.1], [0.8, 0.7, 0.3, 0.4]],
         "heads": [[0, 1], [0, 1]], "parameters": [1000, 1500],
         "stages": [

@@ -2,6 +2,7 @@
 
 import re
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, Output
 from recurformer.cli.progress import progress
 from recurformer.cli.training import resumable_run
 from recurformer.files import atomic_path, writing_weights
-from recurformer.recover.recipe import Recipe
+from recurformer.recover.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,6 +28,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)")
     parser.add_argument(
         "--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"
+    )
+    parser.add_argument(
+        "--mixer",
+        choices=list(RECIPES),
+        default=next(iter(RECIPES)),
+        help="what takes the heads' place: attention to a window with a state for what lies behind (default), or the "
+        "paper's Mamba blocks",
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of all that is drawn (default: 0)")
     parser.add_argument(
@@ -92,7 +100,7 @@ def run(args: Namespace) -> None:
             minutes=args.minutes,
             seed=args.seed,
             dtype=saved,
-            recipe=Recipe(tokens=args.tokens),
+            recipe=replace(RECIPES[args.mixer], tokens=args.tokens),
             progress=progress,
             say=lambda line: print(line, flush=True),
         )

@@ -16,7 +16,7 @@ from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
 from recurformer.recover.adapt_steps import AdaptationSteps, Progress
 from recurformer.recover.adapt_text import text_windows
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.recipe import Recipe
+from recurformer.recover.recipe import RECIPES, Recipe
 from recurformer.train.checkpoints import fingerprint
 
 
@@ -34,7 +34,7 @@ def adapt(
     progress: Progress = lambda name: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Replace heads by Mamba blocks and bring the model back, within the time given.
+    """Replace heads by a mixer and bring the model back, within the time given.
 
     Killed at any moment, a call with the same arguments goes on where it was: `folder` keeps each finished step, and
     the trainings their checkpoints. Steps and their numbers are those of the first call, and on a CPU so are the
@@ -49,7 +49,7 @@ def adapt(
         minutes: for everything. Where measuring and the closed form need all of them, nothing is trained.
         seed: of the choice of windows, the mixers' first weights and the order of training.
         dtype: the type that the weights will be saved in: they are rounded to it; None: the original's.
-        recipe: all other settings.
+        recipe: all other settings; None: the first of `RECIPES`.
         progress: given the name of a step, returns what is called with (done, all), or None.
         say: called with a line after each step.
 
@@ -60,7 +60,7 @@ def adapt(
     Raises:
         ValueError: the model is converted already, no head would be replaced, or there is too little text.
     """
-    recipe, dtype = recipe or Recipe(), dtype or original.dtype
+    recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
     _refuse(original, beta)
     train_ids, held_out_ids = text_windows(documents, tokenizer, recipe, seed)
     about = {

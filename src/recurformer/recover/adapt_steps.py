@@ -79,7 +79,7 @@ class AdaptationSteps:
         """The same first weights at every call."""
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            return convert(self.original, heads).eval()
+            return convert(self.original, heads, self.recipe.mixer).eval()
 
     def _changed(self, converted: PreTrainedModel, name: str, make: Callable[[], Any]) -> Any:
         trained = TRAINED["all" if self.recipe.trained == "lora" else self.recipe.trained]

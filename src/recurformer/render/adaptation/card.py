@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from recurformer.render.adaptation.summary import COMPARED, STEPS, compared, notes, replaced_share, steps
+from recurformer.render.adaptation.summary import COMPARED, MIXERS, STEPS, compared, notes, replaced_share, steps
 from recurformer.render.markdown import cell
 
 LOADING = """\
@@ -29,7 +29,7 @@ def card(found: Mapping[str, Any]) -> str:
         found: the content of adaptation.json.
     """
     base = found["base"]
-    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", "mamba"]}
+    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", found["recipe"]["mixer"]]}
     if base["license"]:
         front["license"] = base["license"]
     if base["hub"]:
@@ -37,9 +37,10 @@ def card(found: Mapping[str, Any]) -> str:
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
         f"# {cell(base['name'])}, adapted",
-        f"{100 * replaced_share(found):.0f} % of the attention heads of {cell(base['name'])} are replaced by Mamba "
-        "blocks ([RecurFormer](https://arxiv.org/abs/2410.12850)). The cache is smaller; the numbers below say what "
-        "that cost. Pictures are in `adaptation.html`, all numbers in `adaptation.json`.",
+        f"{100 * replaced_share(found):.0f} % of the attention heads of {cell(base['name'])} are replaced by "
+        f"{MIXERS[found['recipe']['mixer']]} ([RecurFormer](https://arxiv.org/abs/2410.12850) uses Mamba blocks). "
+        "The cache is smaller; the numbers below say what that cost. Pictures are in `adaptation.html`, all numbers in "
+        "`adaptation.json`.",
         f"## Origin\n\n{_origin(base)}",
         "## Before and after",
         _table(COMPARED, compared(found)),

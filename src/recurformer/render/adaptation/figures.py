@@ -31,7 +31,7 @@ def head_map(found: Found) -> Figure:
             figure.colorbar(image, ax=axes, shrink=0.8)
     left.set_ylabel("layer")
     add_note(figure, "Left: share of windows in which the head looks mainly at recent tokens. Right: dark heads are "
-             "replaced, by one Mamba block a layer. Layers and heads count from 0.")  # fmt: skip
+             "replaced, by one mixer a layer. Layers and heads count from 0.")  # fmt: skip
     return figure
 
 

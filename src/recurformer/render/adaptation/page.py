@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from recurformer.render.adaptation.figures import head_map, recovery_curve
-from recurformer.render.adaptation.summary import COMPARED, STEPS, compared, notes, replaced_share, steps
+from recurformer.render.adaptation.summary import COMPARED, MIXERS, STEPS, compared, notes, replaced_share, steps
 from recurformer.render.page import render_page
 from recurformer.render.style import save_figure
 
@@ -27,6 +27,7 @@ def adaptation_page(found: Mapping[str, Any]) -> str:
     return render_page(
         "adaptation.html.j2",
         name=found["base"]["name"],
+        mixer=MIXERS[found["recipe"]["mixer"]],
         share=f"{100 * replaced_share(found):.0f} %",
         tables={"Before and after": (COMPARED, compared(found)), "Step by step": (STEPS, steps(found))},
         notes=notes(found),

@@ -15,6 +15,11 @@ STAGES = {
     "adapted": "adapted: the model that was written",
 }
 """Name of a stage -> how a reader is told."""
+MIXERS = {
+    "mamba": "Mamba blocks, which keep a state of constant size",
+    "window_state": "attention to a short window, with a recurrent state for what lies behind it",
+}
+"""Mixer -> how a reader is told."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
