@@ -33,6 +33,14 @@ def test_articles_without_a_split_are_split(tmp_path):
     assert len(found.held_out) == 1 and sorted(found.train + found.held_out) == list("abcde")
 
 
+def test_the_end_of_a_lone_document_is_held_out(tmp_path):
+    (tmp_path / "book.txt").write_text("chapters " * 80 + "epilogues " * 18)
+    pd.DataFrame({"text": ["a lone text", None]}).to_parquet(tmp_path / "articles.parquet")
+    (start,), (end,) = read_documents([tmp_path / "book.txt"])
+    assert start == "chapters " * 80 and end == "epilogues " * 18
+    assert read_documents([tmp_path / "articles.parquet"]) == (["a lone te"], ["xt"])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

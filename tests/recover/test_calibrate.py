@@ -14,7 +14,7 @@ SOLVED = ("mamba", "mamba_open", "retention", "window_state")  # mixers that end
 def pair(backbone="llama_gqa_tied", heads=HEADS["mixed"], mixer="mamba"):
     original = make_backbone(backbone).double()
     torch.manual_seed(1)
-    return original, convert(original, heads, mixer=mixer, **MAMBA)
+    return original, convert(original, heads, mixer=mixer, window_tokens=4, sink_tokens=1, **MAMBA)
 
 
 def readouts(converted):
@@ -121,6 +121,11 @@ def test_progress_counts_layers():
     [
         (lambda original, converted: (converted, converted, tokens(4, 8)), "original: this model is a converted one"),
         (lambda original, converted: (original, original, tokens(4, 8)), "converted: a llama model has no mixers"),
+        (lambda original, converted: (original.train(), converted, tokens(4, 8)), "original: it is in training mode"),
+        (
+            lambda original, converted: (original.float(), converted, tokens(4, 8)),
+            "original: its weights are torch.float32",
+        ),
         (lambda original, converted: (original, converted, tokens(1, 8)), r"at least 2 windows, got \(1, 8\)"),
         (lambda original, converted: (original, convert(original, [[], [], []]), tokens(4, 8)), "no head is replaced"),
         (

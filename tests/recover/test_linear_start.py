@@ -73,5 +73,14 @@ def test_the_readout_then_finds_heads_that_look_at_places():
 
 
 def test_only_mamba_blocks_start_so():
-    with pytest.raises(ValueError, match="start: linear is for Mamba blocks, not for a Linear"):
+    with pytest.raises(ValueError, match="start: linear is for Mamba blocks without biases, not for a Linear"):
         linear_start(torch.nn.Linear(2, 2), torch.ones(1, 2, 2))
+
+
+def test_values_that_never_change_do_no_harm():
+    """Some features of real models are constant, such as a bias whose projection is zero."""
+    torch.manual_seed(0)
+    block, values = MambaBlock(16, 8, 4, 2, 6, 0), torch.randn(2, 40, 16)
+    values[..., :3] = torch.tensor([0.0, 1.0, -2.0])
+    linear_start(block, values)
+    assert block(values).isfinite().all()

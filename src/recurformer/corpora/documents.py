@@ -21,6 +21,8 @@ class Documents(NamedTuple):
 def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     """Read and split documents; one that occurs twice counts once, so that none is on both sides.
 
+    The end of a lone document is held out, whatever its split.
+
     Args:
         files: `.parquet` files with a column text, as `recurformer corpus` writes them; all others are UTF-8 text.
             Where a Parquet file has a column split, its articles of split "train" are trained on, others held out.
@@ -34,6 +36,10 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
         for text, split in _read(Path(file)):
             if text.strip():
                 found.setdefault(text, split)
+    if len(found) == 1:
+        (text,) = found
+        cut = round((1 - HELD_OUT) * len(text))
+        return Documents([text[:cut]], [text[cut:]])
     unsplit = [text for text, split in found.items() if split is None]
     order = np.random.default_rng(seed).permutation(len(unsplit))
     held = {unsplit[index] for index in order[: max(1, round(HELD_OUT * len(unsplit)))]}
@@ -62,5 +68,6 @@ def _read_parquet(file: Path) -> list[tuple[str, str | None]]:
         raise ValueError(f"{file}: column 'text' is missing; write it by `recurformer corpus`")
     if not pd.api.types.is_string_dtype(frame.text):
         raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, no texts")
+    frame = frame.dropna(subset=["text"])
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))

@@ -1,7 +1,7 @@
 """A window in parallel with a recurrent state that sees everything: attention nearby, retention for what lies behind.
 
 Window and linear attention side by side are LoLCATs' (arXiv 2410.10254) and Infini-attention's (arXiv 2404.07143).
-Unlike theirs, the state takes in the window's tokens too, and the outputs are added, without a common normaliser. A
+Unlike LoLCATs', the state takes in the window's tokens too, and the outputs are added, without a common normaliser. A
 hybrid may learn to ignore its state (arXiv 2510.05901): compare it with the window alone.
 """
 

@@ -61,7 +61,7 @@ def adapt(
         ValueError: the model is converted already, no head would be replaced, or there is too little text.
     """
     recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
-    _refuse(original, beta)
+    _refuse(original, beta, recipe)
     train_ids, held_out_ids = text_windows(documents, tokenizer, recipe, seed)
     about = {
         "original": fingerprint(original),
@@ -81,7 +81,7 @@ def adapt(
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], recipe, progress("speed")))
     cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, recipe.cache_lengths))
     plan = run.plan(converted, minutes)
-    short = "" if plan.distil_steps else "; the minutes were too few to train more"
+    short = "" if plan.distil_steps else "; the minutes or the texts were too few to train more"
     say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation{short}")
     trainings = {}
     for name, steps in (("transfer", plan.transfer_steps), ("distil", plan.distil_steps)):
@@ -106,8 +106,12 @@ def adapt(
     }  # fmt: skip
 
 
-def _refuse(original: PreTrainedModel, beta: float) -> None:
+def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
     """Refuse at once what would fail after minutes."""
+    if recipe.mixer not in RECIPES:
+        raise ValueError(f"mixer {recipe.mixer!r} has no recipe; there are {', '.join(RECIPES)}")
+    if original.dtype in {torch.float16, torch.bfloat16}:
+        raise ValueError(f"original: its weights are {original.dtype}; load it by dtype='float32'")
     config = original.config
     if config.model_type.startswith(MODEL_TYPE_PREFIX):
         raise ValueError("the model is a converted one already; give the model that it was converted from")

@@ -19,7 +19,7 @@ SIZE = 0.3
 """Standard deviation of a channel's input, whose mean the convolution's bias takes away: so SiLU is nearly linear."""
 RIDGE = 1e-4
 RANDOM_SHARE = 1 / 3
-"""Of the channels stay as they were: products of values say what no average of values says."""
+"""Of the channels, or somewhat more, stay as they were: products of values say what no average of values says."""
 
 
 class Kernel(NamedTuple):
@@ -50,16 +50,18 @@ def linear_start(block: MambaBlock, values: Tensor) -> None:
         values: what it reads on ordinary text, (B, L, features).
 
     Raises:
-        ValueError: the mixer is no Mamba block.
+        ValueError: the mixer is no Mamba block, or one that has biases.
     """
-    if not isinstance(block, MambaBlock):
-        raise ValueError(f"start: linear is for Mamba blocks, not for a {type(block).__name__}")
+    if not isinstance(block, MambaBlock) or block.in_proj.bias is not None:
+        raise ValueError(f"start: linear is for Mamba blocks without biases, not for a {type(block).__name__}")
     tokens = values.flatten(0, -2)
     channels, features = len(block.D), tokens.shape[1]
     kernels = [kernel for kernel in KERNELS if kernel.lag < block.d_conv]
     groups = max(1, min(len(kernels), round((1 - RANDOM_SHARE) * channels / features)))
     gate = OPEN * _constant(tokens)
-    scale = SIZE / tokens.double().std(0).clamp(min=torch.finfo(torch.float32).tiny)
+    spread = tokens.double().std(0)
+    least = max(1e-3 * float(spread.square().mean().sqrt()), torch.finfo(torch.float32).eps)  # some may be constant
+    scale = SIZE / spread.clamp(min=least)
     taps, bias = block.conv1d.weight, block.conv1d.get_parameter("bias")
     for group, kernel in enumerate(kernels[:groups]):
         rows = slice(group * features, (group + 1) * features)

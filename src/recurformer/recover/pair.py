@@ -45,8 +45,8 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
     """Return the layers in which mixers stand for heads.
 
     Raises:
-        ValueError: `original` is converted itself or of other sizes, the models lie on two devices, or no head is
-            replaced.
+        ValueError: `original` is converted itself, of other sizes or in training mode, the models differ in type or
+            device, or no head is replaced.
     """
     if original.config.model_type.startswith(MODEL_TYPE_PREFIX):
         raise ValueError("original: this model is a converted one; give the model that it was converted from")
@@ -56,6 +56,10 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
         ours, theirs = (getattr(model.config, name) for model in (converted, original))
         if ours != theirs:
             raise ValueError(f"original: its {name} is {theirs}, the converted model's {ours}; give its own original")
+    if original.dtype != converted.dtype:
+        raise ValueError(f"original: its weights are {original.dtype}, the converted model's {converted.dtype}")
+    if original.training:
+        raise ValueError("original: it is in training mode, in which dropout acts; call original.eval()")
     if original.device != converted.device:
         raise ValueError(f"original: it is on {original.device}, the converted model on {converted.device}")
     before, after = (_layers(model) for model in (original, converted))

@@ -38,10 +38,13 @@ def only_training(model: PreTrainedModel, trained: str, seed: int = 0) -> Iterat
         seed: of the adapters' initial weights.
 
     Raises:
-        ValueError: an unknown name of `TRAINED`, nothing to train, or LoRA without the package peft.
+        ValueError: an unknown name of `TRAINED`, weights in half precision, nothing to train, or LoRA without the
+            package peft.
     """
     if trained not in TRAINED:
         raise ValueError(f"trained: {trained!r} is unknown; there are {', '.join(TRAINED)}")
+    if model.dtype in {torch.float16, torch.bfloat16}:
+        raise ValueError(f"converted: its weights are {model.dtype}, too coarse for small steps; load it in float32")
     before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     if trained == "mixers" and not any(map(_in_mixer, before)):
         raise ValueError(f"mixer {model.config.mixer!r} has no parameters: there is nothing to train")

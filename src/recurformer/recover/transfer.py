@@ -1,7 +1,7 @@
 """Layerwise transfer: all mixers at once learn the outputs that their heads had in the original.
 
 Each mixer reads the original's own inputs of its layer, so no error of one layer reaches another, and the backward pass
-crosses neither MLPs nor the language-model head. First stage of MOHAWK (arXiv 2408.10189) and RADLADS (arXiv
+crosses neither MLPs nor the language-model head. Second stage of MOHAWK (arXiv 2408.10189), first of RADLADS (arXiv
 2505.03005), with the error measured behind the output projection, as a share of what the heads add.
 """
 
@@ -39,7 +39,13 @@ class Transfer:
         return {"name": "transfer", "original": fingerprint(self.original)}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
-        """Of one batch, whose windows have no padding; scalar."""
+        """Of one batch; scalar.
+
+        Raises:
+            ValueError: the windows have padding.
+        """
+        if "attention_mask" in batch:
+            raise ValueError("transfer: the windows of a batch differ in length; give windows without padding")
         return self.errors(batch["input_ids"]).mean()
 
     def errors(self, input_ids: Tensor) -> Tensor:

@@ -88,6 +88,7 @@ def notes(found: Found) -> list[str]:
         "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
         "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
         "rounds' ratios, and above 1 the adapted model is faster.",
+        "Quality and speed were measured in float32.",
         f"Cache sizes are counted from the cache objects of both models in {found['dtype']}.",
     ]
 

@@ -23,7 +23,7 @@ def original():
 
 def converted_from(original, heads=HEADS["mixed"], mixer="mamba"):
     torch.manual_seed(1)
-    return convert(original, heads, mixer=mixer, **MAMBA)
+    return convert(original, heads, mixer=mixer, window_tokens=4, sink_tokens=1, **MAMBA)
 
 
 def windows():
