@@ -24,7 +24,7 @@ class MetricLog:
         path: metrics.jsonl.
         steps: steps of the whole run, for the progress line.
         every: steps between two lines.
-        on_row: called with every row that is written.
+        on_row: called with every row that is written; its time is not the training's.
         progress_seconds: least time between two progress lines on stderr.
     """
 
@@ -93,7 +93,9 @@ class MetricLog:
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         if self.on_row:
+            began = time.perf_counter()
             self.on_row(row)
+            self.started += time.perf_counter() - began
 
     def show_progress(self, step: int) -> None:
         """One line on stderr, at most every `progress_seconds`."""
