@@ -1,0 +1,97 @@
+"""One arm of the recovery experiment: a share of its tokens for each way of learning, measured on the way."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from recurformer.recover.calibrate import calibrate
+from recurformer.recover.curve import RecoveryCurve, Rows
+from recurformer.recover.distil import distil
+from recurformer.recover.kept import KeptSteps
+from recurformer.recover.trained import TRAINED
+from recurformer.recover.transfer import transfer
+from recurformer.train.checkpoints import fingerprint
+from recurformer.train.data import WindowDataset
+
+TRANSFER = ("batch_size", "seed", "schedule", "warmup_share", "gradient_clip", "log_every", "save_every", "bf16")
+"""Settings that transfer shares with the distillation behind it."""
+
+
+def run_arm(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    windows: Tensor,
+    *,
+    curve: RecoveryCurve,
+    folder: str | Path,
+    steps: int,
+    batch_size: int,
+    calibrate_windows: int = 0,
+    start: str = "random",
+    transfer_steps: int = 0,
+    transfer_learning_rate: float = 2e-3,
+    log_every: int = 10,
+    on_log: Rows | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> None:
+    """Calibrate, transfer and distil on as many tokens in all as `steps` steps have; killed, it goes on where it was.
+
+    Args:
+        original: the model that `converted` was converted from; not changed.
+        converted: the model that learns, in place.
+        windows: (windows, L) token ids to learn from, without padding.
+        curve: of these two models.
+        folder: for the state; metrics.jsonl of the last training stays in it.
+        steps: optimiser steps of the whole arm; the closed form takes the place of as many as it has windows for.
+        batch_size: windows in one step.
+        calibrate_windows: of the closed form; 0: none.
+        start: of the closed form, a name in `recurformer.recover.calibrate.STARTS`.
+        transfer_steps: steps of transfer.
+        transfer_learning_rate: its peak learning rate.
+        log_every: steps between two rows of a training's log, at which alone the curve has points.
+        on_log: called with every row of the last training's log.
+        progress: of the closed form.
+        **settings: of `recurformer.recover.distil.distil`, and of both trainings.
+
+    Raises:
+        ValueError: there are fewer windows than the closed form shall have, or as the steps raise.
+    """
+    if calibrate_windows > len(windows):
+        raise ValueError(f"calibrate_windows: {calibrate_windows} were asked for, the text has {len(windows)}")
+    folder = Path(folder)
+    about = {"original": fingerprint(original), "windows": calibrate_windows, "start": start}
+    kept = KeptSteps(folder / "steps", about)
+    mixers = {name: tensor for name, tensor in converted.named_parameters() if TRAINED["mixers"](name)}
+    curve.add(0, 0.0)
+
+    def solve() -> float:
+        began = time.perf_counter()
+        calibrate(original, converted, windows[:calibrate_windows], start=start, progress=progress)
+        return time.perf_counter() - began
+
+    if calibrate_windows:
+        seconds = kept.change("calibrate", mixers, solve)
+        curve.add(windows[:calibrate_windows].numel(), seconds)
+    dataset = WindowDataset(windows, seed=settings["seed"])
+    common = {"batch_size": batch_size, "log_every": log_every, **settings}
+    if transfer_steps:
+
+        def carry_over() -> list[float]:
+            ours = {key: common[key] for key in TRANSFER if key in common}
+            on_row = curve.of_training(transfer_steps, log_every)
+            transfer(original, converted, dataset, output_dir=folder / "transfer", steps=transfer_steps,
+                learning_rate=transfer_learning_rate, on_log=on_row, **ours)  # fmt: skip
+            return [curve.tokens, curve.seconds]
+
+        curve.tokens, curve.seconds = kept.change("transfer", mixers, carry_over)
+    left = steps - -(-calibrate_windows // batch_size) - transfer_steps
+    if left < 1:
+        (folder / "metrics.jsonl").touch()
+        return
+    on_row = curve.of_training(left, log_every, on_log)
+    distil(original, converted, dataset, output_dir=folder, steps=left, on_log=on_row, **common)

@@ -1,0 +1,90 @@
+"""An arm of the recovery experiment: equally many tokens by every recipe, measured on the way, and resumable."""
+
+import pandas as pd
+import pytest
+import torch
+
+from recurformer import convert
+from recurformer.recover.arm import run_arm
+from recurformer.recover.curve import RecoveryCurve
+from recurformer.recover.quality import quality_rows
+from recurformer.train.data import WindowDataset
+from recurformer.train.trainer import train
+from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
+
+WINDOWS, HELD_OUT = tokens(32, 16), tokens(3, 16, seed=1)
+TRAINING = {"steps": 12, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "log_every": 1, "save_every": 2}
+RECIPES = {
+    "paper": {"trained": "all", "language_model_share": 1.0},
+    "calibrated": {"calibrate_windows": 10, "trained": "all", "language_model_share": 1.0},
+    "plus": {"calibrate_windows": 8, "start": "linear", "transfer_steps": 4, "trained": "attention"},
+    "closed form": {"calibrate_windows": 32, "steps": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def original():
+    return make_backbone("llama_gqa_tied")
+
+
+def run(original, folder, recipe):
+    """The model that has learnt, its curve, and the rows of its last training."""
+    torch.manual_seed(1)
+    converted = convert(original, HEADS["mixed"], **MAMBA).eval()
+    curve = RecoveryCurve(original, converted, HELD_OUT, folder / "recovery.csv", halvings=3)
+    logged = []
+    run_arm(original, converted, WINDOWS, curve=curve, folder=folder, on_log=logged.append, **(TRAINING | recipe))
+    return converted, curve.rows, logged
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
+    model, rows, logged = run(original, tmp_path, recipe)
+    assert rows.tokens.min() == 0
+    steps = (TRAINING | recipe)["steps"]
+    assert steps * 4 * 16 <= rows.tokens.max() + 3 * 16 <= steps * 4 * 16 + 3 * 16
+    assert rows.groupby("tokens").window.nunique().eq(3).all()
+    assert rows.groupby("tokens").seconds.first().is_monotonic_increasing
+    last = rows[rows.tokens == rows.tokens.max()].reset_index(drop=True)
+    expected = quality_rows(original, model, HELD_OUT).rename(columns={"tokens": "predicted"})
+    pd.testing.assert_frame_equal(last[expected.columns], expected)
+    assert (len(logged) > 0) == (recipe is not RECIPES["closed form"])
+
+
+def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
+    rows = run(original, tmp_path, RECIPES["calibrated"])[1]
+    # 10 windows take the place of 3 of 12 steps; half of the other 9 is 5, a quarter 3
+    assert sorted(set(rows.tokens)) == [0, 160, *(160 + 64 * step for step in (3, 5, 9))]
+
+
+def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):
+    learnt = run(original, tmp_path / "arm", RECIPES["paper"])[0].state_dict()
+    torch.manual_seed(1)
+    converted = convert(original, HEADS["mixed"], **MAMBA)
+    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path / "train", weight_decay=0.0, **TRAINING)
+    assert all(learnt[name].equal(tensor) for name, tensor in converted.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["calibrated", "plus"])
+@pytest.mark.parametrize("item", [2, 7, 20])
+def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, monkeypatch):
+    whole, curve, _ = run(original, tmp_path / "whole", RECIPES[name])
+    get = WindowDataset.__getitem__
+
+    def killed(dataset, index):
+        if index == item:
+            raise KeyboardInterrupt
+        return get(dataset, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowDataset, "__getitem__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(original, tmp_path / "killed", RECIPES[name])
+    again, resumed, _ = run(original, tmp_path / "killed", RECIPES[name])
+    assert all(whole.state_dict()[key].equal(tensor) for key, tensor in again.state_dict().items())
+    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), resumed.drop(columns="seconds"))
+
+
+def test_more_windows_than_there_are(original, tmp_path):
+    with pytest.raises(ValueError, match="calibrate_windows: 33 were asked for, the text has 32"):
+        run(original, tmp_path, {"calibrate_windows": 33})
