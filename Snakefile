@@ -25,7 +25,7 @@ wildcard_constraints:
     beta=r"\d\.\d+",
     seed=r"\d+",
     task="language|hashhop",
-    subject=r"original|(?:original|evicted|replaced|heads|pooled)/.+",
+    subject=r"original|(?:original|evicted|replaced|recovered|heads|pooled)/.+",
     change=r"(?:heads|pooled)/.+",
     by=r"\w+",
     unit="kv_group|head|layer",
@@ -34,6 +34,7 @@ wildcard_constraints:
     kv_heads=r"\d+",
     protocol="one_shot|chunked",
     topic=r"\w+",
+    arm=r"[\w.-]+",
 
 
 include: "workflow/rules/prepare.smk"

@@ -29,6 +29,9 @@ LEARNS_HASHHOP = {
 }
 
 
+RECOVERY = config["language"]["recovery"]
+
+
 include: "subjects.smk"
 
 
@@ -72,6 +75,7 @@ MEASUREMENTS = {
         backbone=config["hashhop"]["backbones"],
     ),
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
+    "recovery": recovered("recovery.csv"),
     "metrics": collect(LANGUAGE, file="metrics.jsonl"),
     "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
     "profile": collect(PROFILED, file="profile.parquet"),
@@ -252,11 +256,37 @@ def training_flags(task, recipe="training"):
 
     def of_backbone(wildcards):
         spread = config["distributed"].get(wildcards.backbone, {})
-        return settings_at([task, recipe], "", wildcards) + as_flags(
-            spread, "distributed-"
+        steps = steps_flag(wildcards) if task == "language" else []
+        return (
+            settings_at([task, recipe], "", wildcards)
+            + steps
+            + as_flags(spread, "distributed-")
         )
 
     return of_backbone
+
+
+def steps_flag(wildcards):
+    """How long the training on text is at this share of heads, where the study says so."""
+    steps = config["language"]["steps"].get(wildcards.get("beta"))
+    return as_flags({"steps": steps})
+
+
+def curve_flags(wildcards, input, output):
+    """What a training on text needs to measure the model while it learns, in a study that asks for it."""
+    if not RECOVERY:
+        return []
+    files = {"original": str(input.original), "recovery": str(output.recovery)}
+    return as_flags(files | {"held_out": RECOVERY["held_out"]})
+
+
+def arm_flags(wildcards):
+    """A recipe of recovery."""
+    arm = RECOVERY["arms"][wildcards.arm]
+    return as_flags(
+        {name: value for name, value in arm.items() if name not in {"betas", "seeds"}},
+        "arm-",
+    )
 
 
 def training_code(stage):

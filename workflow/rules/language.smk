@@ -2,9 +2,15 @@ rule train_text:
     input:
         converted="<results>/language/{backbone}/beta-{beta}/seed-{seed}/converted",
         articles="<results>/corpus/articles.parquet",
+        original="<results>/backbones/{backbone}" if RECOVERY else [],
     output:
         trained=directory(
             "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained"
+        ),
+        recovery=(
+            "<results>/language/{backbone}/beta-{beta}/seed-{seed}/recovery.csv"
+            if RECOVERY
+            else []
         ),
         metrics="<results>/language/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
         record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
@@ -22,11 +28,54 @@ rule train_text:
     params:
         settings=training_flags("language"),
         tokens=config["language"]["tokens"],
+        curve=curve_flags,
         code=training_code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
-            --metrics {output.metrics:q} \
+            --metrics {output.metrics:q} {params.curve:q} \
+            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+            --tokens {params.tokens:q} {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
+        """
+
+
+rule recover:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        heads="<results>/language/{backbone}/beta-{beta}/heads.json",
+        articles="<results>/corpus/articles.parquet",
+    output:
+        trained=directory(
+            "<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained"
+        ),
+        recovery="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/recovery.csv",
+        metrics="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/metrics.jsonl",
+        record="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.run.json",
+    log:
+        "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
+    benchmark:
+        "<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 4
+    resources:
+        mem_mb=mem_mb,
+        runtime=runtime,
+        gpu=gpu,
+    params:
+        settings=training_flags("language"),
+        arm=arm_flags,
+        mamba=flags("mamba"),
+        tokens=config["language"]["tokens"],
+        held_out=config["language"]["recovery"]
+        and config["language"]["recovery"]["held_out"],
+        code=code("recover"),
+    shell:
+        """
+        recurformer recover {input.checkpoint:q} {output.trained:q} --heads {input.heads:q} \
+            --articles {input.articles:q} --recovery {output.recovery:q} --metrics {output.metrics:q} \
+            --held-out {params.held_out:q} --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
             --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
             --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}

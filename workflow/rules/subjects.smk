@@ -10,6 +10,31 @@ def trained_subject(by, unit, choice, beta, mixer):
     return f"heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/trained"
 
 
+def recovered_subject(arm, beta):
+    return f"recovered/{arm}/beta-{beta}/trained"
+
+
+def recovered(file):
+    """A file of everything that learns from its original on text: the paper's own training and all other recipes."""
+    if not RECOVERY:
+        return []
+    language = config["language"]
+    own = collect(
+        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{file}",
+        backbone=language["backbones"],
+        beta=language["betas"],
+        seed=config["seed"],
+        file=file,
+    )
+    return own + [
+        f"<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/{file}"
+        for backbone in language["backbones"]
+        for arm, recipe in RECOVERY["arms"].items()
+        for beta in recipe["betas"] or filter(None, language["betas"])
+        for seed in recipe["seeds"] or [config["seed"]]
+    ]
+
+
 def untrained_subject(by, unit, choice, mixer):
     """All shares of replaced heads at once: no training stands between them."""
     return f"replaced/{by}-{unit}-{choice}/{mixer}"
@@ -55,10 +80,19 @@ def measured_on(task, file):
         "original",
         *(["original/trained"] if task == "language" and changed["trained"] else []),
         *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
+        *(recovered_subjects() if task == "language" else []),
         *by_mixer(changed),
         *by_selector(changed),
         *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
     )
+
+
+def recovered_subjects():
+    """What every other recipe than the paper's gave, at the shares of heads at which mixers are trained."""
+    betas = ABLATIONS["language"]["trained_betas"] or ABLATIONS["betas"]
+    for arm, recipe in (RECOVERY["arms"] if RECOVERY else {}).items():
+        own = recipe["betas"] or config["language"]["betas"]
+        yield from (recovered_subject(arm, beta) for beta in betas if beta in own)
 
 
 def trained_on_text(file):
@@ -153,6 +187,12 @@ def measured_models(task, wildcards, file):
         )
     elif kind == "heads":
         found["checkpoint"] = trained_model(task, backbone, subject)
+    elif kind == "recovered":
+        arm, beta, _ = names
+        seed = (RECOVERY["arms"][arm]["seeds"] or [config["seed"]])[0]
+        found["checkpoint"] = (
+            f"<results>/recovered/{backbone}/{arm}/{beta}/seed-{seed}/trained"
+        )
     elif kind == "pooled":
         found["checkpoint"] = f"<results>/ablations/{task}/{backbone}/{subject}/model"
     elif kind == "evicted":
@@ -203,6 +243,10 @@ def identity(task, wildcards, input):
         said |= {"replace": mixer, "betas": ABLATIONS["betas"], "choice": choice}
         said |= {"selection": {"by": by, "unit": unit}, **files(input)}
         said |= ABLATIONS[task]["window"]
+    elif kind == "recovered":
+        arm, beta = names[0], names[1].removeprefix("beta-")
+        said |= {"family": kind, "method": arm, "setting": beta, "trained": True}
+        said |= {"by": config["selection"]["by"]}
     elif kind == "heads":
         (by, unit, choice), beta, mixer = names[0].rsplit("-", 2), names[1], names[2]
         said |= {"family": "layers" if unit == "layer" else "mixer", "method": mixer}

@@ -30,10 +30,11 @@ class Identity(Block):
 
     name: str
     """Name of the backbone."""
-    family: Literal["original", "eviction", "mixer", "layers", "pooled"] = "original"
-    """What was changed: nothing, the cache (see --evict), heads, whole layers, the number of KV heads."""
+    family: Literal["original", "eviction", "mixer", "layers", "pooled", "recovered"] = "original"
+    """What was changed: nothing, the cache (see --evict), heads, whole layers, the number of KV heads, or heads by a
+    recipe of `language.recovery` (recovered)."""
     method: str = "full"
-    """How: within the family."""
+    """How, within the family: the mixer, the eviction method, or the recipe."""
     setting: Share = 1.0
     """Requested share of heads or layers replaced. Of the original it is 1, of a pooled model the share of KV heads."""
     by: str = ""

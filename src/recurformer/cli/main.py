@@ -31,6 +31,7 @@ STAGES = {
     "export": "write a converted model with its code, for machines without this package",
     "pool-kv": "merge key-value heads by their mean",
     "train": "continual training on text",
+    "recover": "conversion and recovery by another recipe than the paper's",
     "train-hashhop": "training on HashHop",
     "perplexity": "perplexity on held-out articles",
     "hashhop": "generation quality h_gq on HashHop",
@@ -65,9 +66,9 @@ STAGES = {
 BEFORE = ("plan", "study")
 """What is called before a study runs."""
 COMPUTING = {
-    "adapt", "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "train-hashhop", "perplexity",
-    "hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval", "ablation-lm-eval",
-    "sink", "contribution", "attention-map", "influence", "longest-input", "cache-peak",
+    "adapt", "profile", "profile-hashhop", "head-scores", "ra-i-settings", "train", "recover", "train-hashhop",
+    "perplexity", "hashhop", "mqar", "needle", "continuation", "ablation-hashhop", "hashhop-sizes", "lm-eval",
+    "ablation-lm-eval", "sink", "contribution", "attention-map", "influence", "longest-input", "cache-peak",
 }  # fmt: skip
 """Stages that have a GPU for themselves where there are any."""
 COPYING = {"convert", "export", "pool-kv"}

@@ -3,7 +3,7 @@
 import json
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from recurformer.cli.arguments import BETA, SEED, OutputPath
 from recurformer.digest import code_digest
 from recurformer.files import alone_in, atomic_path
-from recurformer.study import Training
 from recurformer.tracking.live import tracked
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -61,27 +59,27 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> N
         path.write_text("".join(json.dumps({**run, **json.loads(line)}) + "\n" for line in lines))
 
 
+Rows = Callable[[dict[str, float]], None]
+
+
 def train_and_keep(
     args: Namespace,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    dataset: "Dataset",
-    settings: Training,
+    learn: Callable[[Path, Rows | None], object],
 ) -> None:
-    """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints."""
+    """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints.
+
+    Args:
+        args: with those of `add_training_arguments`.
+        model: what `learn` trains in place.
+        tokenizer: saved with it.
+        learn: trains, given the folder for its state and what takes the rows of its log.
+    """
     from recurformer.cli.checkpoints import save_checkpoint
-    from recurformer.train.trainer import train
 
     with resumable_run(args, args.trained) as checkpoints:
         with tracked(args, checkpoints) as on_log:
-            train(
-                model,
-                dataset,
-                output_dir=checkpoints,
-                seed=args.seed,
-                bf16=True,
-                on_log=on_log,
-                **settings.model_dump(),
-            )
+            learn(checkpoints, on_log)
         save_checkpoint(args.trained, model, tokenizer)
         keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)

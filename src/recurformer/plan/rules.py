@@ -12,7 +12,7 @@ from recurformer.plan.work_common import Names, Study, model_of
 from recurformer.plan.work_device import cache_peak, longest_input, speed_minutes
 from recurformer.plan.work_hashhop import hashhop, hashhop_sizes, profile_hashhop
 from recurformer.plan.work_text import influence, lm_eval, maps, perplexity, profile_text
-from recurformer.plan.work_training import mqar, train
+from recurformer.plan.work_training import mqar, recover, train
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
     "attention_map": maps("tokens"),
     "influence": influence,
     "train_text": train("language"),
+    "recover": recover,
     "perplexity": perplexity,
     "lm_eval": lm_eval,
     "pretrain_hashhop": train("hashhop", "pretraining"),

@@ -1,6 +1,7 @@
 """The work of trainings, in one process or shared among several."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -16,11 +17,18 @@ def train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]
     def work(study: Study, names: Names) -> Work:
         settings = study[task][recipe]
         tokens = study["language"]["tokens"] if task == "language" else hashhop_tokens(study["hashhop"]["task"])
-        sizes: dict[str, Any] = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
+        others = study[task]["steps"] if task == "language" else {}
+        steps = others.get(names.get("beta"), settings["steps"])
+        sizes: dict[str, Any] = {"tokens": tokens, "sequences": steps * settings["batch_size"]}
         shared = _sharing(study.get("distributed", {}).get(names["backbone"]), settings["batch_size"])
         return Work("train", **model_of(study, names, learned=True), **sizes, **shared)
 
     return work
+
+
+def recover(study: Study, names: Names) -> Work:
+    """The same work by another recipe, beside the original that it learns from."""
+    return replace(train("language")(study, names), models=2)
 
 
 def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from recurformer.study.ablations import Ablations, Continuation, Needle
 from recurformer.study.agreement import check_agreement
-from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, reason_of, unknown_key
+from recurformer.study.block import Beta, Block, Count, Name, Rate, Seed, Several, reason_of, unknown_key
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -37,9 +37,11 @@ from recurformer.study.method import (
     Training,
     Window,
 )
+from recurformer.study.recovery import Arm, Recovery
 
 __all__ = [
     "Ablations",
+    "Arm",
     "Backbone",
     "Block",
     "Caches",
@@ -61,6 +63,7 @@ __all__ = [
     "Profiling",
     "RecencyRatio",
     "RecencySettings",
+    "Recovery",
     "Search",
     "Selection",
     "SinkHead",
@@ -90,6 +93,10 @@ class Language(Block):
     """Length of a training window."""
     training: Training
     """The same recipe for every share of replaced heads."""
+    steps: dict[Beta, Count] = {}
+    """Steps of the training at these shares, where they are others."""
+    recovery: Recovery | None = None
+    """Quality while models learn, and other recipes than the paper's; absent: not measured."""
     perplexity: Perplexity
     """Perplexity before and after."""
     tasks: Tasks = Tasks()
@@ -168,7 +175,7 @@ class Study(Block):
     @model_validator(mode="after")
     def name_free(self) -> Self:
         """The folders of the default study lie beside those of the others."""
-        folders = "ablations backbones bench caches corpus device hashhop language logs mqar tables tracking"
+        folders = "ablations backbones bench caches corpus device hashhop language logs mqar recovered tables tracking"
         if self.study.lower() in folders.split():
             raise ValueError(f"study: {self.study!r} is the name of a folder of the default study; choose another")
         if "." in self.study:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from recurformer.study.block import Beta, Block, Budget, Count, Seed, Share
-from recurformer.study.method import HeadScores, MeasuredScore, RecencySettings, Window
+from recurformer.study.method import HeadScores, MeasuredScore, Mixer, RecencySettings, Window
 
 Eviction = Literal[
     "streaming_llm",
@@ -18,7 +18,6 @@ Eviction = Literal[
     "citrus",
     "big_bird",
 ]
-Mixer = Literal["mamba", "window", "linear", "gated", "mean", "zero"]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
 Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]

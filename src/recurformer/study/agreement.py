@@ -81,7 +81,23 @@ def _pooled_heads(study: "Study") -> None:
                     )
 
 
+def _recoveries(study: "Study") -> None:
+    """Recipes have names of their own, and what is measured while it learns learns in one process."""
+    language = study.language
+    for beta in language.steps:
+        if beta not in language.betas:
+            raise ValueError(f"language.steps: {beta:g} is not in language.betas; add it there")
+    if language.recovery is None:
+        return
+    for name in language.recovery.arms:
+        if name in {"original", "paper"}:
+            raise ValueError(f"language.recovery.arms: {name!r} is the name of a training of its own; choose another")
+    for name in language.backbones:
+        if name in study.distributed:
+            raise ValueError(f"language.recovery: {name!r} is trained by several processes, which measure no curve")
+
+
 def check_agreement(study: "Study") -> None:
     """Raise a ValueError that names the key which the others do not allow."""
-    for check in (_choice_of_heads, _tokenizers, _sizes_of_hashhop, _windows, _pooled_heads):
+    for check in (_choice_of_heads, _tokenizers, _sizes_of_hashhop, _windows, _pooled_heads, _recoveries):
         check(study)

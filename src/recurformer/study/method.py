@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from recurformer.study.block import NUMBER, Beta, Block, Count, Rate, Several, Share
 
 Unit = Literal["kv_group", "head", "layer"]
+Mixer = Literal["mamba", "mamba_open", "window", "linear", "gated", "retention", "window_state", "mean", "zero"]
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
 
 

@@ -1,0 +1,48 @@
+"""What the stages share that draw a recovery curve."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurformer.cli.arguments import COUNT, OutputPath
+from recurformer.files import atomic_path
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from recurformer.recover.curve import RecoveryCurve
+
+
+def add_curve_arguments(parser: ArgumentParser) -> None:
+    """The file, and the text that is measured on; the stage has --articles, --tokens and --seed."""
+    parser.add_argument("--recovery", type=OutputPath, help="CSV file to write: quality while the model learns")
+    parser.add_argument("--held-out", type=COUNT, default=16, help="validation windows it is measured on (default: 16)")
+
+
+def curve_of(
+    args: Namespace,
+    original: "PreTrainedModel",
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    folder: Path,
+) -> "RecoveryCurve":
+    """A curve over the first windows of the validation articles, the same for every seed of a training."""
+    from recurformer.cli.checkpoints import open_texts
+    from recurformer.corpora.windows import windows
+    from recurformer.recover.curve import RecoveryCurve
+
+    texts = open_texts(args.articles, split="validation").text.tolist()
+    held_out = windows(texts, tokenizer, tokens=args.tokens, count=args.held_out)
+    return RecoveryCurve(original, model, held_out, folder / "recovery.csv", say=lambda line: print(line, flush=True))
+
+
+def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
+    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has."""
+    from recurformer.measure.cache import count_cache
+    from recurformer.paper.sizes import CACHE_LENGTHS
+
+    held = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
+    mixer = getattr(curve.model.config, "mixer", "")
+    rows = curve.rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed, **held)
+    with atomic_path(args.recovery) as path:
+        rows.to_csv(path, index=False)
