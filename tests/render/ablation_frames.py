@@ -15,7 +15,9 @@ SELECTORS = {"mean_rr": -0.01, "inverse_ra_i": -0.4, "retrieval": 0.01, "echo": 
 HASHHOP_SIZES = ((8, 1), (8, 2), (8, 3), (8, 4), (2, 2), (4, 2), (12, 2))
 STRENGTH = {
     ("original", "full"): 1.0, ("mixer", "mamba"): 0.99, ("mixer", "window"): 0.93, ("mixer", "linear"): 0.9,
-    ("mixer", "gated"): 0.96, ("mixer", "mean"): 0.75, ("mixer", "zero"): 0.6, ("layers", "mamba"): 0.85,
+    ("mixer", "gated"): 0.96,
+    ("mixer", "retention"): 0.95, ("mixer", "window_state"): 0.98, ("mixer", "mamba_open"): 0.97,
+    ("mixer", "mean"): 0.75, ("mixer", "zero"): 0.6, ("layers", "mamba"): 0.85,
     ("pooled", "mean"): 0.8,
 }  # fmt: skip
 
@@ -32,6 +34,7 @@ def things() -> Iterator[tuple]:
             strength = STRENGTH["mixer", method] ** (1 + beta) * (1 if trained else 0.5)
             yield "mixer", method, beta, "ra_i", trained, 0, 1 - beta + states, strength
     for beta in SETTINGS:
+        yield "recovered", "plus", beta, "ra_i", True, 0, 1 - 0.92 * beta, 0.995
         yield "layers", "mamba", beta, "ra_i", True, 0, 1.04 - beta, 0.85 ** (1 + 2 * beta)
         for by, change in SELECTORS.items():
             yield "mixer", "mamba", beta, by, True, 0, 1 - 0.92 * beta, max(0.98 + change, 0.0)

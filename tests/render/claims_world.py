@@ -268,10 +268,25 @@ def head_scores() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["head_scores"])
 
 
+def recovery() -> pd.DataFrame:
+    """Every recipe comes back; at equal bytes the window stays farther away."""
+    ends = {"paper": 2.02, "calibrated": 2.01, "plus": 2.0, "bytes_mamba": 2.0, "bytes_window": 2.1}
+    rows = [
+        ("qwen2-0.5b", "original", "", 0.0, 0, tokens, 1.0, window, 2.0 + window / 10, 0.0, 1e6, 6e6)
+        for tokens, window in product((0, 10**6), range(6))
+    ]
+    for (arm, end), window in product(ends.items(), range(6)):
+        mixer = "window" if arm == "bytes_window" else "mamba"
+        for tokens, nats in ((0, 9.0), (10**6, end)):
+            apart = nats - 2.0 + 0.01 * (window + 1)
+            rows.append(("qwen2-0.5b", arm, mixer, 0.5, 0, tokens, 1.0, window, nats + window / 10, apart, 6e5, 3e6))
+    return pd.DataFrame(rows, columns=COLUMNS["recovery"])
+
+
 KINDS = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
     attention_map, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ra_i_settings,
-    head_scores,
+    head_scores, recovery,
 )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 from ablation_frames import ablation_frames
 
+from recurformer.render.measurements import COLUMNS
+
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 SHAPES = {"llama2-7b": (32, 32, 1), "qwen2-7b": (28, 28, 7), "qwen2-0.5b": (24, 14, 7), "smollm2-135m": (30, 9, 3)}
 SMALL = ("hashhop-llama", "hashhop-qwen2")
@@ -200,6 +202,37 @@ def influence_frame(rng: np.random.Generator, tokens: int = 64) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).assign(model="smollm2-135m", layer=11, query=tokens - 1)
 
 
+def recovery_frame(rng: np.random.Generator) -> pd.DataFrame:
+    ends = {("paper", "mamba"): 1.2, ("calibrated", "mamba"): 0.6, ("plus", "mamba"): 0.2}
+    bytes_of = {"bytes_mamba": "mamba", "bytes_window": "window", "bytes_retention": "retention"}
+    ends |= {(arm, mixer): 0.1 * place for place, (arm, mixer) in enumerate(bytes_of.items(), 1)}
+    runs = [("original", "", 0.0, 0.05), *((*arm, 0.5, end) for arm, end in ends.items())]
+    runs += [("paper", "mamba", 0.9, 2.5), ("plus", "mamba", 0.9, 1.2)]
+    rows = []
+    for arm, mixer, beta, end in runs:
+        for point, tokens in enumerate((0, 32_768, 65_536, 131_072, 524_288)):
+            gap = end + (6 / (1 + point) ** 2 if beta else 0) if tokens or beta else 0.0
+            for window in range(12):
+                apart = gap * (1 + 0.1 * rng.normal())
+                rows.append(
+                    (
+                        "smollm2-135m",
+                        arm,
+                        mixer,
+                        beta,
+                        0,
+                        tokens,
+                        tokens / 200,
+                        window,
+                        3 + apart + rng.normal(0, 0.2),
+                        max(apart, 0.0),
+                        1e8 * (1 - beta) + 5e5,
+                        6e8 * (1 - beta) + 5e5,
+                    )
+                )
+    return pd.DataFrame(rows, columns=COLUMNS["recovery"])  # fmt: skip
+
+
 def all_frames() -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(0)
     return {
@@ -219,5 +252,6 @@ def all_frames() -> dict[str, pd.DataFrame]:
         "attention_map": attention_map_frame(rng),
         "profile": profile_frame(rng, {"smollm2-135m": (30, 9)}),
         "influence": influence_frame(rng),
+        "recovery": recovery_frame(rng),
         **ablation_frames(),
     }

@@ -242,7 +242,7 @@ def test_the_interval_of_a_perplexity_is_that_of_the_change():
 def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):
     figure = draw("ablation_needle", measurements)
     maps = {axes.get_title().split("\n")[0]: axes.images[0] for axes in figure.axes if axes.get_title()}
-    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 3, "both of PyramidInfer share a name"
+    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 4, "both of PyramidInfer share a name"
     rows = of(needle_frame(), method="h2o", setting=0.5, task="passkey")
     expected = rows.pivot_table(index="depth", columns="length", values="correct")
     np.testing.assert_allclose(maps["H2O"].get_array(), expected)

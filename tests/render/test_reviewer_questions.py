@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 import pytest
-from ablation_frames import ablation_frames
+from frames import all_frames
 
 from recurformer.cli.main import main
 from recurformer.evaluate.lm_eval import LOCAL_TASKS
@@ -24,12 +24,13 @@ KINDS = (
     "ablation_lm_eval",
     "ra_i_settings",
     "head_scores",
+    "recovery",
 )
 
 
 @pytest.fixture(scope="module")
 def frames() -> dict[str, pd.DataFrame]:
-    made = {kind: frame for kind, frame in ablation_frames().items() if kind in KINDS}
+    made = {kind: frame for kind, frame in all_frames().items() if kind in KINDS}
     left_out = [*list(METHODS["eviction"])[2:-3], "gated", "zero"]
     for kind in KINDS[:3]:
         made[kind] = made[kind][~made[kind]["method"].isin(left_out) & (made[kind]["model"] != "hashhop-qwen2")]
@@ -150,7 +151,7 @@ def test_several_keys_that_the_original_cannot_find_decide_nothing(frames):
 
 
 def test_mixers_are_compared_where_the_model_misses_the_heads():
-    rows = ablation_frames()["ablation_hashhop"]
+    rows = all_frames()["ablation_hashhop"]
     rows = rows[rows["model"] == "hashhop-llama"]
     zero = (rows["method"] == "zero") & (rows["setting"] == 0.25)
     removed = rows.assign(trained=rows["trained"] | (rows["method"] == "zero"))

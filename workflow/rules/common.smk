@@ -8,6 +8,7 @@ from recurformer.cli.arguments import flags as as_flags
 from recurformer.digest import code_digest
 from recurformer.plan.rules import request
 from recurformer.study import load_study
+from recurformer.study.recovery import EQUAL_BYTES
 
 try:
     config = load_study(config).model_dump(mode="json")
@@ -76,6 +77,8 @@ MEASUREMENTS = {
     ),
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
     "recovery": recovered("recovery.csv"),
+    "recovered_needle": of_recovered("needle.csv"),
+    "recovered_continuation": of_recovered("continuation.csv"),
     "metrics": collect(LANGUAGE, file="metrics.jsonl"),
     "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
     "profile": collect(PROFILED, file="profile.parquet"),
@@ -115,6 +118,14 @@ FIGURES = {
     "figure5": ["attention_map"],
     "figure6": ["profile"],
 }
+RECOVERY_FIGURES = {"recovery": ["recovery"]} if RECOVERY else {}
+if RECOVERY and any(arm.startswith(EQUAL_BYTES) for arm in RECOVERY["arms"]):
+    RECOVERY_FIGURES["equal_bytes"] = ["recovery"]
+RECOVERY_TABLES = (
+    {"recovery": ["recovery", "recovered_needle", "recovered_continuation"]}
+    if RECOVERY
+    else {}
+)
 ABLATION_FIGURES = {
     "ablation_pareto": ["ablation_hashhop", "needle", "continuation"],
     "ablation_granularity": ["ablation_hashhop", "needle", "continuation"],
@@ -135,6 +146,7 @@ ABLATION_TABLES = {
         "ablation_lm_eval",
         "ra_i_settings",
         "head_scores",
+        "recovery",
     ],
 }
 SUBJECTS = {
@@ -159,6 +171,8 @@ SUBJECTS = {
     "ablation_needle": "needles in a haystack",
     "ablation_ra_i": "RA-I at other k and α",
     "reviewer_questions": "what the reviewers asked",
+    "recovery": "recovery by recipe, over tokens",
+    "equal_bytes": "mixers at equal bytes",
 }
 
 
@@ -272,12 +286,17 @@ def steps_flag(wildcards):
     return as_flags({"steps": steps})
 
 
-def curve_flags(wildcards, input, output):
+def curve_flags(wildcards, output):
     """What a training on text needs to measure the model while it learns, in a study that asks for it."""
     if not RECOVERY:
         return []
-    files = {"original": str(input.original), "recovery": str(output.recovery)}
-    return as_flags(files | {"held_out": RECOVERY["held_out"]})
+    points = {key: RECOVERY[key] for key in ("held_out", "halvings")}
+    return as_flags({"recovery": str(output.recovery)} | points)
+
+
+def original_flag(wildcards, input):
+    """The model that the curve of the paper's own training has as its yardstick."""
+    return as_flags({"original": str(input.original)}) if RECOVERY else []
 
 
 def arm_flags(wildcards):
@@ -346,24 +365,26 @@ def trained_at_most(wildcards):
 
 
 def table_measurements(wildcards):
-    kinds = {**TABLES, **ABLATION_TABLES}[wildcards.table]
+    kinds = {**TABLES, **RECOVERY_TABLES, **ABLATION_TABLES}[wildcards.table]
     return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
 def claimed_measurements(wildcards):
     """What the paper's own tables and figures rest on."""
-    used = {kind for kinds in [*TABLES.values(), *FIGURES.values()] for kind in kinds}
+    shown = [*TABLES.values(), *FIGURES.values(), *RECOVERY_FIGURES.values()]
+    used = {kind for kinds in shown for kind in kinds}
     return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
 
 
 def ablation_measurements(wildcards):
     """What the figures of the ablation study rest on."""
-    used = {kind for kinds in ABLATION_FIGURES.values() for kind in kinds}
+    shown = [*ABLATION_FIGURES.values(), *RECOVERY_FIGURES.values()]
+    used = {kind for kinds in shown for kind in kinds}
     return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
 
 
 def figure_measurements(wildcards):
-    kinds = {**FIGURES, **ABLATION_FIGURES}[wildcards.figure]
+    kinds = {**FIGURES, **RECOVERY_FIGURES, **ABLATION_FIGURES}[wildcards.figure]
     return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 

@@ -32,4 +32,4 @@ rule figure:
 
 rule figures:
     input:
-        collect("<figures>/{figure}.svg", figure=FIGURES),
+        collect("<figures>/{figure}.svg", figure=[*FIGURES, *RECOVERY_FIGURES]),

@@ -29,11 +29,12 @@ rule train_text:
         settings=training_flags("language"),
         tokens=config["language"]["tokens"],
         curve=curve_flags,
+        original=original_flag,
         code=training_code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
-            --metrics {output.metrics:q} {params.curve:q} \
+            --metrics {output.metrics:q} {params.original:q} {params.curve:q} \
             --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
             --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
@@ -68,14 +69,13 @@ rule recover:
         arm=arm_flags,
         mamba=flags("mamba"),
         tokens=config["language"]["tokens"],
-        held_out=config["language"]["recovery"]
-        and config["language"]["recovery"]["held_out"],
+        curve=curve_flags,
         code=code("recover"),
     shell:
         """
         recurformer recover {input.checkpoint:q} {output.trained:q} --heads {input.heads:q} \
-            --articles {input.articles:q} --recovery {output.recovery:q} --metrics {output.metrics:q} \
-            --held-out {params.held_out:q} --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
+            --articles {input.articles:q} --metrics {output.metrics:q} {params.curve:q} \
+            --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
             --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
             --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
@@ -145,3 +145,14 @@ rule lm_eval:
             {params.settings:q} {params.hashhop:q} {params.dtype:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
+
+
+rule recovery:
+    input:
+        collect("<figures>/{figure}.svg", figure=RECOVERY_FIGURES),
+        collect(
+            "<results>/tables/{table}.{format}",
+            table=RECOVERY_TABLES,
+            format=["csv", "html"],
+        ),
+        of_recovered("ablation_lm_eval.csv"),

@@ -95,6 +95,19 @@ def recovered_subjects():
         yield from (recovered_subject(arm, beta) for beta in betas if beta in own)
 
 
+def of_recovered(file):
+    """A file of what recovers by any recipe, and of the original before and after the same training."""
+    betas = ABLATIONS["language"]["trained_betas"] or ABLATIONS["betas"]
+    by, unit = config["selection"]["by"], config["selection"]["unit"]
+    return measurements_of(
+        "language",
+        file,
+        *(["original", "original/trained"] if RECOVERY else []),
+        *(trained_subject(by, unit, 0, beta, "mamba") for beta in betas if RECOVERY),
+        *recovered_subjects(),
+    )
+
+
 def trained_on_text(file):
     """A file of everything that was changed and trained on text, and of the original trained likewise."""
     return [path for path in measured_on("language", file) if "/trained/" in path]

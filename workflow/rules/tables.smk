@@ -35,5 +35,7 @@ rule table:
 rule tables:
     input:
         collect(
-            "<results>/tables/{table}.{format}", table=TABLES, format=["csv", "html"]
+            "<results>/tables/{table}.{format}",
+            table=[*TABLES, *RECOVERY_TABLES],
+            format=["csv", "html"],
         ),

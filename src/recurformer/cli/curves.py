@@ -17,6 +17,7 @@ def add_curve_arguments(parser: ArgumentParser) -> None:
     """The file, and the text that is measured on; the stage has --articles, --tokens and --seed."""
     parser.add_argument("--recovery", type=OutputPath, help="CSV file to write: quality while the model learns")
     parser.add_argument("--held-out", type=COUNT, default=16, help="validation windows it is measured on (default: 16)")
+    parser.add_argument("--halvings", type=COUNT, default=7, help="points of a training (default: 7)")
 
 
 def curve_of(
@@ -33,7 +34,8 @@ def curve_of(
 
     texts = open_texts(args.articles, split="validation").text.tolist()
     held_out = windows(texts, tokenizer, tokens=args.tokens, count=args.held_out)
-    return RecoveryCurve(original, model, held_out, folder / "recovery.csv", say=lambda line: print(line, flush=True))
+    file = folder / "recovery.csv"
+    return RecoveryCurve(original, model, held_out, file, args.halvings, say=lambda line: print(line, flush=True))
 
 
 def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:

@@ -23,9 +23,13 @@ METHODS: dict[str, dict[str, str]] = {
         "window": "sliding window",
         "linear": "linear attention",
         "gated": "gated recurrence",
+        "retention": "gated linear attention",
+        "window_state": "window and state",
+        "mamba_open": "Mamba with open gates",
         "mean": "mean of the window",
         "zero": "zero (heads removed)",
     },
+    "recovered": {"calibrated": "Mamba, closed form", "plus": "Mamba, plus recipe"},
     "layers": {
         "mamba": "whole layers by Mamba",
         "window": "whole layers by window",

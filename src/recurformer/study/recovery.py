@@ -7,6 +7,9 @@ from pydantic import Field
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Name, Rate, Seed, Share
 from recurformer.study.method import Mixer
 
+EQUAL_BYTES = "bytes_"
+"""How the names of recipes begin that are compared with each other at equal bytes."""
+
 
 class Arm(Block):
     """One recipe. What it does not name is as in the paper's: Mamba blocks, started at random, everything trained on
@@ -64,5 +67,7 @@ class Recovery(Block):
 
     held_out: Count = 16
     """Validation windows of `language.tokens` tokens, on which each point of a curve is measured."""
+    halvings: Count = 7
+    """Points of a training at which it is measured: at its end, at a half of it, at a quarter, and so on."""
     arms: dict[Name, Arm] = {}
-    """Recipes by name."""
+    """Recipes by name; those that begin with `bytes_` are compared with each other at equal bytes."""

@@ -65,8 +65,12 @@ def _estimate(row: pd.Series) -> Estimate:
     return Estimate(row["mean"], row["low"], row["high"])
 
 
-def recurformer(points: pd.DataFrame) -> pd.DataFrame:
-    """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained."""
+def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
+    """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
+    another recipe of recovery, an arm, gave.
+    """
+    if arm:
+        return of(points, "recovered", arm)
     return after_training(of(points, "mixer", "mamba"))
 
 
@@ -75,17 +79,19 @@ def nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
     return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
 
 
-def at_same_cache(family: str, *methods: str, common: bool = False) -> Pairing:
+def at_same_cache(family: str, *methods: str, common: bool = False, arm: str = "") -> Pairing:
     """RecurFormer beside each method of a family at the cache that RecurFormer holds, the original being all of it.
 
     Args:
         family: of the others.
         methods: some of them; all where none is named.
         common: at the common β alone.
+        arm: see `recurformer`.
     """
 
     def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        ours = nearest_beta(recurformer(points)) if common else recurformer(points)
+        ours = recurformer(points, arm)
+        ours = nearest_beta(ours) if common else ours
         found = []
         for method, rows in groups(after_training(of(points, family, *methods)), "method"):
             span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
@@ -161,9 +167,9 @@ def chosen_otherwise(by: str) -> Pairing:
     return pair
 
 
-def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True) -> list[Comparison]:
+def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True, arm: str = "") -> list[Comparison]:
     """RecurFormer, at the common β or at every one, beside the original, trained likewise where it was."""
-    ours = recurformer(points)
+    ours = recurformer(points, arm)
     return [
         _compare(measure, row, "the original", original(points, row["trained"]).iloc[0])
         for _, row in (nearest_beta(ours) if common else ours).iterrows()
@@ -178,4 +184,5 @@ def _compare(
     return Comparison(
         measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), _estimate(theirs),
         int(ours["samples"]), (ours[FALL], theirs[FALL]), rows,
+        RECURFORMER if ours["family"] != "recovered" else method_label("recovered", ours["method"]),
     )  # fmt: skip

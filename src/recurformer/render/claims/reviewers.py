@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -38,6 +40,7 @@ from recurformer.render.claims.reach import (
     judge_sizes,
     judge_spared,
 )
+from recurformer.render.claims.recovered import WITHIN, judge_equal_bytes, judge_recovered, judge_tokens
 from recurformer.render.claims.smallest import with_smallest
 from recurformer.render.claims.tolerances import ALLOWED_DROP, ALLOWED_RATIO
 
@@ -79,9 +82,34 @@ def judge_mixers(evidence: Evidence, others: tuple[str, ...] = MIXERS) -> Findin
     return with_smallest(evidence, judge_comparisons(found))
 
 
+def with_plus(evidence: Evidence, judge: Callable[[Evidence, str], Finding]) -> Finding:
+    """What the paper's recipe gave decides; what the plus recipe gave is told besides.
+
+    Args:
+        evidence: what is looked at; what the plus recipe gave is not counted.
+        judge: of an arm of recovery, "" for the paper's.
+
+    Raises:
+        Missing: nothing was measured of the paper's recipe.
+    """
+    told = ""
+    with suppress(Missing):
+        plus = judge(evidence.fresh(), "plus")
+        told = f"; not counted: {plus.ours} ({'holds' if plus.holds else 'fails'}{'' if plus.decided else ', open'})"
+    try:
+        finding = judge(evidence, "")
+    except Missing as missing:
+        raise type(missing)(f"{missing}{told}") from None
+    return replace(finding, ours=f"{finding.ours}{told}")
+
+
 def judge_needle(evidence: Evidence) -> Finding:
     """Needles found at β = 0.5 beside every eviction method's at the same cache."""
-    return judge_comparisons(comparisons(evidence, [NEEDLE], at_same_cache("eviction", common=True)))
+
+    def judge(evidence: Evidence, arm: str) -> Finding:
+        return judge_comparisons(comparisons(evidence, [NEEDLE], at_same_cache("eviction", common=True, arm=arm)))
+
+    return with_plus(evidence, judge)
 
 
 def judge_window(evidence: Evidence) -> Finding:
@@ -103,7 +131,12 @@ def judge_pooled(evidence: Evidence) -> Finding:
 
 def judge_kept(evidence: Evidence, measures: tuple[Measure, ...], allowed: float) -> Finding:
     """RecurFormer at β = 0.5 beside the original, less what is allowed."""
-    return judge_comparisons(comparisons(evidence, measures, beside_original), allowed=allowed)
+
+    def judge(evidence: Evidence, arm: str) -> Finding:
+        pair = partial(beside_original, arm=arm)
+        return judge_comparisons(comparisons(evidence, measures, pair), allowed=allowed)
+
+    return with_plus(evidence, judge)
 
 
 Judge = Callable[[Evidence], Finding]
@@ -135,6 +168,14 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
     "ra_i": (judge_ra_i, "The choice of heads hardly depends on the threshold α and the window k",
         "no β has more of its chosen heads change when α or k moves within a factor of two",
         f"{ALLOWED_CHANGE:.0%} of the chosen heads"),
+    "recovery": (judge_recovered, "What the plus recipe reaches: it brings a converted model back to its original",
+        "at β = 0.5 the perplexity on held-out windows is at most that of the original trained on the same tokens, "
+        "times what Table 3 calls comparable", f"{ALLOWED_RATIO:.3f} of the perplexity"),
+    "tokens": (judge_tokens, "A converted model is back within the tokens that were run",
+        "at β = 0.5 some point of a recovery curve has a perplexity within 5 % of the untouched original's",
+        f"{WITHIN:g} of the perplexity"),
+    "equal_bytes": (judge_equal_bytes, "A Mamba state keeps at least the quality of a window of equal bytes",
+        "on the same heads and after the same tokens the divergence from the original is no larger", NO_LESS),
 }  # fmt: skip
 """Id of a question -> its test, the statement that is tested, the test in words, its tolerance: one a figure."""
 

@@ -1,4 +1,4 @@
-"""The figures of the paper and of the ablations: name -> function of measurement frames.
+"""The figures of the paper, of recovery and of the ablations: name -> function of measurement frames.
 
 Its parameters are named after the kinds that it takes; one with a default may be missing.
 """
@@ -8,12 +8,14 @@ from collections.abc import Callable
 from matplotlib.figure import Figure
 
 from recurformer.render.figures.ablations import ABLATIONS
+from recurformer.render.figures.equal_bytes import equal_bytes
 from recurformer.render.figures.figure1 import figure1
 from recurformer.render.figures.figure2 import figure2
 from recurformer.render.figures.figure3 import figure3
 from recurformer.render.figures.figure4 import figure4
 from recurformer.render.figures.figure5 import figure5
 from recurformer.render.figures.figure6 import figure6
+from recurformer.render.figures.recovery import recovery
 
 FIGURES: dict[str, Callable[..., Figure]] = {
     "figure1": figure1,
@@ -22,6 +24,8 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "figure4": figure4,
     "figure5": figure5,
     "figure6": figure6,
+    "recovery": recovery,
+    "equal_bytes": equal_bytes,
     **ABLATIONS,
 }
 

@@ -1,10 +1,11 @@
-"""The paper's tables and that of its reviewers' questions: name -> function of measurement frames.
+"""The paper's tables, that of recovery and that of the reviewers' questions: name -> function of measurement frames.
 
 Its parameters are named after the kinds that it takes; one with a default may be missing.
 """
 
 from collections.abc import Callable
 
+from recurformer.render.tables.recovery import recovery_table
 from recurformer.render.tables.reviewer_questions import reviewer_questions
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
@@ -19,6 +20,7 @@ TABLES: dict[str, Callable[..., Table]] = {
     "table3": table3,
     "table4": table4,
     "table5": table5,
+    "recovery": recovery_table,
     "reviewer_questions": reviewer_questions,
 }
 

@@ -20,6 +20,7 @@ FIGURES = {
     "synthetic": "ablation_pareto", "pareto": "ablation_pareto", "window": "ablation_mixers",
     "linear": "ablation_mixers", "mixers": "ablation_mixers", "selectors": "ablation_selectors",
     "ra_i": "ablation_ra_i", "head_maps": "ablation_head_maps", "length": "ablation_length", "sizes": "ablation_sizes",
+    "recovery": "recovery", "tokens": "recovery", "equal_bytes": "equal_bytes",
 }  # fmt: skip
 """Id of a question -> the figure that shows its answer."""
 UNANSWERED = {
@@ -68,6 +69,7 @@ def reviewer_questions(
     ablation_lm_eval: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,
+    recovery: pd.DataFrame | None = None,
 ) -> Table:
     """What the reviewers asked, with the answer of the measurements there are, or why there is none.
 
@@ -79,6 +81,8 @@ def reviewer_questions(
         ablation_lm_eval: identity but for the cache, task, metric, value, stderr, samples.
         ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation, default.
         head_scores: model, by, seed, layer, head, score (the highest is replaced first).
+        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood, divergence,
+            bytes_10240, bytes_61440.
 
     Raises:
         ValueError: missing columns, or no rows in what was given.
@@ -93,6 +97,7 @@ def reviewer_questions(
         "ablation_lm_eval": ablation_lm_eval,
         "ra_i_settings": ra_i_settings,
         "head_scores": head_scores,
+        "recovery": recovery,
     }
     frames = {
         kind: require(frame, kind).assign(file=lambda rows: rows.get("run", ""))

@@ -12,12 +12,13 @@ from recurformer.render.style import SERIES, Series
 COLOURS = {
     "original": SERIES[0].colour,
     "mixer": SERIES[3].colour,
+    "recovered": SERIES[2].colour,
     "layers": SERIES[4].colour,
     "pooled": SERIES[5].colour,
     "eviction": SERIES[1].colour,
 }
-OURS = SERIES[2].colour
-"""RecurFormer itself: heads replaced by Mamba."""
+OURS = COLOURS["recovered"]
+"""RecurFormer itself, heads replaced by Mamba, and what recovered by other recipes."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0, ()), (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)),
@@ -25,6 +26,7 @@ DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
 HEADINGS = {
     "original": "",
     "mixer": "heads replaced",
+    "recovered": "and recovered otherwise",
     "layers": "layers replaced",
     "pooled": "fewer KV heads",
     "eviction": "tokens evicted",
@@ -46,7 +48,7 @@ def nth_look(colour: str, place: int) -> Series:
 def look_of(method: Method) -> Series:
     """The look of a method: the same in all figures."""
     family, name = method
-    known = list(METHODS.get(family, {}))
+    known = [*(["mamba"] if family == "recovered" else []), *METHODS.get(family, {})]  # it shares its hue with those
     colour = OURS if is_ours(method) else COLOURS[family]
     return nth_look(colour, known.index(name) if name in known else len(known))
 

@@ -1,0 +1,102 @@
+"""The recovery of converted models: divergence from the original and perplexity over the tokens seen."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recurformer.paper import label
+from recurformer.render.measurements import groups
+from recurformer.render.recovery import ARMS, arm_label, at_equal_bytes, last_points, points, untrained
+from recurformer.render.style import WIDTH, add_note, series, styled
+
+PANELS = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+
+
+def _draw_arm(axes: Axes, rows: pd.DataFrame, quantity: str, place: int) -> None:
+    look, name = series(place), arm_label(rows["arm"].iloc[0], rows["mixer"].iloc[0])
+    mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
+    if quantity == "divergence" and rows["arm"].iloc[0] == "original":
+        mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
+    axes.plot(mean.index, mean[quantity], color=look.colour, linestyle=look.dashes, marker=look.marker,
+              markersize=4, label=name)  # fmt: skip
+    axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
+                      linewidth=0)  # fmt: skip
+
+
+def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
+    for place, arm in enumerate(dict.fromkeys([*ARMS, *curves["arm"]])):
+        rows = curves[curves["arm"] == arm]
+        if not rows.empty:
+            _draw_arm(axes, rows, quantity, place)
+    if quantity == "perplexity":
+        axes.axhline(baseline, color="0.5", linewidth=0.8, label="original, as it was")
+    first = curves.loc[curves["tokens"] > 0, "tokens"].min()
+    axes.set_xscale("symlog", linthresh=first, linscale=0.4)
+    axes.set_xlim(left=-0.1 * first)
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens seen")
+    axes.set_ylabel(PANELS[quantity])
+
+
+def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
+    """Perplexity over the original's at the end of each run, by the share of heads replaced."""
+    ends = last_points(found)
+    for place, arm in enumerate(dict.fromkeys([*ARMS, *ends["arm"]])):
+        rows = ends[(ends["arm"] == arm) & (ends["beta"] > 0)].sort_values("beta")
+        if rows.empty:
+            continue
+        look = series(place)
+        axes.plot(rows["beta"], rows["perplexity"] / baseline, color=look.colour, linestyle=look.dashes,
+                  marker=look.marker)  # fmt: skip
+        for beta, end in groups(rows, "beta"):
+            if arm == "plus":
+                axes.annotate(f"{end['tokens'].max() / 1000:,.0f}k", (beta, end["perplexity"].mean() / baseline),
+                              textcoords="offset points", xytext=(0, -11), ha="center", fontsize=7)  # fmt: skip
+    axes.axhline(1, color="0.5", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_xticks(sorted(set(ends["beta"]) - {0.0}))
+    axes.set_xlabel("heads replaced, β")
+    axes.set_ylabel("perplexity over the original's, at the end")
+
+
+@styled
+def recovery(recovery: pd.DataFrame) -> Figure:
+    """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the share of heads
+    with the longest curves; and where each share ended.
+
+    Args:
+        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood (nats per token),
+            divergence (nats per token), bytes_10240, bytes_61440. Of several models the first is shown.
+
+    Raises:
+        ValueError: missing columns, no rows, no converted model or no original.
+    """
+    found = points(recovery)
+    model = found["model"].iloc[0]
+    found = found[(found["model"] == model) & ~at_equal_bytes(found)]
+    baseline = float(untrained(found, model)["perplexity"])
+    converted = found[found["beta"] > 0]
+    if converted.empty:
+        raise ValueError("recovery measurements have no converted model: nothing recovers")
+    beta = float(converted.loc[converted["tokens"].idxmax(), "beta"])
+    curves = found[found["beta"].isin([0.0, beta])]
+    several = converted["beta"].nunique() > 1
+    figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
+    panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
+    for axes, quantity in zip(panels, PANELS, strict=False):
+        _draw_tokens(axes, curves, quantity, baseline)
+        axes.set_title(f"{label(model)}, β = {beta:g}")
+    if several:
+        _draw_betas(panels[2], found, baseline)
+        panels[2].set_title("all shares")
+    handles, labels = panels[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    windows = int(found["windows"].min())
+    add_note(
+        figure,
+        f"{windows} held-out windows; bands: 95 % interval over them. Equal tokens in equal batches; the closed form's "
+        "count. The learning rate falls to 0 at the end of each run, so points before it understate a shorter run."
+        + (" Right: small numbers are the tokens seen." if several else ""),
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,119 @@
+"""How far each recipe brought a converted model back, beside its original trained likewise."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import label
+from recurformer.render.ablations import CONTINUATION, PASSKEY, identified
+from recurformer.render.measurements import groups, records, runs_of
+from recurformer.render.recovery import LENGTHS, RUN, arm_label, last_points, points, untrained
+from recurformer.render.tables.cell_text import NOTHING, interval, number
+from recurformer.render.tables.table import Table
+
+UNTOUCHED = "original, as it was"
+SHOWN_LENGTHS = dict(zip(LENGTHS, ("10k", "60k"), strict=True))
+
+
+def _of(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame:
+    """The rows of a kind of the ablations that were measured on the model of a run."""
+    if rows is None:
+        return pd.DataFrame({"ratio": []})
+    family, method = {"original": ("original", "full"), "paper": ("mixer", "mamba")}.get(
+        run.arm, ("recovered", run.arm)
+    )
+    found = identified(rows, kind)
+    share = (found["setting"] - run.beta).abs() < 1e-6 if run.beta else True
+    chosen = (found["model"] == run.model) & (found["family"] == family) & (found["method"] == method) & share
+    return found[chosen & (found["trained"] == (run.tokens > 0))]
+
+
+def _passkeys(needle: pd.DataFrame | None, run: Any) -> dict[str, Any]:
+    rows = _of(needle, "needle", run)
+    if rows.empty:
+        return {}
+    asked = rows[rows["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
+    return {f"passkeys_{length}": f"{row.correct} of {row.queries}" for length, row in asked.iterrows()}
+
+
+def _continuation(continuation: pd.DataFrame | None, run: Any) -> float:
+    rows = _of(continuation, "continuation", run)
+    return CONTINUATION.shown(CONTINUATION.estimate(rows).mean) if len(rows) else np.nan
+
+
+def _lines(ends: pd.DataFrame, original: pd.Series, needle: Any, continuation: Any, runs: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for run in records(ends):
+        over = run.perplexity / original["perplexity"]
+        held = {f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
+                for length, name in SHOWN_LENGTHS.items()}  # fmt: skip
+        rows.append({
+            **{name: getattr(run, name) for name in (*RUN, "tokens")}, "minutes": run.seconds / 60,
+            **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
+            "over_original": over,
+            **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
+            "continuation": _continuation(continuation, run), **_passkeys(needle, run), **held,
+            "windows": run.windows, "runs": runs(run.rows),
+        })  # fmt: skip
+    return rows
+
+
+def recovery_table(
+    recovery: pd.DataFrame, needle: pd.DataFrame | None = None, continuation: pd.DataFrame | None = None
+) -> Table:
+    """Every arm at the end of its run: quality on held-out windows, needles, continuations, cache, tokens and minutes.
+
+    Args:
+        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood, divergence (both in
+            nats per token), bytes_10240, bytes_61440.
+        needle: identity, task, length, depth, sample, correct, queries.
+        continuation: identity, window, position, tokens, negative_log_likelihood.
+
+    Raises:
+        ValueError: missing columns, no rows, or no original.
+    """
+    found = points(recovery)
+    rows: list[dict[str, Any]] = []
+    for model, of_model in groups(found, "model"):
+        original = untrained(found, model)
+        ends = pd.concat([original.to_frame().T, last_points(of_model).sort_values(["beta", "arm"])])
+        rows += _lines(ends, original, needle, continuation, lambda labels: runs_of(recovery.loc[list(labels)]))
+    frame = pd.DataFrame(rows)
+    passkeys = sorted(
+        (str(name) for name in frame if str(name).startswith("passkeys_")), key=lambda name: int(name[9:])
+    )
+    lines = [
+        {
+            ("", "Model"): label(row.model),
+            ("", "Recipe"): arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED,
+            ("", "β"): number(row.beta, 2),
+            ("", "tokens"): number(row.tokens, 0),
+            ("", "minutes"): number(row.minutes, 1),
+            ("held-out windows", "perplexity"): _with(row, "perplexity", 2),
+            ("held-out windows", "over original"): number(row.over_original, 3),
+            ("held-out windows", "KL"): _with(row, "divergence", 3),
+            ("behind a prompt", "perplexity"): number(row.continuation, 2),
+            **{("passkeys", name[9:]): getattr(row, name) if isinstance(getattr(row, name), str) else NOTHING
+               for name in passkeys},
+            **{("cache", name): number(getattr(row, f"cache_{name}"), 4) for name in SHOWN_LENGTHS.values()},
+        }
+        for row in records(frame)
+    ]  # fmt: skip
+    notes = (
+        "Recipes: paper's: Mamba blocks started at random, all weights trained on the language-model loss; from the "
+        "closed form: the same, after the blocks' last layers were solved for; plus: solved for, then mixers and "
+        "attention trained on the divergence from the original. Named by a mixer: the same as plus, at equal bytes.",
+        "Perplexity and KL (divergence from the original, nats a token) with 95 % intervals over "
+        f"{frame['windows'].min()} held-out windows. Minutes: of learning alone, on the machine named below.",
+        "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, SmolLM2 has not "
+        "learned it.",
+    )
+    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
+    return Table("recovery", "How far each recipe brings a converted model back", frame, display, notes)
+
+
+def _with(row: Any, name: str, decimals: int) -> str:
+    """A value with its interval."""
+    low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+    return f"{number(getattr(row, name), decimals)} {interval(low, high, decimals)}"
