@@ -31,7 +31,7 @@ def run(original, folder, recipe):
     """The model that has learnt, its curve, and the rows of its last training."""
     torch.manual_seed(1)
     converted = convert(original, HEADS["mixed"], **MAMBA).eval()
-    curve = RecoveryCurve(original, converted, HELD_OUT, folder / "recovery.csv", halvings=3)
+    curve = RecoveryCurve(original, converted, HELD_OUT, WINDOWS, folder, halvings=3)
     logged = []
     run_arm(original, converted, WINDOWS, curve=curve, folder=folder, on_log=logged.append, **(TRAINING | recipe))
     return converted, curve.rows, logged
@@ -85,6 +85,24 @@ def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, m
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), resumed.drop(columns="seconds"))
 
 
+def test_points_are_measured_in_the_type_of_the_weights(original, tmp_path, monkeypatch):
+    """Mixed precision is the training's, and ends with it."""
+    monkeypatch.setattr("recurformer.train.trainer.fast_bf16", lambda device: True)
+    model, rows, _ = run(original, tmp_path, RECIPES["calibrated"] | {"bf16": True})
+    last = rows[rows.tokens == rows.tokens.max()]
+    expected = quality_rows(original, model, HELD_OUT)
+    assert last.divergence.tolist() == expected.divergence.tolist()
+    assert "forward" not in model.__dict__
+
+
+def test_another_text_keeps_nothing(original, tmp_path):
+    run(original, tmp_path, RECIPES["closed form"])
+    curve = RecoveryCurve(original, original, HELD_OUT, WINDOWS.flip(0), tmp_path)
+    assert curve.rows.empty
+
+
 def test_more_windows_than_there_are(original, tmp_path):
     with pytest.raises(ValueError, match="calibrate_windows: 33 were asked for, the text has 32"):
         run(original, tmp_path, {"calibrate_windows": 33})
+    with pytest.raises(ValueError, match="steps: 3 of 4 windows are fewer than the closed form and transfer take"):
+        run(original, tmp_path, {"calibrate_windows": 8, "transfer_steps": 2, "steps": 3})

@@ -270,20 +270,11 @@ def training_flags(task, recipe="training"):
 
     def of_backbone(wildcards):
         spread = config["distributed"].get(wildcards.backbone, {})
-        steps = steps_flag(wildcards) if task == "language" else []
-        return (
-            settings_at([task, recipe], "", wildcards)
-            + steps
-            + as_flags(spread, "distributed-")
+        return settings_at([task, recipe], "", wildcards) + as_flags(
+            spread, "distributed-"
         )
 
     return of_backbone
-
-
-def steps_flag(wildcards):
-    """How long the training on text is at this share of heads, where the study says so."""
-    steps = config["language"]["steps"].get(wildcards.get("beta"))
-    return as_flags({"steps": steps})
 
 
 def curve_flags(wildcards, output):

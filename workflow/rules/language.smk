@@ -147,12 +147,14 @@ rule lm_eval:
         """
 
 
-rule recovery:
-    input:
-        collect("<figures>/{figure}.svg", figure=RECOVERY_FIGURES),
-        collect(
-            "<results>/tables/{table}.{format}",
-            table=RECOVERY_TABLES,
-            format=["csv", "html"],
-        ),
-        of_recovered("ablation_lm_eval.csv"),
+if RECOVERY:
+
+    rule recovery:
+        input:
+            collect("<figures>/{figure}.svg", figure=RECOVERY_FIGURES),
+            collect(
+                "<results>/tables/{table}.{format}",
+                table=RECOVERY_TABLES,
+                format=["csv", "html"],
+            ),
+            of_recovered("ablation_lm_eval.csv"),

@@ -31,8 +31,13 @@ def recovered(file):
         for backbone in language["backbones"]
         for arm, recipe in RECOVERY["arms"].items()
         for beta in recipe["betas"] or filter(None, language["betas"])
-        for seed in recipe["seeds"] or [config["seed"]]
+        for seed in seeds_of(arm)
     ]
+
+
+def seeds_of(arm):
+    """The first is that of the model that is measured on other tasks."""
+    return RECOVERY["arms"][arm]["seeds"] or [config["seed"]]
 
 
 def untrained_subject(by, unit, choice, mixer):
@@ -80,7 +85,11 @@ def measured_on(task, file):
         "original",
         *(["original/trained"] if task == "language" and changed["trained"] else []),
         *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
-        *(recovered_subjects() if task == "language" else []),
+        *(
+            one
+            for one in recovered_subjects()
+            if task == "language" and f"/{EQUAL_BYTES}" not in one
+        ),
         *by_mixer(changed),
         *by_selector(changed),
         *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
@@ -92,7 +101,9 @@ def recovered_subjects():
     betas = ABLATIONS["language"]["trained_betas"] or ABLATIONS["betas"]
     for arm, recipe in (RECOVERY["arms"] if RECOVERY else {}).items():
         own = recipe["betas"] or config["language"]["betas"]
-        yield from (recovered_subject(arm, beta) for beta in betas if beta in own)
+        yield from (
+            recovered_subject(arm, beta) for beta in betas if beta in own and beta
+        )
 
 
 def of_recovered(file):
@@ -202,9 +213,8 @@ def measured_models(task, wildcards, file):
         found["checkpoint"] = trained_model(task, backbone, subject)
     elif kind == "recovered":
         arm, beta, _ = names
-        seed = (RECOVERY["arms"][arm]["seeds"] or [config["seed"]])[0]
         found["checkpoint"] = (
-            f"<results>/recovered/{backbone}/{arm}/{beta}/seed-{seed}/trained"
+            f"<results>/recovered/{backbone}/{arm}/{beta}/seed-{seeds_of(arm)[0]}/trained"
         )
     elif kind == "pooled":
         found["checkpoint"] = f"<results>/ablations/{task}/{backbone}/{subject}/model"
@@ -259,7 +269,7 @@ def identity(task, wildcards, input):
     elif kind == "recovered":
         arm, beta = names[0], names[1].removeprefix("beta-")
         said |= {"family": kind, "method": arm, "setting": beta, "trained": True}
-        said |= {"by": config["selection"]["by"]}
+        said |= {"by": config["selection"]["by"], "seed": seeds_of(arm)[0]}
     elif kind == "heads":
         (by, unit, choice), beta, mixer = names[0].rsplit("-", 2), names[1], names[2]
         said |= {"family": "layers" if unit == "layer" else "mixer", "method": mixer}

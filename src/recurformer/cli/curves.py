@@ -1,6 +1,7 @@
 """What the stages share that draw a recovery curve."""
 
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from recurformer.cli.arguments import COUNT, OutputPath
 from recurformer.files import atomic_path
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from recurformer.recover.curve import RecoveryCurve
@@ -25,6 +27,7 @@ def curve_of(
     original: "PreTrainedModel",
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
+    learnt: "Tensor",
     folder: Path,
 ) -> "RecoveryCurve":
     """A curve over the first windows of the validation articles, the same for every seed of a training."""
@@ -34,8 +37,8 @@ def curve_of(
 
     texts = open_texts(args.articles, split="validation").text.tolist()
     held_out = windows(texts, tokenizer, tokens=args.tokens, count=args.held_out)
-    file = folder / "recovery.csv"
-    return RecoveryCurve(original, model, held_out, file, args.halvings, say=lambda line: print(line, flush=True))
+    say = partial(print, flush=True)
+    return RecoveryCurve(original, model, held_out, learnt, folder, args.halvings, say)
 
 
 def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
@@ -44,7 +47,7 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
     from recurformer.paper.sizes import CACHE_LENGTHS
 
     held = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
-    mixer = getattr(curve.model.config, "mixer", "")
+    mixer = getattr(curve.model.config, "mixer", "none")
     rows = curve.rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed, **held)
     with atomic_path(args.recovery) as path:
         rows.to_csv(path, index=False)

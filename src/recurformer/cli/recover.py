@@ -44,7 +44,7 @@ def run(args: Namespace) -> None:
     model = convert(original, read_heads(args.heads), arm.mixer, **sizes).eval()
 
     def learn(folder: Path, on_log: Rows | None) -> None:
-        curve = curve_of(args, original, model, tokenizer, folder)
+        curve = curve_of(args, original, model, tokenizer, input_ids, folder)
         run_arm(original, model, input_ids, curve=curve, folder=folder, seed=args.seed, on_log=on_log, bf16=True,
             progress=progress("calibrate: layer"), **arm.ways(), **settings)  # fmt: skip
         keep_curve(args, curve, args.arm)

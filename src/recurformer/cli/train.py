@@ -30,13 +30,14 @@ def run(args: Namespace) -> None:
         raise ValueError("--recovery and --original: give both or neither")
     tokenizer = open_tokenizer(args.checkpoint)
     texts = open_texts(args.articles, split="train").text.tolist()
-    dataset = WindowDataset(windows(texts, tokenizer, tokens=args.tokens, seed=args.seed), seed=args.seed)
+    input_ids = windows(texts, tokenizer, tokens=args.tokens, seed=args.seed)
+    dataset = WindowDataset(input_ids, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
 
     def learn(folder: Path, on_log: Rows | None) -> None:
         curve = None
         if args.recovery:
-            curve = curve_of(args, open_model(args.original, dtype="float32"), model, tokenizer, folder)
+            curve = curve_of(args, open_model(args.original, dtype="float32"), model, tokenizer, input_ids, folder)
             curve.add(0, 0.0)
             on_log = curve.of_training(settings.steps, settings.log_every, on_log)
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())

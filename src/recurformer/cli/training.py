@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+UNIMPORTANT = {"record", "threads", "checkpoints", "held_out", "halvings"}
+"""Arguments that change no weight."""
+
+
 def add_training_arguments(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
     parser.add_argument("trained", type=OutputPath, help="folder to write")
@@ -34,7 +38,7 @@ def add_training_arguments(parser: ArgumentParser) -> None:
 
 def resumable_folder(args: Namespace, output: str) -> Path:
     """Where a run keeps its state: another folder as soon as its code or any of its settings is another one."""
-    settings = {key: value for key, value in vars(args).items() if key not in {"record", "threads", "checkpoints"}}
+    settings = {key: value for key, value in vars(args).items() if key not in UNIMPORTANT}
     identity = json.dumps([code_digest(f"recurformer.cli.{args.stage}"), settings], sort_keys=True, default=str)
     return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
 

@@ -123,8 +123,8 @@ def parameters(work: Work) -> int:
 
 
 def _training_bytes(work: Work, device: Device) -> float:
-    """On each device, all that a training keeps."""
-    return training_bytes(
+    """On each device, all that a training keeps, and what is measured on the way."""
+    return work.inner_bytes + training_bytes(
         Training(
             work.shape,
             work.beta,

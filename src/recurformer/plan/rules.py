@@ -12,7 +12,7 @@ from recurformer.plan.work_common import Names, Study, model_of
 from recurformer.plan.work_device import cache_peak, longest_input, speed_minutes
 from recurformer.plan.work_hashhop import hashhop, hashhop_sizes, profile_hashhop
 from recurformer.plan.work_text import influence, lm_eval, maps, perplexity, profile_text
-from recurformer.plan.work_training import mqar, recover, train
+from recurformer.plan.work_training import mqar, recover, train, train_text
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ WORKS: dict[str, Light | Callable[[Study, Names], Work | Light]] = {
     "contribution": maps("tokens"),
     "attention_map": maps("tokens"),
     "influence": influence,
-    "train_text": train("language"),
+    "train_text": train_text,
     "recover": recover,
     "perplexity": perplexity,
     "lm_eval": lm_eval,

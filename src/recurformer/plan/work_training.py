@@ -7,6 +7,7 @@ from typing import Any
 
 from recurformer.plan.resources import Work
 from recurformer.plan.shapes import Shape
+from recurformer.plan.training_memory import FLOAT32
 from recurformer.plan.work_common import Names, Study, model_of
 from recurformer.plan.work_hashhop import hashhop_tokens
 
@@ -17,18 +18,32 @@ def train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]
     def work(study: Study, names: Names) -> Work:
         settings = study[task][recipe]
         tokens = study["language"]["tokens"] if task == "language" else hashhop_tokens(study["hashhop"]["task"])
-        others = study[task]["steps"] if task == "language" else {}
-        steps = others.get(names.get("beta"), settings["steps"])
-        sizes: dict[str, Any] = {"tokens": tokens, "sequences": steps * settings["batch_size"]}
+        sizes: dict[str, Any] = {"tokens": tokens, "sequences": settings["steps"] * settings["batch_size"]}
         shared = _sharing(study.get("distributed", {}).get(names["backbone"]), settings["batch_size"])
         return Work("train", **model_of(study, names, learned=True), **sizes, **shared)
 
     return work
 
 
+def _measured(study: Study, work: Work) -> Work:
+    """With the original beside it, and its predictions on the held-out windows of a curve."""
+    recovery = study["language"]["recovery"]
+    if recovery is None:
+        return work
+    predicted = recovery["held_out"] * work.tokens * work.shape.vocabulary
+    return replace(work, inner_bytes=FLOAT32 * (work.shape.parameters() + predicted))
+
+
+def train_text(study: Study, names: Names) -> Work:
+    """The paper's training, with the curve of the study that asks for one."""
+    return _measured(study, train("language")(study, names))
+
+
 def recover(study: Study, names: Names) -> Work:
-    """The same work by another recipe, beside the original that it learns from."""
-    return replace(train("language")(study, names), models=2)
+    """The same by another recipe, which reads the text with the original too."""
+    work = _measured(study, train("language")(study, names))
+    steps = study["language"]["recovery"]["arms"][names["arm"]]["steps"] or study["language"]["training"]["steps"]
+    return replace(work, sequences=4 / 3 * steps * study["language"]["training"]["batch_size"])
 
 
 def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from recurformer.recover.distil import distil
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.trained import TRAINED
 from recurformer.recover.transfer import transfer
-from recurformer.train.checkpoints import fingerprint
 from recurformer.train.data import WindowDataset
 
 TRANSFER = ("batch_size", "seed", "schedule", "warmup_share", "gradient_clip", "log_every", "save_every", "bf16")
@@ -45,7 +44,7 @@ def run_arm(
         original: the model that `converted` was converted from; not changed.
         converted: the model that learns, in place.
         windows: (windows, L) token ids to learn from, without padding.
-        curve: of these two models.
+        curve: of these two models and windows.
         folder: for the state; metrics.jsonl of the last training stays in it.
         steps: optimiser steps of the whole arm; the closed form takes the place of as many as it has windows for.
         batch_size: windows in one step.
@@ -59,12 +58,16 @@ def run_arm(
         **settings: of `recurformer.recover.distil.distil`, and of both trainings.
 
     Raises:
-        ValueError: there are fewer windows than the closed form shall have, or as the steps raise.
+        ValueError: there are fewer windows or steps than the closed form and transfer shall have, or as the steps of
+            recovery raise.
     """
     if calibrate_windows > len(windows):
         raise ValueError(f"calibrate_windows: {calibrate_windows} were asked for, the text has {len(windows)}")
+    left = steps - -(-calibrate_windows // batch_size) - transfer_steps
+    if left < 0:
+        raise ValueError(f"steps: {steps} of {batch_size} windows are fewer than the closed form and transfer take")
     folder = Path(folder)
-    about = {"original": fingerprint(original), "windows": calibrate_windows, "start": start}
+    about = {"curve": curve.identity, "windows": calibrate_windows, "start": start, "transfer": transfer_steps}
     kept = KeptSteps(folder / "steps", about)
     mixers = {name: tensor for name, tensor in converted.named_parameters() if TRAINED["mixers"](name)}
     curve.add(0, 0.0)
@@ -89,8 +92,7 @@ def run_arm(
             return [curve.tokens, curve.seconds]
 
         curve.tokens, curve.seconds = kept.change("transfer", mixers, carry_over)
-    left = steps - -(-calibrate_windows // batch_size) - transfer_steps
-    if left < 1:
+    if not left:
         (folder / "metrics.jsonl").touch()
         return
     on_row = curve.of_training(left, log_every, on_log)

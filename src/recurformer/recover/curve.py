@@ -1,6 +1,7 @@
 """The recovery curve of a model: its quality beside the original's, again and again while it learns."""
 
 import math
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel
 
 from recurformer.files import atomic_path
 from recurformer.recover.quality import quality_rows
+from recurformer.train.checkpoints import fingerprint
+from recurformer.train.surroundings import as_it_is
 
 Rows = Callable[[dict[str, float]], None]
 """What takes the rows of a training's log (`recurformer.train.trainer.train`)."""
@@ -18,15 +21,15 @@ Rows = Callable[[dict[str, float]], None]
 class RecoveryCurve:
     """Measures a model at the start, and at each of some last halvings of its steps.
 
-    A run that goes on after a kill takes up what was measured before: its steps, and on a CPU its weights, are the
-    same.
+    A run that goes on after a kill takes up what was measured before, of the same models and windows.
 
     Args:
         original: the model whose predictions are the yardstick.
-        model: the one that learns; measured in evaluation mode.
+        model: the one that learns, as it is at the start; measured in the type of its weights.
         windows: (windows, L) held-out token ids, without padding.
-        file: CSV file for what was measured: tokens (seen), seconds (spent on learning), and the columns of
-            `quality_rows`, predicted being the tokens of a window.
+        learnt: (windows, L) token ids that it learns from.
+        folder: for what was measured: tokens (seen), seconds (spent on learning), and the columns of `quality_rows`,
+            predicted being the tokens of a window.
         halvings: points of a training, its end among them.
         say: called with a line at each point.
     """
@@ -36,11 +39,18 @@ class RecoveryCurve:
         original: PreTrainedModel,
         model: PreTrainedModel,
         windows: Tensor,
-        file: str | Path,
+        learnt: Tensor,
+        folder: str | Path,
         halvings: int = 7,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.original, self.model, self.windows, self.file = original, model, windows, Path(file)
+        self.original, self.model, self.windows = original, model, windows
+        self.identity = [
+            fingerprint(original),
+            fingerprint(model),
+            *(zlib.crc32(w.numpy().data) for w in (windows, learnt)),
+        ]
+        self.file = Path(folder) / f"recovery-{zlib.crc32(str(self.identity).encode()):08x}.csv"
         self.halvings, self.say = halvings, say
         self.tokens, self.seconds = 0, 0.0
         self.known: list[Tensor] = []
@@ -68,10 +78,9 @@ class RecoveryCurve:
     def _measure(self, tokens: int, seconds: float) -> None:
         if (self.rows["tokens"] == tokens).any():
             return
-        learning = self.model.training
-        found = quality_rows(self.original, self.model.eval(), self.windows, known=self.known)
+        with as_it_is(self.model):
+            found = quality_rows(self.original, self.model, self.windows, known=self.known)
         found = found.rename(columns={"tokens": "predicted"}).assign(tokens=tokens, seconds=seconds)
-        self.model.train(learning)
         self.rows = pd.concat([self.rows, found], ignore_index=True).astype(
             {"tokens": int, "window": int, "predicted": int}
         )

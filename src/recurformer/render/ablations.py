@@ -29,7 +29,7 @@ METHODS: dict[str, dict[str, str]] = {
         "mean": "mean of the window",
         "zero": "zero (heads removed)",
     },
-    "recovered": {"calibrated": "Mamba, closed form", "plus": "Mamba, plus recipe"},
+    "recovered": {"calibrated": "Mamba, from closed form", "plus": "Mamba, plus recipe", "state": "window and state"},
     "layers": {
         "mamba": "whole layers by Mamba",
         "window": "whole layers by window",

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.render.measurements import groups, require
 from recurformer.study.recovery import EQUAL_BYTES
 from recurformer.tasks.interval import mean_interval
@@ -12,6 +13,8 @@ ARMS = {
     "paper": "paper's recipe",
     "calibrated": "paper's, from the closed form",
     "plus": "plus: closed form, then KL",
+    "paper_98k": "paper's recipe, 98k tokens",
+    "plus_98k": "plus, 98k tokens",
 }
 """Arm -> its name in print; others by their mixers."""
 MIXERS = {
@@ -22,7 +25,7 @@ MIXERS = {
 }
 RUN = ["model", "arm", "mixer", "beta", "seed"]
 POINT = [*RUN, "tokens"]
-LENGTHS = (10_240, 61_440)
+LENGTHS = tuple(CACHE_LENGTHS.values())
 
 
 def at_equal_bytes(rows: pd.DataFrame) -> pd.Series:
@@ -61,7 +64,7 @@ def points(recovery: pd.DataFrame) -> pd.DataFrame:
 
 def last_points(found: pd.DataFrame) -> pd.DataFrame:
     """The last point of each run."""
-    return found[found["tokens"] == found.groupby(RUN)["tokens"].transform("max")]
+    return found[found["tokens"] == found.groupby(RUN, dropna=False)["tokens"].transform("max")]
 
 
 def untrained(found: pd.DataFrame, model: str) -> pd.Series:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from recurformer.study.ablations import Ablations, Continuation, Needle
 from recurformer.study.agreement import check_agreement
-from recurformer.study.block import Beta, Block, Count, Name, Rate, Seed, Several, reason_of, unknown_key
+from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, reason_of, unknown_key
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -93,8 +93,6 @@ class Language(Block):
     """Length of a training window."""
     training: Training
     """The same recipe for every share of replaced heads."""
-    steps: dict[Beta, Count] = {}
-    """Steps of the training at these shares, where they are others."""
     recovery: Recovery | None = None
     """Quality while models learn, and other recipes than the paper's; absent: not measured."""
     perplexity: Perplexity

@@ -1,5 +1,6 @@
 """Rules between the blocks of a study. A study that breaks one would fail later, in a job."""
 
+from math import ceil
 from typing import TYPE_CHECKING, get_args
 
 from recurformer.study.method import MeasuredScore
@@ -84,14 +85,15 @@ def _pooled_heads(study: "Study") -> None:
 def _recoveries(study: "Study") -> None:
     """Recipes have names of their own, and what is measured while it learns learns in one process."""
     language = study.language
-    for beta in language.steps:
-        if beta not in language.betas:
-            raise ValueError(f"language.steps: {beta:g} is not in language.betas; add it there")
     if language.recovery is None:
         return
-    for name in language.recovery.arms:
+    for name, arm in language.recovery.arms.items():
+        key, batch = f"language.recovery.arms.{name}", language.training.batch_size
         if name in {"original", "paper"}:
-            raise ValueError(f"language.recovery.arms: {name!r} is the name of a training of its own; choose another")
+            raise ValueError(f"{key}: this is the name of a training of its own; choose another")
+        steps = arm.steps or language.training.steps
+        if arm.transfer_steps + ceil(arm.calibrate_windows / batch) > steps:
+            raise ValueError(f"{key}: the closed form and transfer take more than its {steps} steps of {batch} windows")
     for name in language.backbones:
         if name in study.distributed:
             raise ValueError(f"language.recovery: {name!r} is trained by several processes, which measure no curve")

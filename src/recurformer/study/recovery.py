@@ -1,12 +1,14 @@
 """Recovery: how converted models learn from their original, recipe by recipe, on equally many tokens."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Name, Rate, Seed, Share
 from recurformer.study.method import Mixer
 
+WITHOUT_PARAMETERS = ("window", "linear", "mean", "zero")
+"""Mixers that have nothing to learn: no weights but the replaced heads' own."""
 EQUAL_BYTES = "bytes_"
 """How the names of recipes begin that are compared with each other at equal bytes."""
 
@@ -44,6 +46,20 @@ class Arm(Block):
     """Shares of heads replaced; all of `language.betas` but 0 when empty."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
+
+    @model_validator(mode="after")
+    def can_run(self) -> Self:
+        """What the mixer has can be solved for and trained."""
+        if 0 in self.betas:
+            raise ValueError("betas: 0 replaces no head; leave it out")
+        if self.calibrate_windows == 1:
+            raise ValueError("calibrate_windows: 1 window cannot choose a ridge parameter; give 2 or more, or none")
+        if self.start != "random" and not self.calibrate_windows:
+            raise ValueError(f"start: {self.start!r} belongs to a closed form; give calibrate_windows")
+        for key in ("calibrate_windows", "transfer_steps"):
+            if getattr(self, key) and self.mixer in WITHOUT_PARAMETERS:
+                raise ValueError(f"{key}: {self.mixer!r} ends in no linear layer and learns nothing; leave it out")
+        return self
 
     def window(self) -> dict[str, int]:
         """The sizes of the window that are named."""

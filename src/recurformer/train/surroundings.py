@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -11,7 +12,7 @@ from transformers.utils import logging
 @contextmanager
 def training_state(model: PreTrainedModel, gradient_checkpointing: bool) -> Iterator[None]:
     """What training changes about a model besides its weights, undone afterwards."""
-    use_cache, training = model.config.use_cache, model.training
+    use_cache, training, forward = model.config.use_cache, model.training, model.__dict__.get("forward")
     if gradient_checkpointing:
         # transformers 5.23 renamed the method and warns about the name that 5.17 knows
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -24,6 +25,29 @@ def training_state(model: PreTrainedModel, gradient_checkpointing: bool) -> Iter
             disable()
         model.config.use_cache = use_cache
         model.train(training)
+        _set_forward(model, forward)
+
+
+def _set_forward(model: PreTrainedModel, forward: Any) -> None:
+    """Of this object alone; None: that of its class."""
+    model.__dict__.pop("forward", None)
+    if forward is not None:
+        model.__dict__["forward"] = forward
+
+
+@contextmanager
+def as_it_is(model: PreTrainedModel) -> Iterator[None]:
+    """Out of a training for a while: in evaluation mode, and without the mixed precision that the library wraps around
+    the forward pass.
+    """
+    training, forward = model.training, model.__dict__.get("forward")
+    _set_forward(model, None)
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+        _set_forward(model, forward)
 
 
 @contextmanager

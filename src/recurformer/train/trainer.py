@@ -95,6 +95,7 @@ def train(
         raise ValueError(f"schedule: {schedule!r} is unknown; there are {', '.join(SCHEDULES)}")
     if batch_size % gradient_accumulation:
         raise ValueError(f"gradient_accumulation: {gradient_accumulation} does not divide batch_size {batch_size}")
+    bf16 = bf16 and fast_bf16(model.device)  # a run goes on only in the precision in which it began
     settings = {
         key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
     }
@@ -116,7 +117,7 @@ def train(
         gradient_accumulation_steps=gradient_accumulation,
         max_grad_norm=gradient_clip,
         seed=seed,
-        bf16=bf16 and fast_bf16(model.device),
+        bf16=bf16,
         use_cpu=model.device.type == "cpu",
         dataloader_pin_memory=on_cuda,
         dataloader_num_workers=0,

@@ -7,15 +7,20 @@ import pandas as pd
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
+from recurformer.render.claims.pairings import COMMON_BETA
 from recurformer.render.claims.tolerances import ALLOWED_RATIO
 from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.recovery import MIXERS, POINT, arm_label, at_equal_bytes
+from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
+from recurformer.render.training import ALLOWED_FALL
 from recurformer.tasks.interval import Estimate, mean_interval
 
 KIND = "recovery"
-BETA = 0.5
 WITHIN = 1.05
 """Of the original's perplexity: what "back" means."""
+SAME_BYTES = 1.1
+"""The larger of two caches over the smaller, at most, where they are called equal."""
+OPEN = "the 95 % interval holds what is allowed"
+ONE_SEED = "one seed"
 
 
 def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
@@ -30,11 +35,7 @@ def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
     return evidence.rows(KIND, model=model, arm=list(arms), beta=beta)
 
 
-def _ends(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["tokens"] == rows.groupby(POINT[:-1])["tokens"].transform("max")]
-
-
-def _ratio(ours: pd.DataFrame, theirs: pd.DataFrame) -> Estimate:
+def _over(ours: pd.DataFrame, theirs: pd.DataFrame) -> Estimate:
     """Perplexity over perplexity on the same windows, with the interval of the paired differences."""
     nats = [rows.groupby("window")["negative_log_likelihood"].mean() for rows in (ours, theirs)]
     return Estimate(*(math.exp(limit) for limit in mean_interval((nats[0] - nats[1]).dropna().to_numpy())))
@@ -48,58 +49,84 @@ def _original(evidence: Evidence) -> pd.DataFrame:
 
 def _finding(rows: pd.DataFrame, holds: bool, text: str, reason: str) -> Finding:
     """With a reason it is open."""
+    seeds = rows["seed"].nunique()
     at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
+    text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
     return Finding(holds, text, at_scale, rows["window"].nunique(), reason, decided=not reason)
 
 
+def _told(ratio: Estimate) -> str:
+    return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
 def judge_recovered(evidence: Evidence, arm: str = "plus") -> Finding:
-    """Perplexity of an arm at its end over that of the original trained on as many tokens or more."""
-    rows, trained = _ends(_curves(evidence, BETA, arm)), _ends(_curves(evidence, 0.0, "original"))
-    if trained["tokens"].max() < 0.9 * rows["tokens"].max():
-        raise Undecided(f"the original was trained on {trained['tokens'].max():,} tokens, fewer than the converted one")
-    ratio = _ratio(rows, trained)
-    text = (
-        f"{label(rows['model'].iloc[0])}, {arm_label(arm)}, β {BETA:g}, {rows['tokens'].max():,} tokens: "
-        f"{ratio.mean:.3f} times the perplexity of the original trained likewise [{ratio.low:.3f}, {ratio.high:.3f}]"
+    """Perplexity of an arm at its end over that of the original, which the divergence has as its aim."""
+    curve, before, trained = (
+        _curves(evidence, COMMON_BETA, arm),
+        _original(evidence),
+        last_points(_curves(evidence, 0.0, "original")),
     )
-    reason = "the interval holds what is allowed" if ratio.low <= ALLOWED_RATIO < ratio.high else ""
-    return _finding(rows, ratio.mean <= ALLOWED_RATIO, text, reason)
+    rows = last_points(curve)
+    ratio = _over(rows, before)
+    told = (
+        f"{label(rows['model'].iloc[0])}, {arm_label(arm)}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
+        f"{_told(ratio)} times the perplexity of the original, {_told(_over(rows, trained))} times that of the "
+        f"original after {trained['tokens'].max():,} tokens of its own"
+    )
+    holds = ratio.mean <= ALLOWED_RATIO
+    reason = OPEN if ratio.low <= ALLOWED_RATIO < ratio.high else ""
+    apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
+    if not holds and len(apart) > 1 and apart[-2] - apart[-1] > ALLOWED_FALL:
+        reason = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
+    return _finding(rows, holds, told, reason)
 
 
 def judge_tokens(evidence: Evidence) -> Finding:
-    """The fewest tokens at which any arm comes within 5 % of the original as it was."""
+    """The fewest tokens at which any arm of the paper's block comes within 5 % of the original as it was."""
     original = _original(evidence)
     model = original["model"].iloc[0]
-    arms = [arm for arm in ("paper", "calibrated", "plus") if (evidence.look(KIND, model=model)["arm"] == arm).any()]
+    measured = set(evidence.look(KIND, model=model, beta=COMMON_BETA)["arm"])
+    arms = [arm for arm in ("paper", "calibrated", "plus") if arm in measured]
     if not arms:
-        raise Missing("no arm of the paper's block was measured")
-    told, reached = [], False
+        raise Missing("no recipe of the paper's block was measured")
+    told, back, sure = [], [], []
     for arm in arms:
-        rows = _curves(evidence, BETA, arm)
-        ratios = {int(tokens): _ratio(point, original).mean for tokens, point in groups(rows, "tokens")}
-        back = [tokens for tokens, ratio in ratios.items() if ratio <= WITHIN]
-        reached |= bool(back)
+        rows = _curves(evidence, COMMON_BETA, arm)
+        ratios = {int(tokens): _over(point, original) for tokens, point in groups(rows, "tokens")}
+        reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= WITHIN]
+        sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= WITHIN]
+        back += reached
         last = max(ratios)
         told.append(
-            f"{arm_label(arm)}: {min(back):,} tokens" if back
-            else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last]:.2f} times)"
+            f"{arm_label(arm)}: {min(reached):,} tokens" if reached
+            else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last].mean:.2f} times)"
         )  # fmt: skip
-    reason = "" if reached else "more tokens may bring it"
-    return _finding(rows, reached, f"{label(model)}, β {BETA:g}: {'; '.join(told)}", reason)
+    reason = "" if sure else OPEN if back else "more tokens may bring it"
+    return _finding(rows, bool(back), f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}", reason)
 
 
 def judge_equal_bytes(evidence: Evidence) -> Finding:
-    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text."""
-    look = evidence.look(KIND)
+    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text.
+
+    Raises:
+        Missing: one of both was not measured.
+        Undecided: their bytes or their tokens are not the same.
+    """
+    look = evidence.look(KIND, beta=COMMON_BETA)
     names = look.loc[at_equal_bytes(look), "arm"].unique()
     if not len(names):
         raise Missing("no recipes were compared at equal bytes")
-    rows = _ends(_curves(evidence, BETA, *names))
-    by_mixer = {mixer: found.groupby("window")["divergence"].mean() for mixer, found in groups(rows, "mixer")}
-    if not {"mamba", "window"} <= by_mixer.keys():
+    rows = last_points(_curves(evidence, COMMON_BETA, *names))
+    ends = {mixer: found for mixer, found in groups(rows, "mixer")}
+    if not {"mamba", "window"} <= ends.keys():
         raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
-    gap = mean_interval((by_mixer["mamba"] - by_mixer["window"]).dropna().to_numpy())
-    text = ", ".join(f"{name} {by_mixer[mixer].mean():.3f}" for mixer, name in MIXERS.items() if mixer in by_mixer)
+    pair = pd.concat([ends["mamba"], ends["window"]])
+    held = state_bytes(pair)
+    if held.max() > SAME_BYTES * held.min() or pair["tokens"].nunique() > 1:
+        raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
+    apart = {mixer: found.groupby("window")["divergence"].mean() for mixer, found in ends.items()}
+    gap = mean_interval((apart["mamba"] - apart["window"]).dropna().to_numpy())
+    told = ", ".join(f"{name} {apart[mixer].mean():.3f}" for mixer, name in MIXERS.items() if mixer in apart)
+    text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {told}"
     reason = "within the 95 % interval of the difference" if gap.low <= 0 < gap.high else ""
-    told = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {text}"
-    return _finding(rows, gap.mean <= 0, told, reason)
+    return _finding(rows, gap.mean <= 0, text, reason)

@@ -169,8 +169,8 @@ TESTS: dict[str, tuple[Judge, str, str, str]] = {
         "no β has more of its chosen heads change when α or k moves within a factor of two",
         f"{ALLOWED_CHANGE:.0%} of the chosen heads"),
     "recovery": (judge_recovered, "What the plus recipe reaches: it brings a converted model back to its original",
-        "at β = 0.5 the perplexity on held-out windows is at most that of the original trained on the same tokens, "
-        "times what Table 3 calls comparable", f"{ALLOWED_RATIO:.3f} of the perplexity"),
+        "at β = 0.5 the perplexity on held-out windows is at most the original's, times what Table 3 calls comparable",
+        f"{ALLOWED_RATIO:.3f} of the perplexity"),
     "tokens": (judge_tokens, "A converted model is back within the tokens that were run",
         "at β = 0.5 some point of a recovery curve has a perplexity within 5 % of the untouched original's",
         f"{WITHIN:g} of the perplexity"),

@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
+from recurformer.render.measurements import models_in_order
 from recurformer.render.recovery import MIXERS, at_equal_bytes, last_points, points, state_bytes, untrained
 from recurformer.render.style import WIDTH, add_note, series, styled
 
@@ -27,7 +28,7 @@ def equal_bytes(recovery: pd.DataFrame) -> Figure:
         ValueError: missing columns, no rows, no such arm or no original.
     """
     found = points(recovery)
-    model = found["model"].iloc[0]
+    model = models_in_order(found)[0]
     found = found[found["model"] == model]
     arms = compared(found)
     if arms.empty:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import groups
+from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.recovery import ARMS, arm_label, at_equal_bytes, last_points, points, untrained
 from recurformer.render.style import WIDTH, add_note, series, styled
 
@@ -40,24 +40,19 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
 
 
 def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
-    """Perplexity over the original's at the end of each run, by the share of heads replaced."""
-    ends = last_points(found)
-    for place, arm in enumerate(dict.fromkeys([*ARMS, *ends["arm"]])):
-        rows = ends[(ends["arm"] == arm) & (ends["beta"] > 0)].sort_values("beta")
-        if rows.empty:
-            continue
-        look = series(place)
-        axes.plot(rows["beta"], rows["perplexity"] / baseline, color=look.colour, linestyle=look.dashes,
-                  marker=look.marker)  # fmt: skip
-        for beta, end in groups(rows, "beta"):
-            if arm == "plus":
-                axes.annotate(f"{end['tokens'].max() / 1000:,.0f}k", (beta, end["perplexity"].mean() / baseline),
-                              textcoords="offset points", xytext=(0, -11), ha="center", fontsize=7)  # fmt: skip
+    """Perplexity over the original's at the end of each run, by the share of heads; of recipes with several shares."""
+    ends = last_points(found[found["beta"] > 0])
+    for place, (arm, rows) in enumerate(groups(ends, "arm")):
+        if rows["beta"].nunique() > 1:
+            look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
+            axes.plot(over.index, over, color=look.colour, linestyle=look.dashes, marker=look.marker,
+                      label=arm_label(str(arm)))  # fmt: skip
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set_yscale("log")
-    axes.set_xticks(sorted(set(ends["beta"]) - {0.0}))
+    axes.set_xticks(sorted(ends["beta"].unique()))
     axes.set_xlabel("heads replaced, β")
-    axes.set_ylabel("perplexity over the original's, at the end")
+    axes.set_ylabel("perplexity over the original's")
+    axes.legend()
 
 
 @styled
@@ -73,15 +68,15 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         ValueError: missing columns, no rows, no converted model or no original.
     """
     found = points(recovery)
-    model = found["model"].iloc[0]
+    model = models_in_order(found)[0]
     found = found[(found["model"] == model) & ~at_equal_bytes(found)]
     baseline = float(untrained(found, model)["perplexity"])
     converted = found[found["beta"] > 0]
     if converted.empty:
         raise ValueError("recovery measurements have no converted model: nothing recovers")
-    beta = float(converted.loc[converted["tokens"].idxmax(), "beta"])
+    beta = float(converted.sort_values("tokens")["beta"].iloc[-1])
     curves = found[found["beta"].isin([0.0, beta])]
-    several = converted["beta"].nunique() > 1
+    several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
     panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
     for axes, quantity in zip(panels, PANELS, strict=False):
@@ -96,7 +91,6 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     add_note(
         figure,
         f"{windows} held-out windows; bands: 95 % interval over them. Equal tokens in equal batches; the closed form's "
-        "count. The learning rate falls to 0 at the end of each run, so points before it understate a shorter run."
-        + (" Right: small numbers are the tokens seen." if several else ""),
+        "count. The learning rate falls to 0 at the end of each run, so points before it understate a shorter run.",
     )  # fmt: skip
     return figure

@@ -26,7 +26,7 @@ def _of(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame:
     found = identified(rows, kind)
     share = (found["setting"] - run.beta).abs() < 1e-6 if run.beta else True
     chosen = (found["model"] == run.model) & (found["family"] == family) & (found["method"] == method) & share
-    return found[chosen & (found["trained"] == (run.tokens > 0))]
+    return found[chosen & (found["trained"] == (run.tokens > 0)) & (found["seed"] == run.seed)]
 
 
 def _passkeys(needle: pd.DataFrame | None, run: Any) -> dict[str, Any]:
