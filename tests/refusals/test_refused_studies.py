@@ -41,7 +41,7 @@ VALUES = [
         "language.recovery.arms.plus.mixers: unknown key; did you mean 'mixer",
     ),
     ("language/recovery/arms/paper", {}, "language.recovery.arms.paper: this is the name of a training of its own"),
-    ("language/recovery/arms/plus/betas", [0.0, 0.5], "language.recovery.arms.plus.betas: 0 replaces no head"),
+    ("language/recovery/arms/plus/betas", [0.0, 0.5], "language.recovery.arms.plus: betas: 0 replaces no head"),
     ("language/recovery/arms/plus/mixer", "window", "calibrate_windows: 'window' ends in no linear layer"),
     ("language/recovery/arms/plus/calibrate_windows", 1, "calibrate_windows: 1 window cannot choose"),
     ("language/recovery/arms/plus/transfer_steps", 5, "the closed form and transfer take more than its 6 steps of 2"),

@@ -42,8 +42,10 @@ def train_text(study: Study, names: Names) -> Work:
 def recover(study: Study, names: Names) -> Work:
     """The same by another recipe, which reads the text with the original too."""
     work = _measured(study, train("language")(study, names))
-    steps = study["language"]["recovery"]["arms"][names["arm"]]["steps"] or study["language"]["training"]["steps"]
-    return replace(work, sequences=4 / 3 * steps * study["language"]["training"]["batch_size"])
+    language = study["language"]
+    arms = language["recovery"]["arms"] if language["recovery"] else {}
+    steps = arms.get(names.get("arm"), {}).get("steps") or language["training"]["steps"]
+    return replace(work, sequences=4 / 3 * steps * language["training"]["batch_size"])
 
 
 def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:

@@ -29,7 +29,11 @@ METHODS: dict[str, dict[str, str]] = {
         "mean": "mean of the window",
         "zero": "zero (heads removed)",
     },
-    "recovered": {"calibrated": "Mamba, from closed form", "plus": "Mamba, plus recipe", "state": "window and state"},
+    "recovered": {
+        "calibrated": "Mamba, from closed form",
+        "plus": "Mamba, plus recipe",
+        "state": "window and state, closed form",
+    },
     "layers": {
         "mamba": "whole layers by Mamba",
         "window": "whole layers by window",
