@@ -85,22 +85,22 @@ def measured_on(task, file):
         "original",
         *(["original/trained"] if task == "language" and changed["trained"] else []),
         *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
-        *(
-            one
-            for one in recovered_subjects()
-            if task == "language" and f"/{EQUAL_BYTES}" not in one
-        ),
+        *(recovered_subjects(shown=True) if task == "language" else []),
         *by_mixer(changed),
         *by_selector(changed),
         *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
     )
 
 
-def recovered_subjects():
-    """What every other recipe than the paper's gave, at the shares of heads at which mixers are trained."""
+def recovered_subjects(shown=False):
+    """What every other recipe than the paper's gave, at the shares of heads at which mixers are trained; `shown`:
+    without those that are compared with each other alone, at equal bytes.
+    """
     betas = ABLATIONS["language"]["trained_betas"] or ABLATIONS["betas"]
     for arm, recipe in (RECOVERY["arms"] if RECOVERY else {}).items():
         own = recipe["betas"] or config["language"]["betas"]
+        if shown and arm.startswith(EQUAL_BYTES):
+            continue
         yield from (
             recovered_subject(arm, beta) for beta in betas if beta in own and beta
         )
