@@ -203,7 +203,12 @@ def influence_frame(rng: np.random.Generator, tokens: int = 64) -> pd.DataFrame:
 
 
 def recovery_frame(rng: np.random.Generator) -> pd.DataFrame:
-    ends = {("paper", "mamba"): 1.2, ("calibrated", "mamba"): 0.6, ("plus", "mamba"): 0.2}
+    ends = {
+        ("paper", "mamba"): 1.2,
+        ("calibrated", "mamba"): 0.6,
+        ("plus", "mamba"): 0.2,
+        ("state", "window_state"): 0.05,
+    }
     bytes_of = {"bytes_mamba": "mamba", "bytes_window": "window", "bytes_retention": "retention"}
     ends |= {(arm, mixer): 0.1 * place for place, (arm, mixer) in enumerate(bytes_of.items(), 1)}
     runs = [("original", "", 0.0, 0.05), *((*arm, 0.5, end) for arm, end in ends.items())]

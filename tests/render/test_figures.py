@@ -69,6 +69,12 @@ def test_nothing_is_cut_off_with_several_models(crowded, name):
     assert_labels_apart(crowded[name])
 
 
+def test_no_two_recipes_look_alike(measurements):
+    lines = draw("recovery", measurements).axes[1].get_lines()
+    looks = {(line.get_color(), line.get_marker()) for line in lines}
+    assert len(looks) == len(lines) == 6, "original before and after, paper's, calibrated, plus, window and state"
+
+
 def test_the_check_for_cut_off_text_can_fail():
     figure = Figure(figsize=(2, 1))
     figure.text(0.9, 0.5, "far too long for what is left of the line")

@@ -25,10 +25,9 @@ def _draw_arm(axes: Axes, rows: pd.DataFrame, quantity: str, place: int) -> None
 
 
 def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
-    for place, arm in enumerate(dict.fromkeys([*ARMS, *curves["arm"]])):
-        rows = curves[curves["arm"] == arm]
-        if not rows.empty:
-            _draw_arm(axes, rows, quantity, place)
+    found = set(curves["arm"])
+    for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *curves["arm"]]) if arm in found):
+        _draw_arm(axes, curves[curves["arm"] == arm], quantity, place)
     if quantity == "perplexity":
         axes.axhline(baseline, color="0.5", linewidth=0.8, label="original, as it was")
     first = curves.loc[curves["tokens"] > 0, "tokens"].min()
@@ -42,7 +41,7 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
 def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
     """Perplexity over the original's at the end of each run, by the share of heads; of recipes with several shares."""
     ends = last_points(found[found["beta"] > 0])
-    for place, (arm, rows) in enumerate(groups(ends, "arm")):
+    for place, (arm, rows) in enumerate(groups(ends, "arm"), 1):
         if rows["beta"].nunique() > 1:
             look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
             axes.plot(over.index, over, color=look.colour, linestyle=look.dashes, marker=look.marker,
@@ -58,7 +57,7 @@ def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
 @styled
 def recovery(recovery: pd.DataFrame) -> Figure:
     """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the share of heads
-    with the longest curves; and where each share ended.
+    with the most recipes; and where each share ended.
 
     Args:
         recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood (nats per token),
@@ -74,7 +73,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     converted = found[found["beta"] > 0]
     if converted.empty:
         raise ValueError("recovery measurements have no converted model: nothing recovers")
-    beta = float(converted.sort_values("tokens")["beta"].iloc[-1])
+    beta = max(groups(converted, "beta"), key=lambda found: found[1]["arm"].nunique())[0]
     curves = found[found["beta"].isin([0.0, beta])]
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
