@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import COUNT, OutputPath
+from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.files import atomic_path
 
 if TYPE_CHECKING:
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from recurformer.recover.curve import RecoveryCurve
 
 
-def add_curve_arguments(parser: ArgumentParser) -> None:
-    """The file, and the text that is measured on; the stage has --articles, --tokens and --seed."""
-    parser.add_argument("--recovery", type=OutputPath, help="CSV file to write: quality while the model learns")
+def add_curve_arguments(parser: ArgumentParser, required: bool = False) -> None:
+    """The text that is learnt from and measured on, and the file of the curve."""
+    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
+    parser.add_argument("--tokens", type=COUNT, required=True, help="length of a window")
+    parser.add_argument(
+        "--recovery", type=OutputPath, required=required, help="CSV file to write: quality while the model learns"
+    )
     parser.add_argument("--held-out", type=COUNT, default=16, help="validation windows it is measured on (default: 16)")
     parser.add_argument("--halvings", type=COUNT, default=7, help="points of a training (default: 7)")
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.arguments import COUNT, InputPath, add_block, read_block
+from recurformer.cli.arguments import InputPath, add_block, read_block
 from recurformer.cli.curves import add_curve_arguments, curve_of, keep_curve
 from recurformer.cli.progress import progress
 from recurformer.cli.training import Rows, add_training_arguments, train_and_keep
@@ -13,10 +13,8 @@ from recurformer.study import Arm, Mamba, Training
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the original")
     parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
-    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
-    parser.add_argument("--tokens", type=COUNT, required=True, help="length of a training window")
     parser.add_argument("--arm", required=True, help="name of the recipe in the measurements")
-    add_curve_arguments(parser)
+    add_curve_arguments(parser, required=True)
     add_training_arguments(parser)
     add_block(parser, Training)
     add_block(parser, Arm, "arm-")
@@ -31,8 +29,6 @@ def run(args: Namespace) -> None:
     from recurformer.model.convert import convert
     from recurformer.recover.arm import run_arm
 
-    if not args.recovery:
-        raise ValueError("--recovery: the file to write is missing")
     arm = read_block(args, Arm, "arm-")
     settings = read_block(args, Training).model_dump() | arm.training()
     tokenizer = open_tokenizer(args.checkpoint)

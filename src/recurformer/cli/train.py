@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.arguments import COUNT, InputPath, add_block, read_block
+from recurformer.cli.arguments import InputPath, add_block, read_block
 from recurformer.cli.curves import add_curve_arguments, curve_of, keep_curve
 from recurformer.cli.training import Rows, add_training_arguments, train_and_keep
 from recurformer.study import Training
@@ -11,8 +11,6 @@ from recurformer.study import Training
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=InputPath, help="folder of the model to train")
-    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
-    parser.add_argument("--tokens", type=COUNT, required=True, help="length of a training window")
     parser.add_argument("--original", type=InputPath, help="with --recovery: folder of the model before any change")
     add_curve_arguments(parser)
     add_training_arguments(parser)
