@@ -67,7 +67,7 @@ def test_in_the_captions_of_the_report():
     for template in REPORT.glob("*.rst"):
         shown = set(re.findall(r"\{\{(.*?)\}\}", template.read_text()))
         known = {
-            " captions[snakemake.wildcards[0]] ",
+            " captions[kind ~ snakemake.wildcards[0]] or captions[snakemake.wildcards[0]] ",
             " file.path.read_text() | trim | e | indent(3) ",
             ' snakemake.config["study"] ',
         }
