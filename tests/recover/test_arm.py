@@ -28,18 +28,19 @@ def original():
 
 
 def run(original, folder, recipe):
-    """The model that has learnt, its curve, and the rows of its last training."""
+    """The model that has learnt, its curve, the rows of its last training, and the errors of its layers."""
     torch.manual_seed(1)
     converted = convert(original, HEADS["mixed"], **MAMBA).eval()
     curve = RecoveryCurve(original, converted, HELD_OUT, WINDOWS, folder, halvings=3)
     logged = []
-    run_arm(original, converted, WINDOWS, curve=curve, folder=folder, on_log=logged.append, **(TRAINING | recipe))
-    return converted, curve.rows, logged
+    settings = TRAINING | recipe
+    errors = run_arm(original, converted, WINDOWS, curve=curve, folder=folder, on_log=logged.append, **settings)
+    return converted, curve.rows, logged, errors
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
-    model, rows, logged = run(original, tmp_path, recipe)
+    model, rows, logged, errors = run(original, tmp_path, recipe)
     assert rows.tokens.min() == 0
     steps = (TRAINING | recipe)["steps"]
     assert steps * 4 * 16 <= rows.tokens.max() + 3 * 16 <= steps * 4 * 16 + 3 * 16
@@ -49,6 +50,8 @@ def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
     expected = quality_rows(original, model, HELD_OUT).rename(columns={"tokens": "predicted"})
     pd.testing.assert_frame_equal(last[expected.columns], expected)
     assert (len(logged) > 0) == (recipe is not RECIPES["closed form"])
+    assert (len(errors) > 0) == ("calibrate_windows" in recipe)
+    assert (errors.after < errors.before).all()
 
 
 def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
@@ -68,7 +71,7 @@ def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):
 @pytest.mark.parametrize("name", ["calibrated", "plus"])
 @pytest.mark.parametrize("item", [2, 7, 20])
 def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, monkeypatch):
-    whole, curve, _ = run(original, tmp_path / "whole", RECIPES[name])
+    whole, curve, _, errors = run(original, tmp_path / "whole", RECIPES[name])
     get = WindowDataset.__getitem__
 
     def killed(dataset, index):
@@ -80,15 +83,16 @@ def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, m
         patch.setattr(WindowDataset, "__getitem__", killed)
         with pytest.raises(KeyboardInterrupt):
             run(original, tmp_path / "killed", RECIPES[name])
-    again, resumed, _ = run(original, tmp_path / "killed", RECIPES[name])
+    again, resumed, _, found = run(original, tmp_path / "killed", RECIPES[name])
     assert all(whole.state_dict()[key].equal(tensor) for key, tensor in again.state_dict().items())
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), resumed.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(errors, found)
 
 
 def test_points_are_measured_in_the_type_of_the_weights(original, tmp_path, monkeypatch):
     """Mixed precision is the training's, and ends with it."""
     monkeypatch.setattr("recurformer.train.trainer.fast_bf16", lambda device: True)
-    model, rows, _ = run(original, tmp_path, RECIPES["calibrated"] | {"bf16": True})
+    model, rows, *_ = run(original, tmp_path, RECIPES["calibrated"] | {"bf16": True})
     last = rows[rows.tokens == rows.tokens.max()]
     expected = quality_rows(original, model, HELD_OUT)
     assert last.divergence.tolist() == expected.divergence.tolist()

@@ -238,6 +238,15 @@ def recovery_frame(rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["recovery"])  # fmt: skip
 
 
+def layer_errors_frame() -> pd.DataFrame:
+    rows = [
+        ("smollm2-135m", f"bytes_{mixer}", mixer, 0.5, 0, layer, 0.2 + 0.02 * layer)
+        for mixer in ("mamba", "retention")
+        for layer in range(30)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["layer_errors"])
+
+
 def all_frames() -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(0)
     return {
@@ -258,5 +267,6 @@ def all_frames() -> dict[str, pd.DataFrame]:
         "profile": profile_frame(rng, {"smollm2-135m": (30, 9)}),
         "influence": influence_frame(rng),
         "recovery": recovery_frame(rng),
+        "layer_errors": layer_errors_frame(),
         **ablation_frames(),
     }

@@ -76,7 +76,12 @@ MEASUREMENTS = {
         backbone=config["hashhop"]["backbones"],
     ),
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
-    "recovery": recovered("recovery.csv"),
+    "recovery": (
+        collect(LANGUAGE, file="recovery.csv") + recovered("recovery.csv")
+        if RECOVERY
+        else []
+    ),
+    "layer_errors": recovered("layer_errors.csv", EQUAL_BYTES),
     "recovered_needle": of_recovered("needle.csv"),
     "recovered_continuation": of_recovered("continuation.csv"),
     "metrics": collect(LANGUAGE, file="metrics.jsonl"),
@@ -120,7 +125,7 @@ FIGURES = {
 }
 RECOVERY_FIGURES = {"recovery": ["recovery"]} if RECOVERY else {}
 if RECOVERY and any(arm.startswith(EQUAL_BYTES) for arm in RECOVERY["arms"]):
-    RECOVERY_FIGURES["equal_bytes"] = ["recovery"]
+    RECOVERY_FIGURES["equal_bytes"] = ["recovery", "layer_errors"]
 RECOVERY_TABLES = (
     {"recovery": ["recovery", "recovered_needle", "recovered_continuation"]}
     if RECOVERY

@@ -51,6 +51,7 @@ rule recover:
             "<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained"
         ),
         recovery="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/recovery.csv",
+        layer_errors="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/layer_errors.csv",
         metrics="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/metrics.jsonl",
         record="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
@@ -75,7 +76,7 @@ rule recover:
         """
         recurformer recover {input.checkpoint:q} {output.trained:q} --heads {input.heads:q} \
             --articles {input.articles:q} --metrics {output.metrics:q} {params.curve:q} \
-            --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
+            --layer-errors {output.layer_errors:q} --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
             --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
             --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}

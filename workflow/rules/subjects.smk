@@ -14,23 +14,14 @@ def recovered_subject(arm, beta):
     return f"recovered/{arm}/beta-{beta}/trained"
 
 
-def recovered(file):
-    """A file of everything that learns from its original on text: the paper's own training and all other recipes."""
-    if not RECOVERY:
-        return []
-    language = config["language"]
-    own = collect(
-        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{file}",
-        backbone=language["backbones"],
-        beta=language["betas"],
-        seed=config["seed"],
-        file=file,
-    )
-    return own + [
+def recovered(file, arms=""):
+    """A file of every recipe other than the paper's, or of those whose names begin with `arms`."""
+    return [
         f"<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/{file}"
-        for backbone in language["backbones"]
-        for arm, recipe in RECOVERY["arms"].items()
-        for beta in recipe["betas"] or filter(None, language["betas"])
+        for backbone in config["language"]["backbones"]
+        for arm, recipe in (RECOVERY["arms"] if RECOVERY else {}).items()
+        if arm.startswith(arms)
+        for beta in recipe["betas"] or filter(None, config["language"]["betas"])
         for seed in seeds_of(arm)
     ]
 

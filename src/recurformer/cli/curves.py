@@ -9,6 +9,7 @@ from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.files import atomic_path
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -52,6 +53,11 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
 
     held = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
-    rows = curve.rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed, **held)
-    with atomic_path(args.recovery) as path:
-        rows.to_csv(path, index=False)
+    keep_rows(args, curve.rows.assign(**held), args.recovery, arm, mixer)
+
+
+def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:
+    """Write rows with the names of their run."""
+    named = rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed)
+    with atomic_path(file) as path:
+        named.to_csv(path, index=False)

@@ -3,8 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recurformer.cli.arguments import InputPath, add_block, read_block
-from recurformer.cli.curves import add_curve_arguments, curve_of, keep_curve
+from recurformer.cli.arguments import InputPath, OutputPath, add_block, read_block
+from recurformer.cli.curves import add_curve_arguments, curve_of, keep_curve, keep_rows
 from recurformer.cli.progress import progress
 from recurformer.cli.training import Rows, add_training_arguments, train_and_keep
 from recurformer.study import Arm, Mamba, Training
@@ -15,6 +15,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
     parser.add_argument("--arm", required=True, help="name of the recipe in the measurements")
     add_curve_arguments(parser, required=True)
+    parser.add_argument(
+        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: what the closed form left, by layer"
+    )
     add_training_arguments(parser)
     add_block(parser, Training)
     add_block(parser, Arm, "arm-")
@@ -41,8 +44,9 @@ def run(args: Namespace) -> None:
 
     def learn(folder: Path, on_log: Rows | None) -> None:
         curve = curve_of(args, original, model, tokenizer, input_ids, folder)
-        run_arm(original, model, input_ids, curve=curve, folder=folder, seed=args.seed, on_log=on_log, bf16=True,
-            progress=progress("calibrate: layer"), **arm.ways(), **settings)  # fmt: skip
+        errors = run_arm(original, model, input_ids, curve=curve, folder=folder, seed=args.seed, on_log=on_log,
+            bf16=True, progress=progress("calibrate: layer"), **arm.ways(), **settings)  # fmt: skip
+        keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
         keep_curve(args, curve, args.arm)
 
     train_and_keep(args, model, tokenizer, learn)

@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cache_peak": {}, "pyramidinfer": {}, "perplexity": {}, "metrics": {}, "influence": {},
     # The paper has no such experiment.
     "ablation_hashhop": {}, "hashhop_sizes": {}, "needle": {}, "continuation": {}, "ablation_lm_eval": {},
-    "head_scores": {}, "ra_i_settings": {}, "recovery": {},
+    "head_scores": {}, "ra_i_settings": {}, "recovery": {}, "layer_errors": {},
 }  # fmt: skip
 """Kind of measurement -> what the paper sets (sections 4.1, 4.3, 4.4, appendix B), under the names that our stages have
 for it."""

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from recurformer.recover.calibrate import calibrate
+from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.curve import RecoveryCurve, Rows
 from recurformer.recover.distil import distil
 from recurformer.recover.kept import KeptSteps
@@ -37,7 +38,7 @@ def run_arm(
     on_log: Rows | None = None,
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
-) -> None:
+) -> pd.DataFrame:
     """Calibrate, transfer and distil on as many tokens in all as `steps` steps have; killed, it goes on where it was.
 
     Args:
@@ -57,6 +58,9 @@ def run_arm(
         progress: of the closed form.
         **settings: of `recurformer.recover.distil.distil`, and of both trainings.
 
+    Returns:
+        What the closed form left of each layer, as of `calibrate`; no rows without one.
+
     Raises:
         ValueError: there are fewer windows or steps than the closed form and transfer shall have, or as the steps of
             recovery raise.
@@ -72,14 +76,16 @@ def run_arm(
     mixers = {name: tensor for name, tensor in converted.named_parameters() if TRAINED["mixers"](name)}
     curve.add(0, 0.0)
 
-    def solve() -> float:
+    def solve() -> tuple[float, list[dict[Any, Any]]]:
         began = time.perf_counter()
-        calibrate(original, converted, windows[:calibrate_windows], start=start, progress=progress)
-        return time.perf_counter() - began
+        errors = calibrate(original, converted, windows[:calibrate_windows], start=start, progress=progress)
+        return time.perf_counter() - began, errors.to_dict("records")
 
+    errors: list[dict[Any, Any]] = []
     if calibrate_windows:
-        seconds = kept.change("calibrate", mixers, solve)
+        seconds, errors = kept.change("calibrate", mixers, solve)
         curve.add(windows[:calibrate_windows].numel(), seconds)
+    layers = pd.DataFrame(errors, columns=ERRORS)
     dataset = WindowDataset(windows, seed=settings["seed"])
     common = {"batch_size": batch_size, "log_every": log_every, **settings}
     if transfer_steps:
@@ -94,6 +100,7 @@ def run_arm(
         curve.tokens, curve.seconds = kept.change("transfer", mixers, carry_over)
     if not left:
         (folder / "metrics.jsonl").touch()
-        return
+        return layers
     on_row = curve.of_training(left, log_every, on_log)
     distil(original, converted, dataset, output_dir=folder, steps=left, on_log=on_row, **common)
+    return layers

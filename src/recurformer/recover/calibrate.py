@@ -25,6 +25,9 @@ HELD_OUT = 0.125
 START_TOKENS = 8192
 """Tokens that a start looks at."""
 
+ERRORS = ("layer", "heads", "ridge", "before", "after")
+"""Columns of what the closed form says of each layer."""
+
 Start = Callable[[Any, Tensor], None]
 """Sets what lies before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
 STARTS: dict[str, Start | None] = {"random": None, "linear": linear_start}
@@ -132,7 +135,7 @@ def calibrate(
         after.advance(index)
         if progress is not None:
             progress(index + 1, len(before.layers))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=ERRORS)
 
 
 def readout_of(place: ReplacedLayer) -> nn.Linear:
@@ -212,7 +215,9 @@ def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Seq
     return found
 
 
-def _solve(place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]) -> dict[str, float]:
+def _solve(
+    place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]
+) -> tuple[int, int, float, float, float]:
     readout = readout_of(place)
     if not fit.xx.any():
         raise ValueError(f"the mixer of layer {place.index} gives zeros: a readout cannot be solved for")
@@ -223,5 +228,4 @@ def _solve(place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequen
     before = held_out.relative_error(readout.weight.double().mT, metric)
     (solution,) = (fit + held_out).ridge([ridge])
     readout.weight.copy_(solution.mT)
-    heads = len(place.converted.layout.replaced)
-    return {"layer": place.index, "heads": heads, "ridge": ridge, "before": before, "after": error}
+    return place.index, len(place.converted.layout.replaced), ridge, before, error

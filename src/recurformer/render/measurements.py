@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "bytes_10240",
         "bytes_61440",
     ),
+    "layer_errors": ("model", "arm", "mixer", "beta", "seed", "layer", "after"),
     "ablation_lm_eval": (*IDENTITY[:-1], "task", "metric", "value", "stderr", "samples"),
     "head_scores": ("model", "by", "seed", "layer", "head", "score"),
     "ra_i_settings": (

@@ -15,6 +15,8 @@ ARMS = {
     "plus": "plus: closed form, then KL",
     "paper_98k": "paper's recipe, 98k tokens",
     "plus_98k": "plus, 98k tokens",
+    "bytes_window_half": "window of half the bytes",
+    "bytes_window_double": "window of twice the bytes",
 }
 """Arm -> its name in print; others by their mixers."""
 MIXERS = {

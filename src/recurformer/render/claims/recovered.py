@@ -117,12 +117,14 @@ def judge_equal_bytes(evidence: Evidence) -> Finding:
     if not len(names):
         raise Missing("no recipes were compared at equal bytes")
     rows = last_points(_curves(evidence, COMMON_BETA, *names))
-    ends = {mixer: found for mixer, found in groups(rows, "mixer")}
-    if not {"mamba", "window"} <= ends.keys():
+    rows = rows.assign(held=state_bytes(rows))
+    state = rows[rows["mixer"] == "mamba"]
+    if state.empty or "window" not in set(rows["mixer"]):
         raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
-    pair = pd.concat([ends["mamba"], ends["window"]])
-    held = state_bytes(pair)
-    if held.max() > SAME_BYTES * held.min() or pair["tokens"].nunique() > 1:
+    least, most = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
+    rows = rows[rows["held"].between(least, most) & rows["tokens"].isin(state["tokens"])]
+    ends = {mixer: found for mixer, found in groups(rows, "mixer")}
+    if "window" not in ends:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
     apart = {mixer: found.groupby("window")["divergence"].mean() for mixer, found in ends.items()}
     gap = mean_interval((apart["mamba"] - apart["window"]).dropna().to_numpy())
