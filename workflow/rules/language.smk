@@ -152,10 +152,10 @@ if RECOVERY:
 
     rule recovery:
         input:
-            collect("<figures>/{figure}.svg", figure=RECOVERY_FIGURES),
+            collect("<figures>/{figure}.svg", figure=[*RECOVERY_FIGURES, "figure3"]),
             collect(
                 "<results>/tables/{table}.{format}",
-                table=RECOVERY_TABLES,
+                table=[*RECOVERY_TABLES, "table3"],
                 format=["csv", "html"],
             ),
             of_recovered("ablation_lm_eval.csv"),
