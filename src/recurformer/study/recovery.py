@@ -42,6 +42,8 @@ class Arm(Block):
     """Their peak learning rate; that of `language.training` when absent."""
     mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
     """The same of the mixers; that of `language.training` when both are absent."""
+    warmup_share: Share | None = None
+    """Share of the steps in which the rates rise to their peaks; that of `language.training` when absent."""
     betas: list[Beta] = []
     """Shares of heads replaced; all of `language.betas` but 0 when empty."""
     seeds: list[Seed] = []
@@ -68,7 +70,8 @@ class Arm(Block):
 
     def training(self) -> dict[str, Any]:
         """Settings of a training that are others than in the paper's; without its own rate the mixers' is the same."""
-        named = {name: getattr(self, name) for name in ("steps", "learning_rate") if getattr(self, name) is not None}
+        names = ("steps", "learning_rate", "warmup_share")
+        named = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         rate = self.mamba_learning_rate
         return named | ({"mamba_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
 
