@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from recurformer.claims.evidence import read_recordings
 from recurformer.cli.main import main
 from recurformer.records import run_record
-from recurformer.render.claims.evidence import read_recordings
 
 CARD = "NVIDIA H200"
 KINDS = {"table2": ("cache", "hashhop", "baseline", "memory", "pyramidinfer")}

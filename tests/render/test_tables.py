@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from recurformer.claims.questions import reviewer_questions
 from recurformer.paper import CELLS
 from recurformer.render.measurements import COLUMNS
-from recurformer.render.tables import TABLES
+from recurformer.render.tables import TABLES as SHOWN
 from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.tables.latex import escape
 from recurformer.render.tables.table1 import growth_exponent
 from recurformer.render.verdicts import MARKS
 
+TABLES = {**SHOWN, "reviewer_questions": reviewer_questions}
 VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
 """Every printed cell has some verdict, each of the five occurs."""
 

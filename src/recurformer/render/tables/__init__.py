@@ -1,4 +1,4 @@
-"""The paper's tables, that of recovery and that of the reviewers' questions: name -> function of measurement frames.
+"""The paper's tables and that of recovery: name -> function of measurement frames.
 
 Its parameters are named after the kinds that it takes; one with a default may be missing.
 """
@@ -6,7 +6,6 @@ Its parameters are named after the kinds that it takes; one with a default may b
 from collections.abc import Callable
 
 from recurformer.render.tables.recovery import recovery_table
-from recurformer.render.tables.reviewer_questions import reviewer_questions
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
 from recurformer.render.tables.table2 import table2
@@ -21,7 +20,6 @@ TABLES: dict[str, Callable[..., Table]] = {
     "table4": table4,
     "table5": table5,
     "recovery": recovery_table,
-    "reviewer_questions": reviewer_questions,
 }
 
 __all__ = ["TABLES", "Table"]

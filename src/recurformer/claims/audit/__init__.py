@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from recurformer.render.audit import counted, tables, text
-from recurformer.render.audit.finding import Audited
+from recurformer.claims.audit import counted, tables, text
+from recurformer.claims.audit.finding import Audited
 
 __all__ = ["Audited", "audit"]
 

@@ -2,8 +2,9 @@
 
 import re
 
-from recurformer.paper import BACKBONE_LABELS, CELLS, STATEMENTS, label
-from recurformer.render.audit.finding import Audited
+from recurformer.claims.audit.finding import Audited
+from recurformer.claims.claim import STATEMENTS
+from recurformer.paper import BACKBONE_LABELS, CELLS, label
 
 TESTED = "text/models-of-the-cache-runs"
 NAME = re.compile(r"(?:Qwen2|Llama2)-[\d.]+B")

@@ -1,4 +1,4 @@
-"""Where verdicts come from: the measurement files of a study and of committed recordings."""
+"""Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import chain
@@ -7,14 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS
+from recurformer.claims.claim import Missing, Undecided
+from recurformer.costs import cost_of
+from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import SETTINGS
 from recurformer.records import ancestors, read_record, record_of
-from recurformer.render.claims.claim import Missing
-from recurformer.render.measurements import COLUMNS, require
+from recurformer.render.measurements import COLUMNS, groups, require
 from recurformer.render.reading import READERS, read_frame
 from recurformer.render.tables.measured import ranked_by_profile
-from recurformer.render.training import with_fall
+from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
 
 THIS_STUDY = "this study"
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
@@ -79,13 +80,6 @@ class Evidence:
         found = self.settings.get(file, {})
         return all(name in found and _same(found[name], value) for name, value in expected.items())
 
-    @staticmethod
-    def backbone_of(rows: pd.DataFrame) -> Mapping[str, Any]:
-        """The settings of the run that made the backbone behind some rows; empty where no record tells of it."""
-        records = filter(None, map(record_of, rows["file"].unique()))
-        runs = (run for record in records for _, run in ancestors(record))
-        return next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
-
     def paper_rows(self, kind: str) -> pd.DataFrame:
         """The rows of a kind that were measured at the paper's sizes."""
         frame = self.frames.get(kind, pd.DataFrame({"file": []}))
@@ -122,6 +116,31 @@ class Evidence:
             raise Missing(f"no {kind} measurements{f' of {wanted}' if wanted else ''}")
         return frame
 
+    def flattened(self, kind: str, **where: object) -> pd.DataFrame:
+        """As `rows`, of trainings whose loss has flattened.
+
+        Raises:
+            Undecided: the loss of one of them still falls, or its log is not known.
+            ValueError: measurements of this kind say nothing about a training.
+        """
+        if kind not in TRAINED:
+            known = ", ".join(sorted(TRAINED))
+            raise ValueError(f"no training stands behind {kind} measurements; behind these: {known}")
+        rows = self.rows(kind, **where)
+        for key, arm in groups(rows, [key for key in ("model", "beta") if key in rows]):
+            if reason := why_undecided(largest_fall(arm)):
+                *model, beta = key
+                raise Undecided(f"{label(model[0]) if model else kind.upper()} at beta {beta:g}: {reason}")
+        return rows
+
+    def still_learning(self, kind: str, **where: object) -> Undecided | None:
+        """Why some trainings may not have learned all that they could; None where their losses have flattened."""
+        try:
+            self.flattened(kind, **where)
+        except Undecided as undecided:
+            return undecided
+        return None
+
     def models(
         self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object
     ) -> tuple[list[str], bool]:
@@ -131,12 +150,10 @@ class Evidence:
         Raises:
             Missing: there is no such measurement.
         """
-        frame = self.frames.get(kind, pd.DataFrame())
-        for column, value in where.items():
-            frame = frame[frame[column] == value] if not frame.empty else frame
-        found = list(dict.fromkeys(frame["model"])) if not frame.empty else []
-        if not found:
-            raise Missing(f"no {kind} measurements")
+        try:
+            found = list(dict.fromkeys(self.look(kind, **where)["model"]))
+        except Missing:
+            raise Missing(f"no {kind} measurements") from None
         named = list(named)
         return (named, True) if set(named) <= set(found) else (found, False)
 
@@ -185,3 +202,31 @@ def read_recordings(folder: str | Path) -> list[Evidence]:
         if files:
             found.append(read_evidence(str(results.parent), files))
     return found
+
+
+Runs = Mapping[Path, Mapping[str, Any]]
+"""Place of a record -> the record."""
+
+
+def runs_of(files: Iterable[str]) -> Runs:
+    """The records of all runs that a set of files rests on, those that wrote them first."""
+    found: dict[Path, dict[str, Any]] = {}
+    for record in filter(None, map(record_of, files)):
+        found.update(ancestors(record))
+    return found
+
+
+def total_minutes(runs: Runs) -> dict[str, float]:
+    """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
+    places = {record["run"]: place for place, record in runs.items()}
+    costs = [cost_of(place, runs[place]) for place in places.values()]
+    return {kind: round(sum(getattr(cost, kind) for cost in costs), 3) for kind in ("core_minutes", "gpu_minutes")}
+
+
+def hardware_of(runs: Runs) -> str:
+    """The machines of some runs, each once."""
+    machines = []
+    for record in runs.values():
+        host, accelerator = record["host"], record["accelerator"]
+        machines.append(accelerator["name"] if accelerator else f"{host['processor']}, {host['cores']} cores")
+    return "; ".join(dict.fromkeys(machines))

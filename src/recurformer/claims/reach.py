@@ -6,6 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
+from recurformer.claims.comparisons import because, judge_comparisons
+from recurformer.claims.evidence import Evidence
+from recurformer.claims.pairings import Comparison, beside_original, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
     CONTINUATION,
@@ -19,26 +23,17 @@ from recurformer.render.ablations import (
     why_not_run,
 )
 from recurformer.render.agreement import agreement
-from recurformer.render.claims.claim import Finding, Missing, Undecided
-from recurformer.render.claims.comparisons import because, judge_comparisons
-from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.pairings import Comparison, beside_original
-from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.sensitivity import changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 
-ALLOWED_CHANGE = 0.1
-"""Largest share of the chosen heads that may change."""
 MINIMUM_CHOSEN = 10
 """Of fewer chosen heads a single one is more than may change."""
 LOOKING_BACK = ("retrieval", "echo", "induction")
 """Scores that put off the heads which read what stands far back."""
 FACTOR = 2.01
 """Settings this near to the default are looked at: twice 102 of 1,024 tokens is measured as 205."""
-ALLOWED_GROWTH = 0.05
-"""Nats per token that the loss above the original's may gain from the first to the second half of a continuation."""
 LENGTHS = {"tokens": "chains", "text": "characters"}
 """Form of HashHop -> what the size of a prompt counts."""
 
@@ -60,8 +55,13 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     return Estimate(mean, mean - spread, mean + spread)
 
 
-def judge_length(evidence: Evidence) -> Finding:
-    """Growth of the loss above the original's along a continuation, at every β below 1."""
+def length(evidence: Evidence, allowed: float) -> Finding:
+    """Growth of the loss above the original's along a continuation, at every β below 1.
+
+    Args:
+        evidence: with continuations.
+        allowed: nats per token that it may gain from the first to the second half.
+    """
     rows = identified(evidence.look("continuation"), "continuation")
     points = scores(rows, CONTINUATION)
     gains: dict[tuple[str, float], Estimate] = {}
@@ -86,9 +86,9 @@ def judge_length(evidence: Evidence) -> Finding:
     if not gains:
         raise because([*reasons, *still_open] or [Missing("no continuation measurements of RecurFormer")])
     (model, beta), largest = max(gains.items(), key=lambda item: item[1].mean)
-    holds = largest.mean <= ALLOWED_GROWTH
+    holds = largest.mean <= allowed
     ends = [gain.high if holds else gain.low for gain in gains.values()]
-    decided = max(ends) <= ALLOWED_GROWTH if holds else max(ends) > ALLOWED_GROWTH
+    decided = max(ends) <= allowed if holds else max(ends) > allowed
     why = "" if decided else "the interval reaches over the bound"
     if holds and still_open:  # it is about every β, and some may still fail
         decided, why = False, str(because(still_open))
@@ -102,7 +102,7 @@ def judge_length(evidence: Evidence) -> Finding:
     return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why, decided=decided)
 
 
-def judge_sizes(evidence: Evidence) -> Finding:
+def sizes(evidence: Evidence) -> Finding:
     """RecurFormer beside the original at every length and number of hops that the original has learned."""
     found: list[Comparison] = []
     beyond: list[Comparison] = []
@@ -110,7 +110,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
         points = scores(rows, HASHHOP_SIZES)
         for model in models_in_order(points):
             of_model = points[points["model"] == model]
-            pairs = beside_original(of_model, HASHHOP_SIZES, common=False)
+            pairs = beside_original(of_model, HASHHOP_SIZES, recurformer(of_model))
             if why_not_run(of_model, HASHHOP_SIZES):
                 beyond += pairs
                 continue
@@ -129,7 +129,7 @@ def judge_sizes(evidence: Evidence) -> Finding:
     return replace(finding, ours=text)
 
 
-def judge_spared(evidence: Evidence) -> Finding:
+def spared(evidence: Evidence) -> Finding:
     """Rank correlation of RA-I with what heads that look back score, with its interval over the heads."""
     rows = evidence.rows("head_scores", by=[PAPERS_SELECTOR, *LOOKING_BACK])
     found = agreement(rows)
@@ -154,7 +154,7 @@ def _near(values: pd.Series, default: float) -> pd.Series:
     return (values <= FACTOR * default) & (values * FACTOR >= default)
 
 
-def judge_ra_i(evidence: Evidence) -> Finding:
+def ra_i(evidence: Evidence, allowed: float) -> Finding:
     """Share of the chosen heads that changes when α or k, not both, moves within a factor of two."""
     rows = one_unit(evidence.look("ra_i_settings"))
     nearby = []
@@ -168,8 +168,8 @@ def judge_ra_i(evidence: Evidence) -> Finding:
         raise Missing("no other setting of RA-I within a factor of two of the default")
     evidence.count("ra_i_settings", moved.index)
     enough = moved["selected"] >= MINIMUM_CHOSEN
-    holds = bool(changed_share(moved).max() <= ALLOWED_CHANGE)
-    lost = bool((changed_share(moved[enough]) > ALLOWED_CHANGE).any())
+    holds = bool(changed_share(moved).max() <= allowed)
+    lost = bool((changed_share(moved[enough]) > allowed).any())
     moved = moved[enough] if lost else moved
     decided = bool(enough.any()) if holds else lost
     changed = changed_share(moved)

@@ -1,17 +1,16 @@
 """What the text and Figures 3 and 4 say about quality: HashHop, MQAR and continual training."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
+from recurformer.claims.caches import query_groups
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
 from recurformer.paper import label
 from recurformer.paper.table2 import BETAS
-from recurformer.render.claims.caches import query_groups
-from recurformer.render.claims.claim import Finding, Missing, Undecided
-from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.power import flattened_rows, require_flattened, still_learning
-from recurformer.render.claims.tolerances import ALLOWED_DROP, ALLOWED_RATIO
 from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
@@ -21,15 +20,10 @@ from recurformer.render.tables.cell_text import interval, number
 from recurformer.tasks.interval import Estimate
 
 ROUNDING = 1e-9
-NOTHING_LEFT = 0.05
-"""Below this share of the original's h_gq nothing of it is left."""
 KNOWS_LANGUAGE = 100.0
 """A model of a higher perplexity has not learned the language of the articles."""
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
-POOR = 0.5
-"""Half of the answers wrong."""
 DEFAULT_BETA = 0.9
-
 
 Quality = dict[str, dict[float, Estimate]]
 """h_gq with its interval: model -> beta -> estimate."""
@@ -66,7 +60,24 @@ def _text(model: str, quality: Estimate) -> str:
     return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
 
 
-def judge_quality_kept(evidence: Evidence) -> Finding:
+def _require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
+    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn.
+
+    Args:
+        arms: of each, whether it fails the test, and why it may still learn.
+
+    Raises:
+        Undecided: an arm may still learn, and none fails at its end.
+    """
+    known = list(arms)
+    if any(fails and not learning for fails, learning in known):
+        return
+    for _, learning in known:
+        if learning:
+            raise learning
+
+
+def kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
     converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
@@ -74,8 +85,8 @@ def judge_quality_kept(evidence: Evidence) -> Finding:
     short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
     # who falls short could still learn; who keeps up says nothing beside an original that could
     arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
-    require_flattened(
-        (model in short, still_learning(evidence, "hashhop", model=model, variant="official", beta=beta))
+    _require_flattened(
+        (model in short, evidence.still_learning("hashhop", model=model, variant="official", beta=beta))
         for model, beta in arms.items()
     )
     text = ", ".join(
@@ -84,35 +95,36 @@ def judge_quality_kept(evidence: Evidence) -> Finding:
     return Finding(not short, text, at_scale, samples)
 
 
-def judge_collapse(evidence: Evidence) -> Finding:
-    """What is left of h_gq at beta = 1."""
-    quality, at_scale, samples = _hashhop(evidence)
-    left = {model: _at(quality, model, 1.0) for model in quality}
-    lost = [model for model, value in left.items() if value.mean <= NOTHING_LEFT * _at(quality, model, 0.0).mean]
-    if lost == list(quality):
-        flattened_rows(evidence, "hashhop", model=lost, variant="official", beta=1.0)
-    text = ", ".join(_text(model, value) for model, value in left.items())
-    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
+def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:
+    """What is left of h_gq at beta = 1.
 
-
-def judge_collapse_everywhere(evidence: Evidence) -> Finding:
-    """The same in models of both kinds: one query head for each key-value head (MHA), and several (GQA).
+    Args:
+        evidence: with HashHop.
+        nothing_left: below this share of the original's h_gq.
+        both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
 
     Raises:
-        Missing: one kind was not measured.
+        Missing: one kind is needed and was not measured.
     """
-    models, _ = evidence.models("hashhop", variant="official")
-    kinds = {"GQA" if size > 1 else "MHA" for size in query_groups(evidence, models).values()}
-    if kinds != {"MHA", "GQA"}:
-        raise Missing(f"models with {' and '.join(kinds)} only: the sentence is about MHA and GQA")
-    return judge_collapse(evidence)
+    if both_kinds:
+        models, _ = evidence.models("hashhop", variant="official")
+        kinds = {"GQA" if size > 1 else "MHA" for size in query_groups(evidence, models).values()}
+        if len(kinds) == 1:
+            raise Missing(f"models with {kinds.pop()} only: the sentence is about MHA and GQA")
+    quality, at_scale, samples = _hashhop(evidence)
+    left = {model: _at(quality, model, 1.0) for model in quality}
+    lost = [model for model, value in left.items() if value.mean <= nothing_left * _at(quality, model, 0.0).mean]
+    if lost == list(quality):
+        evidence.flattened("hashhop", model=lost, variant="official", beta=1.0)
+    text = ", ".join(_text(model, value) for model, value in left.items())
+    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
 
 
 def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
     """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta.
 
     Raises:
-        Missing: there are no such measurements.
+        Missing: there are no such measurements, or none with all heads replaced.
         Undecided: the original has not learned the task.
     """
     evidence.rows("mqar", split="validation")
@@ -126,38 +138,31 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
         rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
         for count in ("correct", "queries")
     )
+    if 1.0 not in right.index:
+        raise Missing("no MQAR run with all heads replaced")
     return right / asked, best
 
 
-def judge_poor_without_attention(evidence: Evidence) -> Finding:
+def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     """Accuracy on tested samples of trained lengths when all heads are replaced."""
     accuracy, best = _accuracy(evidence, "test")
-    if 1.0 not in accuracy.index:
-        raise Missing("no MQAR run with all heads replaced")
     highest = float(accuracy.loc[1.0].to_numpy().max())
-    if highest < POOR:
-        flattened_rows(evidence, "mqar", beta=1.0, learning_rate=best[1.0])
-    return Finding(highest < POOR, f"at most {highest:.2f}", at_scale=True, reason=SAME_STEPS)
+    if highest < poor:
+        evidence.flattened("mqar", beta=1.0, learning_rate=best[1.0])
+    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, reason=SAME_STEPS)
 
 
-def _some_heads_retained(accuracy: pd.DataFrame) -> pd.Series:
-    """Lowest accuracy on a trained length, of each beta between 0 and 1."""
-    between = accuracy[(accuracy.index > 0) & (accuracy.index < 1)]
-    if between.empty:
-        raise Missing("no MQAR run with some heads replaced and some retained")
-    return between.min(axis=1)
-
-
-def judge_attention_necessary(evidence: Evidence) -> Finding:
+def attention_necessary(evidence: Evidence) -> Finding:
     """Some share of replaced heads learns all trained lengths, replacing all does not."""
     accuracy, best = _accuracy(evidence, "validation")
-    if 1.0 not in accuracy.index:
-        raise Missing("no MQAR run with all heads replaced")
-    some, none = _some_heads_retained(accuracy), float(accuracy.loc[1.0].to_numpy().min())
+    lowest = accuracy.min(axis=1)  # on any trained length
+    some, none = lowest[(lowest.index > 0) & (lowest.index < 1)], float(accuracy.loc[1.0].to_numpy().min())
+    if some.empty:
+        raise Missing("no MQAR run with some heads replaced and some retained")
     retained = float(some.max())
     if none < NEEDED_ACCURACY:
         for beta in [1.0] if retained >= NEEDED_ACCURACY else some.index:
-            flattened_rows(evidence, "mqar", beta=beta, learning_rate=best[beta])
+            evidence.flattened("mqar", beta=beta, learning_rate=best[beta])
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
     return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason=SAME_STEPS)
 
@@ -181,7 +186,7 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
     return converted.assign(original=original.reindex(converted.index.get_level_values("model")).to_numpy()), papers
 
 
-def judge_training_necessary(evidence: Evidence) -> Finding:
+def training_necessary(evidence: Evidence) -> Finding:
     """Perplexity after conversion, before any training, over the original's."""
     found, papers = _perplexities(evidence)
     lowest = float((found["converted"] / found["before"]).min())
@@ -194,7 +199,7 @@ def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:
     return float(np.array_split(curve.to_numpy(), 4)[3].mean())
 
 
-def judge_converge(evidence: Evidence) -> Finding:
+def converge(evidence: Evidence) -> Finding:
     """Training loss over the last quarter: converted against original."""
     models, papers = evidence.models("metrics")
     gaps = {}
@@ -204,23 +209,20 @@ def judge_converge(evidence: Evidence) -> Finding:
     if not gaps:
         raise Missing("no training of a converted model")
     allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
-    require_flattened(
-        (gap > allowed, still_learning(evidence, "metrics", model=model, beta=[0.0, beta]))
+    _require_flattened(
+        (gap > allowed, evidence.still_learning("metrics", model=model, beta=[0.0, beta]))
         for (model, beta), gap in gaps.items()
     )
     return Finding(largest <= allowed, f"at most {largest:.2f} nats above the original's", papers)
 
 
-def judge_perplexity_comparable(evidence: Evidence) -> Finding:
+def perplexity_comparable(evidence: Evidence) -> Finding:
     """Perplexity over that of the original after the same training, once both have flattened."""
     found, papers = _perplexities(evidence)
     ratios, allowed = found["trained"] / found["original"], ALLOWED_RATIO + ROUNDING
     where = {"stage": "trained", "split": "validation"}
-    require_flattened(
-        (
-            ratio > allowed,
-            still_learning(evidence, "perplexity", model=model, beta=[0.0, beta], **where),
-        )
+    _require_flattened(
+        (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
         for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
     )
     ratio = float(ratios.max())

@@ -1,30 +1,20 @@
-"""What the text says about caches, and its numbers that repeat the tables'."""
+"""What the text says about caches."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, TextNumber, label
+from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_paper_width
+from recurformer.claims.claim import Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.paper.table2 import BETAS
-from recurformer.render.claims.cells import (
-    EXPONENT_TOLERANCE,
-    JUDGES,
-    at_paper_sizes,
-    computed_only,
-    ends_at_its_maximum,
-    has_paper_width,
-    judge_number,
-    needs_of,
-)
-from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
-from recurformer.render.claims.evidence import Evidence
+from recurformer.records import ancestors, record_of
 from recurformer.render.measurements import groups
-from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.tables.table1 import exponent_of
 
 ROUNDING = 1e-9
@@ -38,7 +28,7 @@ def _counted(evidence: Evidence, unit: str) -> tuple[pd.DataFrame, bool]:
     return evidence.rows("cache", model=models, unit=unit), papers
 
 
-def judge_no_eviction(evidence: Evidence) -> Finding:
+def no_eviction(evidence: Evidence) -> Finding:
     """A retained key-value head holds every token: its bytes are the freed heads' complement at every length.
 
     At beta = 1 no head is retained; a few bytes that keep count of the position remain.
@@ -70,7 +60,7 @@ def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool]:
     return converted, papers
 
 
-def judge_cache_growth(evidence: Evidence) -> Finding:
+def growth(evidence: Evidence) -> Finding:
     """Growth of the cache over that of the original, at the smallest beta, which frees least."""
     groups_of_heads, papers = _growth(evidence, "kv_group")
     single_heads, _ = _growth(evidence, "head")
@@ -78,14 +68,14 @@ def judge_cache_growth(evidence: Evidence) -> Finding:
     return Finding(float(groups_of_heads.max()) < 1, text, papers)
 
 
-def judge_constant_cache(evidence: Evidence) -> Finding:
+def constant(evidence: Evidence, allowed: float) -> Finding:
     """Mamba's cache does not grow with the generated text."""
     rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
     exponent = exponent_of(rows)
-    return Finding(abs(exponent) <= EXPONENT_TOLERANCE, f"exponent {exponent:.2f}", has_paper_width(rows))
+    return Finding(abs(exponent) <= allowed, f"exponent {exponent:.2f}", has_paper_width(rows))
 
 
-def judge_smaller_cache(evidence: Evidence) -> Finding:
+def smaller(evidence: Evidence) -> Finding:
     """Mamba's peak and cache lie below attention's in both phases, once the length makes its cache the smaller one.
 
     Mamba's cache is constant and attention's is proportional to the length. So Mamba's is the larger at few tokens.
@@ -107,20 +97,27 @@ def judge_smaller_cache(evidence: Evidence) -> Finding:
     return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))
 
 
-def judge_equation_3(evidence: Evidence) -> Finding:
+@at_paper_sizes
+def equation_3(evidence: Evidence) -> Finding:
     """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
     row = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0).iloc[0]
     precision = dict(part.split(":") for part in row["state_dtype"].split())
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
     found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
     text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return at_paper_sizes(Finding(found == [conv, recurrent], text, at_scale=True), evidence)
+    return Finding(found == [conv, recurrent], text, at_scale=True)
 
 
 def _counted_groups(evidence: Evidence, models: list[str]) -> pd.Series:
     """Query heads for each key-value head of the models whose caches were counted, from the heads freed at beta = 1."""
     rows = evidence.rows("cache", model=models, unit="kv_group", beta=1.0)
     return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
+
+
+def _backbone(rows: pd.DataFrame) -> Mapping[str, Any]:
+    """The settings of the run that made the backbone behind some rows; empty where no record tells of it."""
+    runs = (run for record in filter(None, map(record_of, rows["file"].unique())) for _, run in ancestors(record))
+    return next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
 
 
 def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
@@ -134,14 +131,14 @@ def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
         with suppress(Missing):
             found[model] = float(_counted_groups(evidence, [model]).iloc[0])
             continue
-        backbone = evidence.backbone_of(evidence.rows("baseline", model=model))
+        backbone = _backbone(evidence.rows("baseline", model=model))
         if not backbone.get("heads"):
             raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
         found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
     return found
 
 
-def judge_attention_kinds(evidence: Evidence) -> Finding:
+def attention_kinds(evidence: Evidence) -> Finding:
     """Replaced query heads for each freed key-value head at beta = 1."""
     group = _counted_groups(evidence, list(BACKBONE_LABELS))
     if set(group.index) != set(BACKBONE_LABELS):
@@ -152,7 +149,7 @@ def judge_attention_kinds(evidence: Evidence) -> Finding:
     )
 
 
-def judge_longer_inputs(evidence: Evidence) -> Finding:
+def longer_inputs(evidence: Evidence) -> Finding:
     """Measured l_m at Table 2's beta above that of the original, for every model of the paper."""
     gains = []
     for model, beta in BETAS.items():
@@ -164,42 +161,3 @@ def judge_longer_inputs(evidence: Evidence) -> Finding:
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
         gains.append(float(rows.loc[beta] / rows.loc[0.0]))
     return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", at_scale=True)
-
-
-def judge_reduction(printed: TextNumber, evidence: Evidence) -> Finding:
-    """Counted reduction in percent against the one in the text."""
-    length = CACHE_LENGTHS[printed.quantity]
-    if printed.method == PYRAMIDINFER:
-        raise computed_only(evidence, printed.model, length)
-    ratios = evidence.rows("cache", model=printed.model, beta=BETAS[printed.model], length=length)["ratio"]
-    percent = 100 * (1 - ratios)
-    nearest = float(percent.iloc[int(np.argmin((percent - printed.value).abs()))])
-    decimals = len(printed.printed.partition(".")[2])
-    holds = abs(nearest - printed.value) <= printed.half_digit + 1e-9
-    return at_paper_sizes(Finding(holds, f"{nearest:.{decimals + 1}f} %", at_scale=True), evidence)
-
-
-def number_claims() -> list[Claim]:
-    """The numbers that the text repeats: reductions are counted, the others judged as the cell that they repeat."""
-    cells = {(cell.model, cell.method, cell.quantity): cell for cell in CELLS if cell.table == 2}
-    claims = []
-    for printed in NUMBERS:
-        cell = cells[printed.model, printed.method, printed.quantity]
-        judge, test, tolerance = JUDGES[printed.quantity]
-        if printed.reduction:
-            test = "the counted cache is smaller than the original's by the printed percentage"
-            tolerance = f"{printed.half_digit:g}: half of the last printed digit"
-        claims.append(
-            Claim(
-                id=printed.id,
-                place=f"Section 4.1, {label(printed.model)}, {printed.method}, {printed.quantity}",
-                statement=f"{printed.printed}{' % less' if printed.reduction else ''}",
-                printed=printed.printed,
-                kind=cell.kind,
-                test=test,
-                tolerance=tolerance,
-                needs="counting on the published shapes" if printed.reduction else needs_of(printed.model),
-                judge=partial(judge_reduction, printed) if printed.reduction else partial(judge_number, judge, cell),
-            )
-        )
-    return claims

@@ -8,15 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from recurformer.claims.audit import Audited, audit
+from recurformer.claims.claim import Claim, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence, hardware_of, runs_of, total_minutes
+from recurformer.claims.register import REVIEWER, all_claims
 from recurformer.records import record_of
-from recurformer.render.audit import Audited, audit
-from recurformer.render.claims.caches import number_claims
-from recurformer.render.claims.cells import cell_claims
-from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
-from recurformer.render.claims.cost import hardware_of, runs_of, total_minutes
-from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.reviewers import REVIEWER, reviewer_claims
-from recurformer.render.claims.statements import statement_claims
 from recurformer.render.page.environment import environment
 from recurformer.render.verdicts import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
 
@@ -40,11 +36,6 @@ class Decision:
     finding: Finding | None = None
     evidence: Evidence | None = None
     reason: str = ""
-
-
-def all_claims() -> list[Claim]:
-    """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
-    return [*cell_claims(), *number_claims(), *statement_claims(), *reviewer_claims()]
 
 
 def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] = ()) -> Decision:
@@ -104,19 +95,8 @@ class Ledger:
 
     def frame(self) -> pd.DataFrame:
         """One row a claim, for tables: `COLUMNS`."""
-        rows = []
-        for decision in self.decisions:
-            claim, finding, evidence = decision.claim, decision.finding, decision.evidence
-            rows.append(
-                {
-                    "id": claim.id, "place": claim.place, "statement": claim.statement, "kind": claim.kind,
-                    "verdict": decision.verdict, "ours": finding.ours if finding else "", "reason": decision.reason,
-                    "source": evidence.source if evidence else "", "scale": _scale(finding),
-                    "seeds": len(evidence.seeds) or None if evidence else None,
-                    "samples": finding.samples if finding else None,
-                }
-            )  # fmt: skip
-        return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds": "Int64", "samples": "Int64"})
+        rows = pd.DataFrame([_row(decision) for decision in self.decisions], columns=COLUMNS)
+        return rows.astype({"seeds": "Int64", "samples": "Int64"})
 
     def to_dict(self) -> dict[str, Any]:
         """Everything: study, counts, claims with their evidence, audit, cost and environment of all the runs behind."""
@@ -154,8 +134,17 @@ def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim]
     return Ledger(study, decisions, tuple(audited))
 
 
-def _scale(finding: Finding | None) -> str:
-    return "" if finding is None else "paper" if finding.at_scale else "smaller"
+def _row(decision: Decision) -> dict[str, Any]:
+    claim, finding, evidence = decision.claim, decision.finding, decision.evidence
+    return {
+        "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed, "kind": claim.kind,
+        "test": claim.test, "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
+        "ours": finding.ours if finding else "", "reason": decision.reason,
+        "source": evidence.source if evidence else "",
+        "scale": "" if finding is None else "paper" if finding.at_scale else "smaller",
+        "seeds": len(evidence.seeds) or None if evidence else None,
+        "samples": finding.samples if finding else None,
+    }  # fmt: skip
 
 
 def _files(decision: Decision) -> tuple[str, ...]:
@@ -177,18 +166,9 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _claim_dict(decision: Decision) -> dict[str, Any]:
-    claim, finding, evidence = decision.claim, decision.finding, decision.evidence
-    shown: dict[str, Any] = {
-        "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed,
-        "kind": claim.kind, "test": claim.test,
-        "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
-        "ours": finding.ours if finding else "", "reason": decision.reason, "evidence": None,
-    }  # fmt: skip
-    if finding and evidence:
-        seeds = len(evidence.seeds) or None
-        about = {"source": evidence.source, "scale": _scale(finding), "seeds": seeds, "samples": finding.samples}
-        shown["evidence"] = about | _measured_by(_files(decision))
-    return shown
+    shown = _row(decision)
+    about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
+    return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
 
 
 def _audit_dict(step: Audited) -> dict[str, Any]:

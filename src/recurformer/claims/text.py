@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from tabulate import tabulate
 
-from recurformer.render.audit import Audited
-from recurformer.render.claims.evidence import THIS_STUDY
-from recurformer.render.claims.ledger import Decision, Ledger
+from recurformer.claims.audit import Audited
+from recurformer.claims.evidence import THIS_STUDY
+from recurformer.claims.ledger import Decision, Ledger
 from recurformer.render.markdown import cell, plain
 from recurformer.render.verdicts import MARKS, MEANINGS
 

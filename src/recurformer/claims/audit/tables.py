@@ -2,10 +2,10 @@
 
 from itertools import pairwise
 
+from recurformer.claims.audit.finding import Audited
 from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, PrintedCell, label
 from recurformer.paper.sizes import CACHE_LENGTHS, LLAMA2_7B_LAYERS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 from recurformer.paper.table2 import BETAS
-from recurformer.render.audit.finding import Audited
 
 TABLE2 = {(cell.model, cell.method, cell.quantity): cell for cell in CELLS if cell.table == 2}
 TABLE4 = {(cell.model, cell.quantity, cell.beta): cell for cell in CELLS if cell.table == 4}

@@ -2,24 +2,23 @@
 lm-eval gives no interval of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing
+from recurformer.claims.comparisons import judge_comparisons
+from recurformer.claims.evidence import Evidence
+from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
 from recurformer.paper import label
 from recurformer.render.ablations import NEEDLE, identified, original
-from recurformer.render.claims.claim import Finding, Missing
-from recurformer.render.claims.comparisons import judge_comparisons
-from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
-from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.measurements import models_in_order, records
 from recurformer.render.training import FALL
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 KIND = "ablation_lm_eval"
-LONG_TASKS = ("longbench", "infinitebench")
 RIGHT = replace(NEEDLE, kind=KIND, name="share of right answers")
 UNITS = ("perplexity", "bits_per_byte")
 """How the names of lm-eval's metrics end that are no shares."""
@@ -54,7 +53,7 @@ def _share(mean: float, samples: int) -> Estimate:
     return bounded_mean(np.repeat([1.0, 0.0], [right, samples - right]))._replace(mean=mean)
 
 
-def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
+def tasks(evidence: Evidence, families: Sequence[str] = ()) -> Finding:
     """Each task's share of right answers at β = 0.5 beside the original's, less what is allowed.
 
     Args:
@@ -65,14 +64,14 @@ def judge_tasks(evidence: Evidence, families: tuple[str, ...] = ()) -> Finding:
         Missing: no task has one that was measured of both, or what was measured says nothing about the question.
     """
     rows = identified(evidence.look(KIND), KIND)
-    rows = rows[rows["task"].str.startswith(families or "")]
+    rows = rows[rows["task"].str.startswith(tuple(families) or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
     pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
     pairs = pairs[(pairs["ours"] >= 0) & (pairs["theirs"] >= 0)]  # RULER says -1 for lengths that were not asked
     is_share = (pairs["ours"] <= 1) & (pairs["theirs"] <= 1) & ~pairs["metric"].str.endswith(UNITS)
     found = [
-        Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting, float("nan"),
+        Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting,
             _share(one.ours, one.samples), _share(one.theirs, one.samples), one.samples,
             (one.our_fall, one.their_fall), one.rows)
         for one in records(pairs[is_share])

@@ -1,25 +1,20 @@
 """What the text and Figures 1, 2, 5 and 6 say about attention heads and the first token."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import pandas as pd
 
+from recurformer.claims.claim import Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
-from recurformer.render.claims.claim import Finding, Missing, Undecided
-from recurformer.render.claims.evidence import Evidence
 from recurformer.render.measurements import groups
 
 MINIMUM_WINDOWS = 32
 """Fewer windows of text say nothing about a model's attention."""
-SHARE_OF_HEADS = 0.1
-"""What "certain heads" must be at least: fewer would free no cache to speak of."""
-SIGNIFICANT = 0.05
 VALUE_NORMS = {"L1": "value_norm_l1", "L2": "value_norm"}
 """Norm of a value vector -> the measured quantity."""
-NAMED_IN_4_4 = ("qwen2-0.5b", "llama2-7b")
-"""The models of which section 4.4 says that the first token contributes significantly less."""
 
 
 def _windows(rows: pd.DataFrame, kind: str) -> int:
@@ -49,28 +44,28 @@ def _ra_i(rows: pd.DataFrame) -> pd.Series:
     return (rows["rr"] > rows["threshold"]).groupby([rows["layer"], rows["head"]]).mean()
 
 
-def _judge_heads(evidence: Evidence, recent: bool) -> Finding:
+def heads(evidence: Evidence, recent: bool, least: float) -> Finding:
+    """Share of the heads whose recency ratio exceeds alpha in most windows, or of those whose ratio does not.
+
+    Args:
+        evidence: with profiles of heads.
+        recent: which of both.
+        least: what "certain" heads must be: fewer would free no cache to speak of.
+    """
     by_model, at_scale, windows = _model_rows(evidence, "profile")
-    shares = {}
-    for model, rows in by_model:
-        above = float((_ra_i(rows) > 0.5).mean())
-        shares[model] = above if recent else 1 - above
+    above = {model: float((_ra_i(rows) > 0.5).mean()) for model, rows in by_model}
+    shares = {model: share if recent else 1 - share for model, share in above.items()}
     text = ", ".join(f"{share:.0%} of the heads of {label(model)}" for model, share in shares.items())
-    return Finding(min(shares.values()) >= SHARE_OF_HEADS, text, at_scale, windows)
+    return Finding(min(shares.values()) >= least, text, at_scale, windows)
 
 
-def judge_recency_aware(evidence: Evidence) -> Finding:
-    """Heads whose recency ratio exceeds alpha in most windows."""
-    return _judge_heads(evidence, recent=True)
+def levels(evidence: Evidence, first_token: bool) -> Finding:
+    """Attention on the first token, of which low RA-I has more, or near the diagonal, of which high RA-I has more.
 
-
-def judge_contextual_retrieval(evidence: Evidence) -> Finding:
-    """Heads whose recency ratio does not."""
-    return _judge_heads(evidence, recent=False)
-
-
-def _levels(evidence: Evidence, first_token: bool) -> tuple[dict[str, float], bool, int]:
-    """Of each level of RA-I: the first token's share of the attention, or the nearer half's among the recent tokens."""
+    RA-I chose the heads by the share of attention on recent tokens, which can hardly fail to differ between them. It
+    counts all of these tokens alike: how the attention falls off among them is another quantity. So near the diagonal
+    is the nearer half's share among the recent tokens.
+    """
     by_model, at_scale, windows = _model_rows(evidence, "attention_map")
     found: dict[str, list[float]] = {}
     for _, rows in by_model:
@@ -83,31 +78,13 @@ def _levels(evidence: Evidence, first_token: bool) -> tuple[dict[str, float], bo
             found.setdefault(str(level), []).append(float(chosen["weight"].sum() / total["weight"].sum()))
     if not {"high", "low"} <= set(found):
         raise Missing("attention maps of heads of high and of low RA-I are needed")
-    return {level: sum(shares) / len(shares) for level, shares in found.items()}, at_scale, windows
-
-
-def _judge_levels(evidence: Evidence, first_token: bool) -> Finding:
-    share, at_scale, windows = _levels(evidence, first_token)
+    share = {level: sum(shares) / len(shares) for level, shares in found.items()}
     larger, smaller = ("low", "high") if first_token else ("high", "low")
     text = ", ".join(f"{level} {share[level]:.2f}" for level in ("high", "mid", "low") if level in share)
     return Finding(share[larger] > share[smaller], text, at_scale, windows)
 
 
-def judge_figure5_high(evidence: Evidence) -> Finding:
-    """Attention near the diagonal, within the recent tokens: high against low RA-I.
-
-    RA-I chose the heads by the share of attention on recent tokens, which can hardly fail to differ between them. It
-    counts all of these tokens alike: how the attention falls off among them is another quantity.
-    """
-    return _judge_levels(evidence, first_token=False)
-
-
-def judge_figure5_low(evidence: Evidence) -> Finding:
-    """Attention on the first token: low against high RA-I."""
-    return _judge_levels(evidence, first_token=True)
-
-
-def judge_figure6(evidence: Evidence) -> Finding:
+def mean_ra_i(evidence: Evidence) -> Finding:
     """Mean RA-I of both Qwen2 models against Llama2-7B."""
     means = {model: float(_ra_i(evidence.rows("profile", model=model)).mean()) for model in BACKBONE_LABELS}
     windows = min(_windows(evidence.rows("profile", model=model), "profile") for model in BACKBONE_LABELS)
@@ -117,13 +94,9 @@ def judge_figure6(evidence: Evidence) -> Finding:
     return Finding(holds, text, at_scale, windows)
 
 
-def _sinks(evidence: Evidence) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
-    return _model_rows(evidence, "sink", named=["llama2-7b"])
-
-
-def judge_sink(evidence: Evidence) -> Finding:
+def sink(evidence: Evidence) -> Finding:
     """The sink head gives the first token more attention than all others together."""
-    by_model, at_scale, windows = _sinks(evidence)
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
     shares = {}
     for model, rows in by_model:
         attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
@@ -135,13 +108,13 @@ def judge_sink(evidence: Evidence) -> Finding:
     return Finding(min(shares.values()) > 0.5, text, at_scale, windows)
 
 
-def judge_value_norm(evidence: Evidence) -> Finding:
+def value_norm(evidence: Evidence) -> Finding:
     """Both norms of the first token's value over the mean of the others'.
 
     Raises:
         Missing: no norm is higher, and one was not measured: the sentence is about both.
     """
-    by_model, at_scale, windows = _sinks(evidence)
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
     ratios, absent = {}, []
     for (model, rows), (norm, quantity) in product(by_model, VALUE_NORMS.items()):
         norms = rows[rows["quantity"] == quantity].groupby("key")["value"].mean()
@@ -164,45 +137,24 @@ def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:
     return means
 
 
-def _contributions(by_model: list[tuple[str, pd.DataFrame]]) -> tuple[bool, str]:
-    """Whether the first token contributes less than the others under both norms in every model, and the L2 means."""
-    texts, less = [], True
-    for model, rows in by_model:
-        means = _means(rows, model)
-        less &= all(means[norm, "first"] < means[norm, "other"] for norm in ("l1", "l2"))
-        texts.append(f"{label(model)} L2 {means['l2', 'first']:.3f} first, {means['l2', 'other']:.3f} others")
-    return less, "; ".join(texts)
+def contributions(evidence: Evidence, models: Sequence[str] = (), significant: float = 1.0) -> Finding:
+    """Mean contributions of the first and of the other tokens, over all heads, under both norms.
 
-
-def judge_limited_contribution(evidence: Evidence) -> Finding:
-    """Mean contributions over all heads, in the paper's models or in others."""
-    by_model, at_scale, windows = _model_rows(evidence, "contribution")
-    less, text = _contributions(by_model)
-    return Finding(less, text, at_scale, windows)
-
-
-def _named(evidence: Evidence, *names: str) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
-    """As `_model_rows`, for a sentence about certain models.
+    Args:
+        evidence: with contributions.
+        models: those that the sentence is about; else the paper's, or others.
+        significant: what p of the paired test must be below.
 
     Raises:
-        Missing: they were not measured.
+        Missing: the models that the sentence is about were not measured.
     """
-    by_model, at_scale, windows = _model_rows(evidence, "contribution", names)
-    if {model for model, _ in by_model} != set(names):
-        raise Missing(f"the sentence is about {' and '.join(map(label, names))}")
-    return by_model, at_scale, windows
-
-
-def judge_first_contributes_less(evidence: Evidence) -> Finding:
-    """Mean contributions of the first and the other tokens in the two models that are named, with the paired test."""
-    by_model, at_scale, windows = _named(evidence, *NAMED_IN_4_4)
-    less, text = _contributions(by_model)
-    significant = all(rows["p_value"].max() < SIGNIFICANT for _, rows in by_model)
-    return Finding(less and significant, text, at_scale, windows)
-
-
-def judge_less_in_qwen2_7b(evidence: Evidence) -> Finding:
-    """Mean contributions of the first and the other tokens in Qwen2-7B."""
-    by_model, at_scale, windows = _named(evidence, "qwen2-7b")
-    less, text = _contributions(by_model)
-    return Finding(less, text, at_scale, windows)
+    by_model, at_scale, windows = _model_rows(evidence, "contribution", models or BACKBONE_LABELS)
+    if models and {model for model, _ in by_model} != set(models):
+        raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
+    texts, less = [], True
+    for model, rows in by_model:
+        found = _means(rows, model)
+        less &= all(found[norm, "first"] < found[norm, "other"] for norm in ("l1", "l2"))
+        less &= significant >= 1 or bool(rows["p_value"].max() < significant)
+        texts.append(f"{label(model)} L2 {found['l2', 'first']:.3f} first, {found['l2', 'other']:.3f} others")
+    return Finding(less, "; ".join(texts), at_scale, windows)

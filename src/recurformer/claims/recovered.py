@@ -4,19 +4,16 @@ import math
 
 import pandas as pd
 
+from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.claims.pairings import COMMON_BETA
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.claims.claim import Finding, Missing, Undecided
-from recurformer.render.claims.evidence import Evidence
-from recurformer.render.claims.pairings import COMMON_BETA
-from recurformer.render.claims.tolerances import ALLOWED_RATIO
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
 from recurformer.render.training import ALLOWED_FALL
 from recurformer.tasks.interval import Estimate, mean_interval
 
 KIND = "recovery"
-WITHIN = 1.05
-"""Of the original's perplexity: what "back" means."""
 SAME_BYTES = 1.1
 """The larger of two caches over the smaller, at most, where they are called equal."""
 OPEN = "the 95 % interval holds what is allowed"
@@ -59,17 +56,14 @@ def _told(ratio: Estimate) -> str:
     return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def judge_recovered(evidence: Evidence, arm: str = "plus") -> Finding:
-    """Perplexity of an arm at its end over that of the original, which the divergence has as its aim."""
-    curve, before, trained = (
-        _curves(evidence, COMMON_BETA, arm),
-        _original(evidence),
-        last_points(_curves(evidence, 0.0, "original")),
-    )
+def recovered(evidence: Evidence) -> Finding:
+    """Perplexity of the plus recipe at its end over that of the original, which the divergence has as its aim."""
+    curve, before = _curves(evidence, COMMON_BETA, "plus"), _original(evidence)
+    trained = last_points(_curves(evidence, 0.0, "original"))
     rows = last_points(curve)
     ratio = _over(rows, before)
     told = (
-        f"{label(rows['model'].iloc[0])}, {arm_label(arm)}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
+        f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
         f"{_told(ratio)} times the perplexity of the original, {_told(_over(rows, trained))} times that of the "
         f"original after {trained['tokens'].max():,} tokens of its own"
     )
@@ -81,8 +75,13 @@ def judge_recovered(evidence: Evidence, arm: str = "plus") -> Finding:
     return _finding(rows, holds, told, reason)
 
 
-def judge_tokens(evidence: Evidence) -> Finding:
-    """The fewest tokens at which any arm of the paper's block comes within 5 % of the original as it was."""
+def tokens(evidence: Evidence, within: float) -> Finding:
+    """The fewest tokens at which any arm of the paper's block comes back to the original as it was.
+
+    Args:
+        evidence: with curves of recovery.
+        within: of the original's perplexity, what "back" means.
+    """
     original = _original(evidence)
     model = original["model"].iloc[0]
     measured = set(evidence.look(KIND, model=model, beta=COMMON_BETA)["arm"])
@@ -93,8 +92,8 @@ def judge_tokens(evidence: Evidence) -> Finding:
     for arm in arms:
         rows = _curves(evidence, COMMON_BETA, arm)
         ratios = {int(tokens): _over(point, original) for tokens, point in groups(rows, "tokens")}
-        reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= WITHIN]
-        sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= WITHIN]
+        reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= within]
+        sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= within]
         back += reached
         last = max(ratios)
         told.append(
@@ -105,7 +104,7 @@ def judge_tokens(evidence: Evidence) -> Finding:
     return _finding(rows, bool(back), f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}", reason)
 
 
-def judge_equal_bytes(evidence: Evidence) -> Finding:
+def equal_bytes(evidence: Evidence) -> Finding:
     """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text.
 
     Raises:

@@ -20,27 +20,18 @@ RECURFORMER = "RecurFormer"
 
 @dataclass(frozen=True)
 class Comparison:
-    """RecurFormer's score beside another's, for one model at one β.
+    """RecurFormer's score, `name` in print, beside that of another method, for one model at one β.
 
     Attributes:
-        measure: of both scores.
-        model: what was changed.
-        other: name of the other method in print.
-        beta: share of heads replaced.
-        ratio: share of the cache that RecurFormer held.
-        ours: RecurFormer's score.
-        theirs: the other's.
-        samples: behind RecurFormer's.
+        samples: behind RecurFormer's score.
         falls: of the losses of both trainings, ours and theirs.
         rows: labels of the measurements that it rests on.
-        name: of ours in print.
     """
 
     measure: Measure
     model: str
     other: str
     beta: float
-    ratio: float
     ours: Estimate
     theirs: Estimate
     samples: int
@@ -52,13 +43,8 @@ class Comparison:
         """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
         short = self.ours.mean + allowed < self.theirs.mean
         reason = why_undecided(self.falls[0 if short else 1])
-        return (
-            f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}: {reason}" if reason else ""
-        )
-
-
-Pairing = Callable[[pd.DataFrame, Measure], list[Comparison]]
-"""The scores of one model -> its comparisons."""
+        named = f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}"
+        return f"{named}: {reason}" if reason else ""
 
 
 def _estimate(row: pd.Series) -> Estimate:
@@ -69,9 +55,7 @@ def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
     """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
     another recipe of recovery, an arm, gave.
     """
-    if arm:
-        return of(points, "recovered", arm)
-    return after_training(of(points, "mixer", "mamba"))
+    return of(points, "recovered", arm) if arm else after_training(of(points, "mixer", "mamba"))
 
 
 def nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
@@ -79,29 +63,20 @@ def nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
     return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
 
 
-def at_same_cache(family: str, *methods: str, common: bool = False, arm: str = "") -> Pairing:
-    """RecurFormer beside each method of a family at the cache that RecurFormer holds, the original being all of it.
-
-    Args:
-        family: of the others.
-        methods: some of them; all where none is named.
-        common: at the common β alone.
-        arm: see `recurformer`.
+def beside_same_cache(
+    points: pd.DataFrame, measure: Measure, ours: pd.DataFrame, family: str, *methods: str
+) -> list[Comparison]:
+    """RecurFormer beside each method of a family, or the named ones, at the cache that RecurFormer holds, the original
+    being all of it.
     """
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        ours = recurformer(points, arm)
-        ours = nearest_beta(ours) if common else ours
-        found = []
-        for method, rows in groups(after_training(of(points, family, *methods)), "method"):
-            span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
-            for _, row in ours.iterrows():
-                theirs = at_cache(span, row["ratio"])
-                if theirs is not None:
-                    found.append(_compare(measure, row, method_label(family, method), theirs))
-        return found
-
-    return pair
+    found = []
+    for method, rows in groups(after_training(of(points, family, *methods)), "method"):
+        span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
+        for _, row in ours.iterrows():
+            theirs = at_cache(span, row["ratio"])
+            if theirs is not None:
+                found.append(_compare(measure, row, method_label(family, method), theirs))
+    return found
 
 
 def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
@@ -123,21 +98,17 @@ def _missed(points: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     return others[~others["setting"].isin(unmissed)]
 
 
-def beside_mixers(*methods: str) -> Pairing:
+def beside_mixers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, *methods: str) -> list[Comparison]:
     """Mamba beside other mixers on the same heads, all of them trained, where the heads matter."""
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        others = _missed(points, of(points[points["trained"]], "mixer", *methods))
-        return [
-            _compare(measure, ours, method_label("mixer", other["method"]), other, also=_removed(points))
-            for _, other in others.iterrows()
-            for _, ours in _alike(points, other, "mamba").iterrows()
-        ]
-
-    return pair
+    others = _missed(points, of(points[points["trained"]], "mixer", *methods))
+    return [
+        _compare(measure, ours, method_label("mixer", other["method"]), other, also=_removed(points))
+        for _, other in others.iterrows()
+        for _, ours in _alike(points, other, "mamba").iterrows()
+    ]
 
 
-def beside_layers(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
+def beside_layers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame) -> list[Comparison]:
     """Heads beside whole layers, replaced by the same mixer, where both hold about the same cache: a share of few
     layers is often not the share of heads that was asked for.
     """
@@ -152,28 +123,32 @@ def beside_layers(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
     ]
 
 
-def chosen_otherwise(by: str) -> Pairing:
+def beside_ranking(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, by: str) -> list[Comparison]:
     """Heads chosen by RA-I beside heads chosen by another ranking, replaced by the same mixer at equal β."""
-
-    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
-        others = points[(points["family"] == "mixer") & (points["by"] == by)]
-        return [
-            replace(_compare(measure, ours, f"{by} choice", other), name=f"RA-I's choice ({mixer})")
-            for _, other in others.iterrows()
-            for mixer in [method_label("mixer", other["method"])]
-            for _, ours in _alike(points, other, other["method"]).iterrows()
-        ]
-
-    return pair
-
-
-def beside_original(points: pd.DataFrame, measure: Measure, common: bool = True, arm: str = "") -> list[Comparison]:
-    """RecurFormer, at the common β or at every one, beside the original, trained likewise where it was."""
-    ours = recurformer(points, arm)
+    others = points[(points["family"] == "mixer") & (points["by"] == by)]
     return [
-        _compare(measure, row, "the original", original(points, row["trained"]).iloc[0])
-        for _, row in (nearest_beta(ours) if common else ours).iterrows()
+        replace(_compare(measure, ours, f"{by} choice", other), name=f"RA-I's choice ({mixer})")
+        for _, other in others.iterrows()
+        for mixer in [method_label("mixer", other["method"])]
+        for _, ours in _alike(points, other, other["method"]).iterrows()
     ]
+
+
+def beside_original(points: pd.DataFrame, measure: Measure, ours: pd.DataFrame) -> list[Comparison]:
+    """RecurFormer beside the original, trained likewise where it was."""
+    return [
+        _compare(measure, row, "the original", original(points, row["trained"]).iloc[0]) for _, row in ours.iterrows()
+    ]
+
+
+PAIRINGS: dict[str, Callable[..., list[Comparison]]] = {
+    "same_cache": beside_same_cache,
+    "mixers": beside_mixers,
+    "layers": beside_layers,
+    "ranking": beside_ranking,
+    "original": beside_original,
+}
+"""What RecurFormer is set beside -> the comparisons, from the scores of one model and RecurFormer's among them."""
 
 
 def _compare(
@@ -182,7 +157,7 @@ def _compare(
     """Two points side by side; `also` has those that decided whether they are compared."""
     rows = (*ours["rows"], *theirs["rows"], *(() if also is None else sum(also["rows"], ())))
     return Comparison(
-        measure, ours["model"], other, ours["setting"], ours["ratio"], _estimate(ours), _estimate(theirs),
+        measure, ours["model"], other, ours["setting"], _estimate(ours), _estimate(theirs),
         int(ours["samples"]), (ours[FALL], theirs[FALL]), rows,
         RECURFORMER if ours["family"] != "recovered" else method_label("recovered", ours["method"]),
     )  # fmt: skip

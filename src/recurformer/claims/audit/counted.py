@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from recurformer.claims.audit.finding import Audited
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.render.audit.finding import Audited
 
 
 def cache_tolerance(model: str) -> float:
