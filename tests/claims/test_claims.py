@@ -306,6 +306,14 @@ def test_one_beta_whose_loss_still_falls_leaves_the_length_open():
     assert "at β 0.25" in finding.reason and "β 0.5)" in finding.ours
 
 
+def test_a_size_without_its_original_decides_nothing():
+    frame = ideal()["hashhop_sizes"]
+    alone = frame[(frame["family"] != "original") | (frame["size"] != 1536)]
+    assert CLAIMS["reviewer/sizes"].judge(world(ideal() | {"hashhop_sizes": alone})).holds
+    alone = frame[frame["family"] != "original"]
+    assert decide(CLAIMS["reviewer/sizes"], [world(ideal() | {"hashhop_sizes": alone})]).verdict == NOT_RUN
+
+
 def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
     """Left out, the open β of +0.4 would turn the mean of +0.15 into the -0.1 of the other."""
 

@@ -137,7 +137,9 @@ def beside_ranking(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, by: 
 def beside_original(points: pd.DataFrame, measure: Measure, ours: pd.DataFrame) -> list[Comparison]:
     """RecurFormer beside the original, trained likewise where it was."""
     return [
-        _compare(measure, row, "the original", original(points, row["trained"]).iloc[0]) for _, row in ours.iterrows()
+        _compare(measure, row, "the original", theirs.iloc[0])
+        for _, row in ours.iterrows()
+        if len(theirs := original(points, row["trained"]))
     ]
 
 
