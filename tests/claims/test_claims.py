@@ -14,7 +14,7 @@ from claims_world import world
 
 from recurformer.claims import Evidence, Missing, all_claims, decide, make_ledger
 from recurformer.claims.cells import quality
-from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding
+from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding, Statement
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
 from recurformer.claims.text import markdown
@@ -55,6 +55,15 @@ def ideal() -> dict[str, pd.DataFrame]:
 def with_column(kind: str, column: str, change) -> dict[str, pd.DataFrame]:
     frame = ideal()[kind]
     return ideal() | {kind: frame.assign(**{column: change(frame)})}
+
+
+def decided(claim: str, **measured: pd.DataFrame):
+    """The verdict where some kinds of measurements are others than in the world in which the paper is right."""
+    return decide(CLAIMS[claim], [world(ideal() | measured)])
+
+
+def found(claim: str, **measured: pd.DataFrame) -> Finding:
+    return CLAIMS[claim].judge(world(ideal() | measured))
 
 
 def recurformer_rows(frame: pd.DataFrame) -> pd.Series:
@@ -172,6 +181,15 @@ def test_every_claim_can_hold_and_can_fail(claim):
     assert any(judged(claim.id, name) is False for name in mutations_of(claim.id))
 
 
+def test_a_claim_on_measurements_that_exist_is_one_entry(monkeypatch):
+    entry = Statement(place="Section 9", kind="analytic", quote="a toy", judge="caches.constant",
+        parameters={"allowed": 0.1}, test="its cache is constant", tolerance="{allowed:g} at most")  # fmt: skip
+    monkeypatch.setitem(STATEMENTS, "text/toy", entry)
+    toy = next(claim for claim in all_claims() if claim.id == "text/toy")
+    assert (toy.statement, toy.tolerance) == ("“a toy”", "0.1 at most")
+    assert decide(toy, [world(ideal())]).verdict == REPRODUCED
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_breaks_a_claim(name):
     touched = (claim.id for claim in TESTED if claim.id not in IMPOSSIBLE and name in mutations_of(claim.id))
@@ -215,8 +233,7 @@ FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
     ],
 )  # fmt: skip
 def test_evidence_without_power_decides_nothing(claim, kind, column, value, why):
-    weak = world(ideal() | {kind: ideal()[kind].assign(**{column: value})})
-    decision = decide(CLAIMS[claim], [weak])
+    decision = decided(claim, **{kind: ideal()[kind].assign(**{column: value})})
     assert decision.verdict == UNDECIDED
     assert why in decision.reason
     assert CLAIMS[claim].needs in decision.reason
@@ -283,7 +300,7 @@ def test_a_failure_at_its_end_counts_whatever_another_arm_still_learns(claim, ki
     frame = with_column(kind, column, lambda f: f[column].mask(lost(f), value))[kind]
     ended = frame["model"] == "llama2-7b" if "model" in frame else frame["beta"] == 0
     unfinished = frame.assign(fall=frame["fall"].where(ended, 0.2))
-    finding = CLAIMS[claim].judge(world(ideal() | {kind: unfinished}))
+    finding = found(claim, **{kind: unfinished})
     assert finding.decided and not finding.holds
 
 
@@ -292,16 +309,14 @@ def test_what_failed_with_no_head_kept_needs_no_training_of_that_arm():
     frame = ideal()["mqar"]
     short = frame.assign(correct=frame["correct"].mask(frame["beta"] > 0, 10))
     falling_at_one = short.assign(fall=short["fall"].mask(short["beta"] == 1, 0.2))
-    finding = CLAIMS["figure4/attention-necessary"].judge(world(ideal() | {"mqar": falling_at_one}))
+    finding = found("figure4/attention-necessary", mqar=falling_at_one)
     assert finding.decided and not finding.holds
 
 
 def test_one_beta_whose_loss_still_falls_leaves_the_length_open():
     frame = ideal()["continuation"]
     second = frame[recurformer_rows(frame)].assign(setting=0.25, fall=0.2)
-    finding = CLAIMS["reviewer/length"].judge(
-        world(ideal() | {"continuation": pd.concat([second, frame], ignore_index=True)})
-    )
+    finding = found("reviewer/length", continuation=pd.concat([second, frame], ignore_index=True))
     assert finding.holds and not finding.decided
     assert "at β 0.25" in finding.reason and "β 0.5)" in finding.ours
 
@@ -309,9 +324,9 @@ def test_one_beta_whose_loss_still_falls_leaves_the_length_open():
 def test_a_size_without_its_original_decides_nothing():
     frame = ideal()["hashhop_sizes"]
     alone = frame[(frame["family"] != "original") | (frame["size"] != 1536)]
-    assert CLAIMS["reviewer/sizes"].judge(world(ideal() | {"hashhop_sizes": alone})).holds
+    assert found("reviewer/sizes", hashhop_sizes=alone).holds
     alone = frame[frame["family"] != "original"]
-    assert decide(CLAIMS["reviewer/sizes"], [world(ideal() | {"hashhop_sizes": alone})]).verdict == NOT_RUN
+    assert decided("reviewer/sizes", hashhop_sizes=alone).verdict == NOT_RUN
 
 
 def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
@@ -322,8 +337,8 @@ def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
         sides = Estimate(ours, ours - 0.01, ours + 0.01), theirs
         return Comparison(NEEDLE, "llama2-7b", "h2o", beta, *sides, 8, (0.0, fall), ())
 
-    found = [one(0.25, 0.9, 0.2), one(0.5, 0.4, 0.0)]
-    mean, each = (judge_comparisons(found, by_beta=by_beta) for by_beta in (False, True))
+    pairs = [one(0.25, 0.9, 0.2), one(0.5, 0.4, 0.0)]
+    mean, each = (judge_comparisons(pairs, by_beta=by_beta) for by_beta in (False, True))
     assert (mean.holds, mean.decided) == (True, False)
     assert (each.holds, each.decided) == (False, True)
 
@@ -345,8 +360,7 @@ def test_a_wide_interval_reaches_a_printed_number_for_want_of_samples(samples, d
 def test_few_chosen_heads_say_nothing_about_the_settings_of_ra_i(chosen, kept, holds, decided):
     frame = ideal()["ra_i_settings"]
     shared = pd.Series(chosen, frame.index).where(frame["default"], kept)
-    finding = CLAIMS["reviewer/ra_i"].judge(world(ideal() | {"ra_i_settings": frame.assign(
-        selected=chosen, shared=shared)}))  # fmt: skip
+    finding = found("reviewer/ra_i", ra_i_settings=frame.assign(selected=chosen, shared=shared))
     assert (finding.holds, finding.decided) == (holds, decided)
 
 
@@ -376,7 +390,7 @@ def test_kinds_of_which_nothing_is_known_are_refused():
 )  # fmt: skip
 def test_a_mixer_that_was_not_trained_to_its_end_is_no_rival(column, change, verdict, why):
     rivals = {kind: with_column(kind, column, change)[kind] for kind in OF_ABLATIONS}
-    decision = decide(CLAIMS["reviewer/mixers"], [world(ideal() | rivals)])
+    decision = decided("reviewer/mixers", **rivals)
     assert decision.verdict == verdict
     assert why in decision.reason
 
@@ -438,7 +452,7 @@ def test_the_strongest_evidence_decides(sources, verdict, decided_by):
 
 
 def test_a_claim_that_no_stage_measures_says_what_it_needs():
-    decision = decide(CLAIMS["text/parallel-branches"], [world(ideal())])
+    decision = decided("text/parallel-branches")
     assert decision.verdict == NOT_RUN
     assert "timings" in decision.reason
 
@@ -492,7 +506,7 @@ def test_what_the_reviewers_asked_is_no_verdict_on_the_paper():
 def test_a_cell_says_the_value_under_both_readings_of_grouped_query_attention():
     frame = ideal()["cache"]
     shifted = frame.assign(ratio=frame["ratio"] + 0.2 * (frame["unit"] == "head") + 0.1)
-    finding = CLAIMS["table4/qwen2-0.5b/0.50/cs_10k"].judge(world(ideal() | {"cache": shifted}))
+    finding = found("table4/qwen2-0.5b/0.50/cs_10k", cache=shifted)
     assert not finding.holds
     assert finding.ours == "0.5390 (kv_group), 0.7390 (head)"
 
@@ -511,7 +525,7 @@ def test_a_cell_says_the_value_under_both_readings_of_grouped_query_attention():
     ],
 )
 def test_a_paper_models_name_at_other_sizes_is_not_the_papers_scale(claim, kind, setting, value):
-    right = decide(CLAIMS[claim], [world(ideal())])
+    right = decided(claim)
     other = decide(CLAIMS[claim], [world(ideal(), **{kind: {setting: value}})])
     assert right.finding.at_scale
     assert other.finding is None or not other.finding.at_scale
@@ -568,14 +582,14 @@ def test_a_score_between_two_budgets_rests_on_these_two():
     placed = budgets.assign(file=budgets["method"] + budgets["setting"].astype(str) + "/needle.csv").reset_index(
         drop=True
     )
-    used = decide(CLAIMS["reviewer/needle"], [world(ideal() | {"needle": placed})]).evidence.used
+    used = decided("reviewer/needle", needle=placed).evidence.used
     assert {file for file in used if "h2o" in file} == {"h2o0.3/needle.csv", "h2o0.8/needle.csv"}
 
 
 def test_heads_are_no_samples():
     scored = ideal()["head_scores"]
     scored = pd.concat([scored, scored[scored["by"] == "ra_i"].assign(by="random", seed=1)], ignore_index=True)
-    decision = decide(CLAIMS["reviewer/head_maps"], [world(ideal() | {"head_scores": scored})])
+    decision = decided("reviewer/head_maps", head_scores=scored)
     assert decision.finding.samples is None
     assert "64 heads" in decision.finding.ours
     assert decision.evidence.seeds == {0}
@@ -624,7 +638,7 @@ def test_a_sentence_about_two_norms_needs_both(quantity, verdict):
 def test_growth_is_at_the_papers_scale_where_the_measured_model_is_as_wide(claim, width, verdict):
     frame = ideal()["complexity"].drop(columns="width")
     measured = frame if width is None else frame.assign(width=width)
-    assert decide(CLAIMS[claim], [world(ideal() | {"complexity": measured})]).verdict == verdict
+    assert decided(claim, complexity=measured).verdict == verdict
 
 
 def test_the_length_at_which_the_caches_are_equal_is_said_and_no_shorter_one_is_judged():
@@ -634,7 +648,7 @@ def test_the_length_at_which_the_caches_are_equal_is_said_and_no_shorter_one_is_
     attention, cache = frame["mixer"] == "attention", frame["quantity"] == "cache_size"
     counted = (1024 * frame["length"]).where(attention, 20480).where(cache, frame["bytes"])
     measured = frame.assign(bytes=counted.mask(~attention & ~cache & (frame["length"] == 16), 1e15))
-    finding = CLAIMS["text/smaller-cache"].judge(world(ideal() | {"complexity": measured}))
+    finding = found("text/smaller-cache", complexity=measured)
     assert finding.holds
     assert finding.ours == (
         "at most 0.02 of attention's at the measured lengths from 1,024 tokens on; counted per token, attention's "
