@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, CELLS
+from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS
 from recurformer.paper.sizes import (
     CACHE_LENGTHS,
     D_CONV,
@@ -16,7 +16,6 @@ from recurformer.paper.sizes import (
     LLAMA2_7B_WIDTH,
     SETTINGS,
 )  # fmt: skip
-from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.claims import THIS_STUDY, Evidence
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.training import TRAINED

@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from scipy.stats import t
 
 from recurformer.render.ablations import CONTINUATION, METHODS, scores
-from recurformer.render.agreement import agreement
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
-from recurformer.render.figures.ablations.pareto import front
+from recurformer.render.figures.ablations.quality import front
 from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
 from recurformer.render.figures.ablations.selectors import selectors_in_order
+from recurformer.render.selection import agreement
 
 
 def draw(name: str, measurements: dict[str, pd.DataFrame], *kinds: str) -> Figure:

@@ -8,7 +8,7 @@ from frames import all_frames
 
 from recurformer.cli.main import main
 from recurformer.evaluate.lm_eval import LOCAL_TASKS
-from recurformer.paper.questions import QUESTIONS
+from recurformer.paper import QUESTIONS
 from recurformer.render.ablations import HASHHOP, METHODS, scores
 from recurformer.render.claims.language_tasks import LOCAL
 from recurformer.render.claims.tolerances import ALLOWED_DROP

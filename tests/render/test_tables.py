@@ -12,7 +12,7 @@ from recurformer.paper import CELLS
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.cell_text import NOTHING
-from recurformer.render.tables.latex import escape
+from recurformer.render.tables.table import escape
 from recurformer.render.tables.table1 import growth_exponent
 from recurformer.render.verdicts import MARKS
 

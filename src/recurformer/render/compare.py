@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from recurformer.render.reading import READERS, read_frame
+from recurformer.render.measurements import READERS, read_frame
 
 KEY_COLUMNS = frozenset(
     {

@@ -1,13 +1,15 @@
 """One look for all figures, and files that are the same bytes for the same input."""
 
+import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 STYLE_FILE = Path(__file__).with_name("recurformer.mplstyle")
@@ -57,13 +59,43 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     return drawn
 
 
+def grid(
+    name: str, count: int, in_a_row: int, size: Callable[[int, int], tuple[float, float]], **shared: Any
+) -> tuple[Figure, list[Axes], int]:
+    """A figure of several panels of one kind, at least one.
+
+    Args:
+        name: of the figure.
+        count: of the panels.
+        in_a_row: at most so many stand side by side.
+        size: columns, lines -> width and height in inches.
+        shared: what `Figure.subplots` may be told about shared axes.
+
+    Returns:
+        The figure, the panels line by line, and the number of columns; what is left of the last line is empty.
+    """
+    columns = min(max(count, 1), in_a_row)
+    lines = math.ceil(max(count, 1) / columns)
+    figure = Figure(figsize=size(columns, lines), label=name)
+    panels = list(figure.subplots(lines, columns, squeeze=False, **shared).ravel())
+    for axes in panels[max(count, 1) :]:
+        axes.set_axis_off()
+    return figure, panels[: max(count, 1)], columns
+
+
+def legend_above(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
+    """One legend for all panels; what has the same name in several of them is listed once."""
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=ncols)
+
+
 def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> None:
     """Write a figure as SVG (text as text) or PNG (150 dpi), without date or version: same figure, same bytes.
 
     Args:
         figure: what to write.
         path: where; the suffix is the format.
-        runs: ids of the runs behind it, kept in the file's metadata.
+        runs: ids of the runs behind it, for the file's metadata.
 
     Raises:
         ValueError: another suffix.

@@ -3,7 +3,7 @@
 import re
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, STATEMENTS, label
-from recurformer.render.audit.finding import Audited
+from recurformer.render.audit.tables import Audited
 
 TESTED = "text/models-of-the-cache-runs"
 NAME = re.compile(r"(?:Qwen2|Llama2)-[\d.]+B")

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, TextNumber, label
+from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
-from recurformer.paper.table2 import BETAS
 from recurformer.render.claims.cells import (
     EXPONENT_TOLERANCE,
     JUDGES,

@@ -6,19 +6,18 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, CELLS, PrintedCell, label
+from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS, PrintedCell, label
 from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.paper.table1 import EXPONENTS
 from recurformer.published import PUBLISHED
-from recurformer.render.audit.counted import cache_tolerance
+from recurformer.render.ablations import estimate_quality
+from recurformer.render.audit.tables import cache_tolerance
 from recurformer.render.claims.claim import Claim, Finding, Missing, Undecided
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.power import flattened_rows
 from recurformer.render.claims.tolerances import ALLOWED_DROP
-from recurformer.render.estimate import estimate_quality
-from recurformer.render.tables.baseline import NEEDED
 from recurformer.render.tables.cell_text import interval, number
 from recurformer.render.tables.comparison import PYRAMIDINFER
+from recurformer.render.tables.measured import NEEDED
 from recurformer.render.tables.table1 import exponent_of
 
 EXPONENT_TOLERANCE = 0.05

@@ -47,7 +47,7 @@ class Claim:
         id: of the printed cell, number or statement.
         place: where the paper says it.
         statement: its words, or the printed number.
-        kind: one of `recurformer.paper.cells.KINDS`.
+        kind: one of `recurformer.paper.entries.KINDS`.
         test: the condition, one sentence.
         tolerance: what may differ, and why.
         needs: what it takes to decide it at the paper's scale.

@@ -11,8 +11,7 @@ from recurformer.paper import BACKBONE_LABELS
 from recurformer.paper.sizes import SETTINGS
 from recurformer.records import ancestors, read_record, record_of
 from recurformer.render.claims.claim import Missing
-from recurformer.render.measurements import COLUMNS, require
-from recurformer.render.reading import READERS, read_frame
+from recurformer.render.measurements import COLUMNS, READERS, read_frame, require
 from recurformer.render.tables.measured import ranked_by_profile
 from recurformer.render.training import with_fall
 

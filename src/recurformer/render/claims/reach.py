@@ -18,14 +18,13 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.agreement import agreement
 from recurformer.render.claims.claim import Finding, Missing, Undecided
 from recurformer.render.claims.comparisons import because, judge_comparisons
 from recurformer.render.claims.evidence import Evidence
 from recurformer.render.claims.pairings import Comparison, beside_original
 from recurformer.render.claims.tolerances import ALLOWED_DROP
 from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.sensitivity import changed_share, default_setting, one_unit
+from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 

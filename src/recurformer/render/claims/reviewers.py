@@ -8,7 +8,7 @@ from functools import partial
 
 import pandas as pd
 
-from recurformer.paper.questions import QUESTIONS
+from recurformer.paper import QUESTIONS
 from recurformer.render.ablations import (
     CONTINUATION,
     HASHHOP,

@@ -1,7 +1,7 @@
 """How far the paper's own tables let quality fall where its text calls it matching or comparable."""
 
 from recurformer.paper import CELLS
-from recurformer.paper.table2 import BETAS
+from recurformer.paper import TABLE2_BETAS as BETAS
 
 _PRINTED = {(cell.table, cell.quantity, cell.model, cell.method): cell.value for cell in CELLS}
 ALLOWED_DROP = max(

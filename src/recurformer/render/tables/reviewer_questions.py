@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from recurformer.paper.questions import QUESTIONS, Question
+from recurformer.paper import QUESTIONS
+from recurformer.paper.entries import Question
 from recurformer.render.measurements import require
 from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.tables.table import Table
@@ -71,39 +72,11 @@ def reviewer_questions(
     head_scores: pd.DataFrame | None = None,
     recovery: pd.DataFrame | None = None,
 ) -> Table:
-    """What the reviewers asked, with the answer of the measurements there are, or why there is none.
-
-    Args:
-        ablation_hashhop: identity, variant, sample, correct, hops.
-        hashhop_sizes: identity, variant, sample, correct, hops, size, form, as_trained.
-        needle: identity, task, length, depth, sample, correct, queries.
-        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
-        ablation_lm_eval: identity but for the cache, task, metric, value, stderr, samples.
-        ra_i_settings: model, window, threshold, beta, unit, selected, shared, rank_correlation, default.
-        head_scores: model, by, seed, layer, head, score (the highest is replaced first).
-        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood, divergence,
-            bytes_10240, bytes_61440.
-
-    Raises:
-        ValueError: missing columns, or no rows in what was given.
-    """
+    """What the reviewers asked, with the answer of the measurements there are, or why there is none."""
+    given = {kind: frame for kind, frame in locals().items() if frame is not None}
     from recurformer.render.claims.evidence import THIS_STUDY, Evidence  # which imports modules of this package
 
-    given = {
-        "ablation_hashhop": ablation_hashhop,
-        "hashhop_sizes": hashhop_sizes,
-        "needle": needle,
-        "continuation": continuation,
-        "ablation_lm_eval": ablation_lm_eval,
-        "ra_i_settings": ra_i_settings,
-        "head_scores": head_scores,
-        "recovery": recovery,
-    }
-    frames = {
-        kind: require(frame, kind).assign(file=lambda rows: rows.get("run", ""))
-        for kind, frame in given.items()
-        if frame is not None
-    }
+    frames = {kind: require(frame, kind).assign(file=lambda rows: rows.get("run", "")) for kind, frame in given.items()}
     evidence = Evidence(THIS_STUDY, frames, {})
     answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
     rows = [
@@ -112,11 +85,11 @@ def reviewer_questions(
     ]
     columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
     frame = pd.DataFrame(rows, columns=columns)
+    headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
     lines = [
         (question.question, question.asked_by, answer.text, answer.verdict, _evidence(question, answer))
         for question, answer in answers.items()
     ]
-    headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
         "measured). They rest on one training of each model and hold for the models and sizes of this study.",
@@ -125,7 +98,5 @@ def reviewer_questions(
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
     )
     display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(headings))
-    return Table(
-        "reviewer_questions", "What the reviewers asked, and what the measurements say",
-        frame.astype({"samples": "Int64"}), display, notes,
-    )  # fmt: skip
+    title = "What the reviewers asked, and what the measurements say"
+    return Table("reviewer_questions", title, frame.astype({"samples": "Int64"}), display, notes)

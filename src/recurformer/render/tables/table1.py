@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from recurformer.paper.table1 import MIXER_HEADINGS, QUANTITY_HEADINGS, growth
-from recurformer.render.measurements import records, require, runs_of
+from recurformer.paper import CELLS, EXPONENTS
+from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
+from recurformer.render.measurements import require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, number
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import LEGEND, Verdicts, mark
@@ -54,35 +55,20 @@ def _exponents(measured: pd.DataFrame) -> dict[str, float]:
 def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 1: each O(.) beside the exponent of a log-log fit of bytes over length.
 
-    Args:
-        complexity: mixer, phase, quantity, length, bytes.
-        verdicts: of the paper's cells.
-
     Raises:
-        ValueError: missing columns, no rows, fewer than two lengths, or bytes that are not positive.
+        ValueError: fewer than two lengths, or bytes that are not positive.
     """
     require(complexity, "complexity")
-    paper = growth()
     rows = []
-    for entry in records(paper):
-        chosen = (
-            (complexity["mixer"] == entry.mixer)
-            & (complexity["phase"] == entry.phase)
-            & (complexity["quantity"] == entry.quantity)
-        )
+    for cell in (cell for cell in CELLS if cell.table == 1):
+        place = {"phase": cell.part, "mixer": cell.method, "quantity": cell.quantity}
+        chosen = complexity[(complexity[list(place)] == list(place.values())).all(axis=1)]
         rows.append(
             {
-                "phase": entry.phase,
-                "mixer": entry.mixer,
-                "quantity": entry.quantity,
-                "paper": entry.printed,
-                "paper_exponent": entry.exponent,
-                **_exponents(complexity[chosen]),
-                "claim": entry.claim,
-                "verdict": verdicts.get(entry.claim, ""),
-                "runs": runs_of(complexity[chosen]),
+                **place, "paper": cell.printed, "paper_exponent": EXPONENTS[cell.part, cell.method, cell.quantity],
+                **_exponents(chosen), "claim": cell.id, "verdict": verdicts.get(cell.id, ""), "runs": runs_of(chosen),
             }
-        )
+        )  # fmt: skip
     frame = pd.DataFrame(rows)
     if "exponent" not in frame:
         raise ValueError("complexity measurements have no row of a mixer, phase and quantity that Table 1 knows")

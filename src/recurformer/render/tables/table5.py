@@ -3,17 +3,26 @@
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper import table5 as paper
+from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
-from recurformer.render.tables.table import Table
+from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
 WORDS = {-1: "less", 0: "as much", 1: "more"}
 """Sign of first minus other -> how the first token compares."""
+
+
+def printed_contributions() -> pd.DataFrame:
+    """What the paper printed: model, norm ("l1", "l2"), tokens ("first", "other"), paper, paper_low, paper_high."""
+    cells = [cell for cell in CELLS if cell.table == 5]
+    rows = [
+        (mean.model, mean.quantity.removesuffix("_mean"), mean.part, mean.value, *spread.bounds)
+        for mean, spread in zip(cells[::2], cells[1::2], strict=True)
+    ]
+    return pd.DataFrame(rows, columns=[*KEYS, "paper", "paper_low", "paper_high"])
 
 
 def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
@@ -64,17 +73,11 @@ def _direction(rows: pd.DataFrame) -> str:
 def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 5: mean contributions (attention weight times norm of the value) and both readings of their interval.
 
-    Args:
-        contribution: model, norm ("l1", "l2"), tokens ("first", "other"), interval ("mean", "spread"), mean, low, high,
-            samples, p_value.
-        verdicts: of the paper's cells.
-
     Raises:
-        ValueError: missing columns, no rows, or two rows for one cell.
+        ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    printed = paper.contributions().rename(columns={"mean": "paper", "low": "paper_low", "high": "paper_high"})
-    frame = _measured(contribution).merge(printed, on=KEYS, how="outer", sort=False)
+    frame = _measured(contribution).merge(printed_contributions(), on=KEYS, how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     frame["samples"] = frame["samples"].astype("Int64")
@@ -118,6 +121,6 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         "table5",
         "Contributions of the first token and of the other tokens: ours, the paper's, and the difference",
         frame,
-        pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0])),
+        display_of(lines),
         tuple(notes),
     )
