@@ -5,9 +5,7 @@ import json
 import pytest
 import yaml
 
-from recurformer.render.adaptation import write_adaptation
-from recurformer.render.adaptation.card import card
-from recurformer.render.adaptation.page import adaptation_page
+from recurformer.render.adaptation import adaptation_page, card, write_adaptation
 from recurformer.render.adaptation.summary import compared, steps
 
 IMAGE = "<img src=x onerror=alert(1)>"

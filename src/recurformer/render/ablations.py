@@ -69,12 +69,7 @@ def method_label(family: str, method: str) -> str:
 
 
 def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of a kind that say what was measured, checked; an empty selector is the empty string, the fall of a loss
-    of which nothing is known NaN.
-
-    Raises:
-        ValueError: missing columns or no rows.
-    """
+    """The rows of a kind, checked; no selector is the empty string, and a fall of the loss that is not known NaN."""
     rows = require(frame, kind)
     by = rows["by"].astype(object).where(rows["by"].notna(), "")
     fall = rows.get(FALL, np.nan)
@@ -196,9 +191,6 @@ THING = ["model", "family", "method", "setting", "by", "trained"]
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss,
     rows (labels in `frame` of what it rests on).
-
-    Raises:
-        ValueError: missing columns or no rows.
     """
     chosen = measure.chosen(identified(frame, measure.kind))
     distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()

@@ -23,18 +23,14 @@ def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
     sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
     sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
     runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
-    return (
-        sums.groupby(keys[:-1], sort=False)
-        .agg(
-            ours=("ours", "mean"),
-            lowest_seed=("ours", "min"),
-            highest_seed=("ours", "max"),
-            seeds=("seed", "nunique"),
-            tokens=("tokens", "max"),
-        )
-        .reset_index()
-        .merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
+    found = sums.groupby(keys[:-1], sort=False).agg(
+        ours=("ours", "mean"),
+        lowest_seed=("ours", "min"),
+        highest_seed=("ours", "max"),
+        seeds=("seed", "nunique"),
+        tokens=("tokens", "max"),
     )
+    return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
 
 
 def _printed(verdicts: Verdicts) -> pd.DataFrame:

@@ -39,14 +39,7 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(runs=frame["model"].map(runs))
 
 
-def _verdict_marks(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> str:
-    """The marks of the printed mean and of the printed interval."""
-    row = rows.iloc[0]
-    names = [f"table5/{row['model']}/{row['tokens']}/{norm}_{part}" for part in ("mean", "interval")]
-    return " ".join(MARKS[verdicts[name]] for name in names if name in verdicts) or NOTHING
-
-
-def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[str, str], str]:
+def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
     row = rows[rows["norm"] == norm].iloc[0]
     group = f"{norm.upper()} contribution"
     known = row["status"] == "measured"
@@ -57,7 +50,8 @@ def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[
         (group, "paper"): number(row["paper"], 4),
         (group, "paper's CI"): interval(row["paper_low"], row["paper_high"], 4) or NOTHING,
         (group, "difference"): number(row["difference"], 4, signed=True),
-        (group, "verdicts"): _verdict_marks(rows, norm, verdicts),
+        (group, "verdicts"): " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
+        or NOTHING,
     }
 
 
@@ -87,12 +81,15 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
     order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
     frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
-    lines = []
-    for model in models:
-        for tokens, heading in TOKENS.items():
-            rows = frame[(frame["model"] == model) & (frame["tokens"] == tokens)]
-            line = {("", "Model"): label(model), ("", "Tokens"): heading}
-            lines.append(line | _norm_text(rows, "l1", verdicts) | _norm_text(rows, "l2", verdicts))
+    lines = [
+        {
+            ("", "Model"): label(model),
+            ("", "Tokens"): TOKENS[tokens],
+            **_norm_text(rows, "l1"),
+            **_norm_text(rows, "l2"),
+        }
+        for (model, tokens), rows in groups(frame, ["model", "tokens"])
+    ]
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(
@@ -117,10 +114,5 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         notes.append(
             f"{', '.join(not_run)}: not-run: its published weights were not profiled in this study (config/paper.yaml)."
         )
-    return Table(
-        "table5",
-        "Contributions of the first token and of the other tokens: ours, the paper's, and the difference",
-        frame,
-        display_of(lines),
-        tuple(notes),
-    )
+    title = "Contributions of the first token and of the other tokens: ours, the paper's, and the difference"
+    return Table("table5", title, frame, display_of(lines), tuple(notes))
