@@ -1,0 +1,111 @@
+"""What every table and figure keeps to: a new entry of `TABLES` or `FIGURES` is tested here without further ado."""
+
+import inspect
+import re
+from collections.abc import Callable
+from io import StringIO
+from itertools import cycle
+
+import pandas as pd
+import pytest
+from layout import assert_labels_apart, assert_nothing_cut_off
+
+from recurformer.paper import CELLS
+from recurformer.render.figures import FIGURES
+from recurformer.render.measurements import COLUMNS
+from recurformer.render.tables import TABLES
+from recurformer.render.tables.cell_text import NOTHING
+from recurformer.render.verdicts import MARKS
+
+VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
+"""Every printed cell has some verdict, each of them occurs."""
+GIVEN = {"verdicts": VERDICTS, "recorded": {}}
+
+
+def kinds_of(renderer: Callable, *, needed: bool = False) -> list[str]:
+    """The kinds of measurements that a renderer takes, or those that it cannot do without."""
+    parameters = inspect.signature(renderer).parameters
+    return [
+        kind
+        for kind, parameter in parameters.items()
+        if kind not in GIVEN and not (needed and parameter.default is not inspect.Parameter.empty)
+    ]
+
+
+def render(renderer: Callable, frames: dict[str, pd.DataFrame]):
+    given = {name: value for name, value in GIVEN.items() if name in inspect.signature(renderer).parameters}
+    return renderer(**frames, **given)
+
+
+@pytest.fixture(scope="module")
+def tables(measurements):
+    """Every table of measurements that name their runs."""
+    named = {kind: frame.assign(run=f"run-of-{kind}") for kind, frame in measurements.items()}
+    return {name: render(table, {kind: named[kind] for kind in kinds_of(table)}) for name, table in TABLES.items()}
+
+
+@pytest.mark.parametrize("renderer", [*TABLES.values(), *FIGURES.values()], ids=[*TABLES, *FIGURES])
+def test_its_parameters_are_kinds_and_bad_ones_are_refused_in_one_line(measurements, renderer):
+    assert set(kinds_of(renderer)) <= set(COLUMNS)
+    for kind in kinds_of(renderer):
+        frames = {needed: measurements[needed] for needed in kinds_of(renderer, needed=True)}
+        with pytest.raises(ValueError, match=f"^{kind} measurements have no rows.*$"):
+            render(renderer, frames | {kind: measurements[kind].head(0)})
+        column = COLUMNS[kind][-1]
+        with pytest.raises(ValueError, match=rf"^{kind} measurements lack the column\(s\) {column}.*$"):
+            render(renderer, frames | {kind: measurements[kind].drop(columns=column)})
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_in_a_figure_is_cut_off_or_overlaps(figures, name):
+    assert_nothing_cut_off(figures[name])
+    assert_labels_apart(figures[name])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_written_whole(tables, name, tmp_path):
+    table = tables[name]
+    assert table.name == name
+    for suffix in (".csv", ".md", ".tex", ".html"):
+        table.write(tmp_path / f"{name}{suffix}")
+    read = pd.read_csv(tmp_path / f"{name}.csv")
+    assert list(read.columns) == list(table.frame.columns)
+    assert len(set(read.columns)) == len(read.columns)
+    assert len(read) == len(table.frame)
+    markdown = (tmp_path / f"{name}.md").read_text()
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(lines) == len(table.display) + 2
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    html = (tmp_path / f"{name}.html").read_text()
+    (shown,) = pd.read_html(StringIO(html), converters=dict.fromkeys(range(len(table.headings)), str), thousands=None)
+    assert shown.to_numpy().tolist() == table.rows
+    assert list(shown.columns.get_level_values(-1)) == table.headings
+    assert html.count("<li>") == len(table.notes)
+    for note in table.notes:
+        assert f"- {note}" in markdown
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_is_well_formed(tables, name):
+    source = tables[name].to_latex()
+    assert source.count("{") - source.count(r"\{") == source.count("}") - source.count(r"\}")
+    assert source.count(r"\(") == source.count(r"\)")
+    begun, ended = re.findall(r"\\begin\{(\w+)\}", source), re.findall(r"\\end\{(\w+)\}", source)
+    assert begun == ended[::-1]
+    outside_math = re.sub(r"\\\(.*?\\\)|\\label\{.*?\}|\\cmidrule\(lr\)\{.*?\}", "", source)
+    assert not re.search(r"(?<!\\)[_#$^%]", outside_math)
+    body = source.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(tables[name].headings) - 1}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_measured_value_names_its_runs_and_every_printed_cell_its_verdict(tables, name):
+    table = tables[name]
+    columns = [column for column in table.frame if column.endswith("runs")]
+    runs = {run for column in columns for cell in table.frame[column].dropna() for run in str(cell).split()}
+    assert runs
+    assert runs <= {f"run-of-{kind}" for kind in kinds_of(TABLES[name])}
+    judged = [column for column in table.display if column[1] in {"verdict", "verdicts"}]
+    marks = [mark for column in judged for cell in table.display[column] for mark in cell.split() if mark != NOTHING]
+    assert sorted(marks) == sorted(MARKS[VERDICTS[cell.id]] for cell in CELLS if cell.id.startswith(f"{name}/"))
+    assert not marks or any(note.startswith("Verdicts: ") for note in table.notes)
