@@ -1,13 +1,13 @@
-"""The synthetic measurements and their figures, drawn once."""
-
-import inspect
+"""The synthetic measurements, their tables and figures, made once."""
 
 import pandas as pd
 import pytest
 from frames import all_frames
 from matplotlib.figure import Figure
+from rendering import render
 
 from recurformer.render.figures import FIGURES
+from recurformer.render.tables import TABLES, Table
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,11 @@ def measurements() -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="session")
 def figures(measurements) -> dict[str, Figure]:
-    return {
-        name: figure(**{kind: measurements[kind] for kind in inspect.signature(figure).parameters})
-        for name, figure in FIGURES.items()
-    }
+    return {name: render(figure, measurements) for name, figure in FIGURES.items()}
+
+
+@pytest.fixture(scope="session")
+def tables(measurements) -> dict[str, Table]:
+    """Of measurements that name their runs."""
+    named = {kind: frame.assign(run=f"run-of-{kind}") for kind, frame in measurements.items()}
+    return {name: render(table, named) for name, table in TABLES.items()}

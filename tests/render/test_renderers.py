@@ -1,14 +1,12 @@
 """What every table and figure keeps to: a new entry of `TABLES` or `FIGURES` is tested here without further ado."""
 
-import inspect
 import re
-from collections.abc import Callable
 from io import StringIO
-from itertools import cycle
 
 import pandas as pd
 import pytest
 from layout import assert_labels_apart, assert_nothing_cut_off
+from rendering import VERDICTS, kinds_of, render
 
 from recurformer.paper import CELLS
 from recurformer.render.figures import FIGURES
@@ -16,32 +14,6 @@ from recurformer.render.measurements import COLUMNS
 from recurformer.render.tables import TABLES
 from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.verdicts import MARKS
-
-VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
-"""Every printed cell has some verdict, each of them occurs."""
-GIVEN = {"verdicts": VERDICTS, "recorded": {}}
-
-
-def kinds_of(renderer: Callable, *, needed: bool = False) -> list[str]:
-    """The kinds of measurements that a renderer takes, or those that it cannot do without."""
-    parameters = inspect.signature(renderer).parameters
-    return [
-        kind
-        for kind, parameter in parameters.items()
-        if kind not in GIVEN and not (needed and parameter.default is not inspect.Parameter.empty)
-    ]
-
-
-def render(renderer: Callable, frames: dict[str, pd.DataFrame]):
-    given = {name: value for name, value in GIVEN.items() if name in inspect.signature(renderer).parameters}
-    return renderer(**frames, **given)
-
-
-@pytest.fixture(scope="module")
-def tables(measurements):
-    """Every table of measurements that name their runs."""
-    named = {kind: frame.assign(run=f"run-of-{kind}") for kind, frame in measurements.items()}
-    return {name: render(table, {kind: named[kind] for kind in kinds_of(table)}) for name, table in TABLES.items()}
 
 
 @pytest.mark.parametrize("renderer", [*TABLES.values(), *FIGURES.values()], ids=[*TABLES, *FIGURES])

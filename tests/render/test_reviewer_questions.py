@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 from frames import all_frames
-from test_renderers import kinds_of
+from rendering import kinds_of
 
 from recurformer.cli.main import main
 from recurformer.evaluate.lm_eval import LOCAL_TASKS

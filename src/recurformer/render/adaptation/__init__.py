@@ -21,9 +21,9 @@ from recurformer.render.adaptation.summary import (
     replaced_share,
     steps,
 )
-from recurformer.render.markdown import cell
 from recurformer.render.page import render_page
 from recurformer.render.style import save_figure
+from recurformer.render.tables.cell_text import cell
 
 MEASURED = "adaptation.json"
 """What was measured: all that card and page show."""

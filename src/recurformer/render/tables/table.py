@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from recurformer.render.markdown import cell, plain
 from recurformer.render.page import render_page
+from recurformer.render.tables.cell_text import cell, plain
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
