@@ -49,9 +49,9 @@ def test_a_table_is_written_whole(tables, name, tmp_path):
     assert len(lines) == len(table.display) + 2
     assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
     html = (tmp_path / f"{name}.html").read_text()
-    (shown,) = pd.read_html(StringIO(html), converters=dict.fromkeys(range(len(table.headings)), str), thousands=None)
+    (shown,) = pd.read_html(StringIO(html), converters=dict.fromkeys(range(len(table.columns)), str), thousands=None)
     assert shown.to_numpy().tolist() == table.rows
-    assert list(shown.columns.get_level_values(-1)) == table.headings
+    assert list(shown.columns.get_level_values(-1)) == [heading for _, heading in table.columns]
     assert html.count("<li>") == len(table.notes)
     for note in table.notes:
         assert f"- {note}" in markdown
@@ -67,7 +67,7 @@ def test_latex_is_well_formed(tables, name):
     outside_math = re.sub(r"\\\(.*?\\\)|\\label\{.*?\}|\\cmidrule\(lr\)\{.*?\}", "", source)
     assert not re.search(r"(?<!\\)[_#$^%]", outside_math)
     body = source.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
-    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(tables[name].headings) - 1}
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(tables[name].columns) - 1}
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -61,8 +61,8 @@ def show_shares(axes: Axes, shares: pd.DataFrame, dark: pd.DataFrame, size: floa
     """
     axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(shares.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
-    for place, share in np.ndenumerate(shares.to_numpy()):
+    for (row, column), share in np.ndenumerate(shares.to_numpy()):
         if np.isfinite(share):
-            colour = "white" if dark.iloc[place] else "black"
-            axes.text(*place[::-1], f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
+            colour = "white" if dark.iloc[row, column] else "black"
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
     return image

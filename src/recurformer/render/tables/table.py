@@ -81,14 +81,14 @@ class Table:
         return self.name.replace("table", "Table ").replace("_", " ").capitalize()
 
     @property
-    def headings(self) -> list[str]:
-        """Of the columns, without their groups."""
-        return [str(heading) for _, heading in self.display]
+    def columns(self) -> list[tuple[str, str]]:
+        """Group and heading of each column."""
+        return [(str(column[0]), str(column[1])) for column in self.display.columns.to_flat_index()]
 
     @property
     def groups(self) -> list[tuple[str, int]]:
         """Groups of columns that stand side by side, each with the number of its columns."""
-        return [(str(group), len(list(members))) for group, members in groupby(group for group, _ in self.display)]
+        return [(group, len(list(members))) for group, members in groupby(group for group, _ in self.columns)]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -99,7 +99,7 @@ class Table:
     def words(self) -> list[bool]:
         """Which columns hold words rather than numbers: those that are aligned to the left."""
         share = self.display.map(lambda text: any(character.isalpha() for character in str(text))).mean()
-        return [group == "" and words > 0.5 for (group, _), words in zip(self.display, share, strict=True)]
+        return [group == "" and words > 0.5 for (group, _), words in zip(self.columns, share, strict=True)]
 
     def to_csv(self) -> str:
         """The numbers, 10 significant digits, empty where there is none."""
@@ -107,7 +107,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""
-        headings = [cell(f"{group} {heading}".strip()) for group, heading in self.display]
+        headings = [cell(f"{group} {heading}".strip()) for group, heading in self.columns]
         cells = [[cell(text) for text in row] for row in self.rows]
         align = ["left" if words else "right" for words in self.words]
         body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
@@ -134,7 +134,7 @@ class Table:
             rf"  \begin{{tabular}}{{{alignment}}}",
             r"    \toprule",
             *(f"    {line}" for line in self._latex_groups()),
-            f"    {_latex_line(self.headings)}",
+            f"    {_latex_line([heading for _, heading in self.columns])}",
             r"    \midrule",
             *(f"    {_latex_line(row)}" for row in self.rows),
             r"    \bottomrule",
