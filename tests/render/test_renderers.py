@@ -6,13 +6,17 @@ from io import StringIO
 import pandas as pd
 import pytest
 from layout import assert_labels_apart, assert_nothing_cut_off
+from matplotlib.figure import Figure
 from rendering import VERDICTS, kinds_of, render
 
+from recurformer.cli.main import main
 from recurformer.paper import CELLS
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
-from recurformer.render.tables import TABLES
-from recurformer.render.tables.cell_text import NOTHING
+from recurformer.render.style import styled
+from recurformer.render.tables import TABLES, Table
+from recurformer.render.tables.cell_text import NOTHING, number
+from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import MARKS
 
 
@@ -81,3 +85,23 @@ def test_every_measured_value_names_its_runs_and_every_printed_cell_its_verdict(
     marks = [mark for column in judged for cell in table.display[column] for mark in cell.split() if mark != NOTHING]
     assert sorted(marks) == sorted(MARKS[VERDICTS[cell.id]] for cell in CELLS if cell.id.startswith(f"{name}/"))
     assert not marks or any(note.startswith("Verdicts: ") for note in table.notes)
+
+
+def test_a_new_figure_and_a_new_table_need_a_registry_line_only(measurements, tmp_path, monkeypatch):
+    @styled
+    def toy_figure(cache: pd.DataFrame) -> Figure:
+        figure = Figure(label="Toy")
+        figure.subplots().plot(cache["beta"], cache["ratio"])
+        return figure
+
+    def toy_table(cache: pd.DataFrame) -> Table:
+        lines = [{("", "Model"): row.model, ("", "ratio"): number(row.ratio, 2)} for row in cache.itertuples()]
+        return Table("toy", "A toy", cache, display_of(lines), ())
+
+    monkeypatch.setitem(FIGURES, "toy", toy_figure)
+    monkeypatch.setitem(TABLES, "toy", toy_table)
+    measurements["cache"].to_csv(tmp_path / "cache.csv", index=False)
+    for stage, suffix in (("figure", ".svg"), ("table", ".md")):
+        out = tmp_path / f"toy{suffix}"
+        assert main([stage, "toy", str(tmp_path / "cache.csv"), "--out", str(out)]) == 0
+        assert "Toy" in out.read_text()

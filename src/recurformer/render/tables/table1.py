@@ -26,24 +26,28 @@ def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
     return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
 
 
+def _points(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths, and the mean bytes at each."""
+    points = rows.groupby("length")["bytes"].mean()
+    return points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+
+
 def exponent_of(rows: pd.DataFrame) -> float:
     """Growth exponent of the mean bytes at each length.
 
     Raises:
         ValueError: as `growth_exponent`.
     """
-    points = rows.groupby("length")["bytes"].mean()
-    return growth_exponent(points.index.to_numpy(dtype=float), points.to_numpy(dtype=float))
+    return growth_exponent(*_points(rows))
 
 
-def _exponents(measured: pd.DataFrame) -> dict[str, float]:
+def _exponents(rows: pd.DataFrame) -> dict[str, float]:
     """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
-    if measured.empty:
+    if rows.empty:
         return {}
-    points = measured.groupby("length")["bytes"].mean()
-    lengths, sizes = points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+    lengths, sizes = _points(rows)
     return {
-        "exponent": exponent_of(measured),
+        "exponent": growth_exponent(lengths, sizes),
         "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
         "shortest_length": int(lengths[0]),
         "longest_length": int(lengths[-1]),
