@@ -19,11 +19,6 @@ from recurformer.render.figures.ablations.selectors import selectors_in_order
 from recurformer.render.selection import agreement
 
 
-def draw(name: str, measurements: dict[str, pd.DataFrame], *kinds: str) -> Figure:
-    """A figure of some kinds of measurements."""
-    return ABLATIONS[name](**{kind: measurements[kind] for kind in kinds})
-
-
 def perplexities(rows: pd.DataFrame, key: str) -> np.ndarray:
     sums = rows.groupby(key)[["negative_log_likelihood", "tokens"]].sum()
     return np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy()
@@ -80,44 +75,48 @@ def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measur
     frame = measurements["continuation"]
     ours = (frame["family"] == "mixer") & (frame["method"] == "mamba") & frame["trained"]
     worse = frame.assign(negative_log_likelihood=frame["negative_log_likelihood"].mask(ours, 32 * np.log(1e4)))
-    (axes,) = draw("ablation_pareto", {"continuation": worse}, "continuation").axes
+    (axes,) = ABLATIONS["ablation_pareto"](continuation=worse).axes
     assert axes.get_ylim()[1] < 100
     assert sorted(text.get_text() for text in axes.texts) == [f"β {beta:g}: 10,000" for beta in SETTINGS]
 
 
-def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(measurements):
+def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, measurements):
     needle = measurements["needle"]
-    learned = needle[needle["task"] != "multi_key"]
-    assert (of(needle, family="original", task="multi_key")["correct"].mean()) < 0.95
-    ours = of(learned, **OURS_TRAINED)
+    assert of(needle, family="original", task="multi_key")["correct"].mean() < 0.95
+    ours = of(needle[needle["task"] != "multi_key"], **OURS_TRAINED)
     expected = (ours["correct"] / ours["queries"]).groupby(ours["ratio"]).mean()
-    (line,) = lines_with(draw("ablation_pareto", measurements, "needle").axes[0], ("mixer", "mamba"))
+    (line,) = lines_with(figures["ablation_pareto"].axes[2], ("mixer", "mamba"))
     assert line.get_ydata() == pytest.approx(expected.to_numpy())
+
+
+def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
+    frame = measurements["ablation_hashhop"]
+    chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")
+    return ABLATIONS[name](ablation_hashhop=frame[chosen])
 
 
 @pytest.mark.parametrize(
     ("name", "families"),
     [
-        ("ablation_pareto", ("eviction",)), ("ablation_pareto", ("layers", "pooled")),
-        ("ablation_granularity", ("mixer",)), ("ablation_mixers", ("mixer",)),
-        ("ablation_granularity", ("eviction",)), ("ablation_mixers", ("layers", "pooled")),
+        ("ablation_pareto", ("eviction",)),
+        ("ablation_pareto", ("layers", "pooled")),
+        ("ablation_granularity", ("mixer",)),
+        ("ablation_mixers", ("mixer",)),
     ],
-)  # fmt: skip
+)
 def test_what_was_not_measured_is_not_named(measurements, name, families):
-    frame = measurements["ablation_hashhop"]
-    partial = frame[frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")]
-    shown = {"ablation_pareto": METHODS, "ablation_granularity": ("mixer", "layers", "pooled"),
-        "ablation_mixers": ("mixer",)}[name]  # fmt: skip
-    if not set(families) & set(shown):
-        with pytest.raises(ValueError, match="measurements of what this figure shows"):
-            draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
-        return
-    figure = draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
+    figure = drawn_of_families(name, measurements, *families)
     assert len(figure.axes) == 1
     absent = {label for family in set(METHODS) - {"original", *families} for label in METHODS[family].values()}
     assert not absent & set(legend_texts(figure))
     assert_nothing_cut_off(figure)
     assert_labels_apart(figure)
+
+
+@pytest.mark.parametrize("name", ["ablation_granularity", "ablation_mixers"])
+def test_measurements_of_other_methods_alone_make_no_figure(measurements, name):
+    with pytest.raises(ValueError, match="measurements of what this figure shows"):
+        drawn_of_families(name, measurements, "eviction")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
 ):
     weak = measurements[kind].copy()
     weak.loc[weak["family"] == "original", column] = value
-    figure = draw(name, {kind: weak}, kind)
+    figure = ABLATIONS[name](**{kind: weak})
     assert [text.get_text() for text in figure.axes[0].texts] == ["not-run"]
     assert not figure.axes[0].lines
     assert not figure.axes[0].images
@@ -143,8 +142,8 @@ def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
     assert_nothing_cut_off(figure)
 
 
-def test_mixers_are_shown_trained_and_hollow_untrained(measurements):
-    axes = draw("ablation_mixers", measurements, "continuation").axes[0]
+def test_mixers_are_shown_trained_and_hollow_untrained(figures, measurements):
+    axes = figures["ablation_mixers"].axes[3]
     rows = of(measurements["continuation"], method="gated", by="ra_i")
     lines = lines_with(axes, ("mixer", "gated"))
     assert len(lines) == 2
@@ -155,7 +154,8 @@ def test_mixers_are_shown_trained_and_hollow_untrained(measurements):
 
 
 def test_selectors_shows_each_selector_and_its_agreement(measurements):
-    figure = draw("ablation_selectors", measurements, "continuation", "head_scores")
+    kinds = ("continuation", "head_scores")
+    figure = ABLATIONS["ablation_selectors"](**{kind: measurements[kind] for kind in kinds})
     quality, _, correlation, overlap = figure.axes
     assert len(quality.lines) >= 2 + len(SELECTORS)
     (line,) = [line for line in quality.lines if line.get_marker() == "d"]
