@@ -2,11 +2,11 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -17,8 +17,6 @@ WIDTH = 7.2
 """Width of a figure in inches: a page's text width."""
 NOTE_COLOUR = "0.25"
 NOTE_CHARACTERS_PER_INCH = 17
-
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
@@ -47,16 +45,17 @@ def series(index: int) -> Series:
     return SERIES[index % len(SERIES)]
 
 
-def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Run a drawing function under the shared style; the caller's matplotlib settings play no part and stay."""
+@contextmanager
+def shared_style() -> Iterator[None]:
+    """The one style of all figures; the caller's matplotlib settings play no part and stay."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))
+        yield
 
-    @wraps(draw)
-    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        with mpl.rc_context():
-            _apply_style()
-            return draw(*args, **kwargs)
 
-    return drawn
+styled = shared_style()
+"""Decorator of a function that draws a figure: it runs under the shared style."""
 
 
 def grid(
@@ -74,13 +73,14 @@ def grid(
     Returns:
         The figure, the panels line by line, and the number of columns; what is left of the last line is empty.
     """
-    columns = min(max(count, 1), in_a_row)
-    lines = math.ceil(max(count, 1) / columns)
+    count = max(count, 1)
+    columns = min(count, in_a_row)
+    lines = math.ceil(count / columns)
     figure = Figure(figsize=size(columns, lines), label=name)
     panels = list(figure.subplots(lines, columns, squeeze=False, **shared).ravel())
-    for axes in panels[max(count, 1) :]:
+    for axes in panels[count:]:
         axes.set_axis_off()
-    return figure, panels[: max(count, 1)], columns
+    return figure, panels[:count], columns
 
 
 def legend_above(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
@@ -111,8 +111,7 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
         raise ValueError(
             f"{path}: a figure is written as {', '.join(metadata)}, not {path.suffix or 'without a suffix'}"
         )
-    with mpl.rc_context():
-        _apply_style()
+    with shared_style():
         figure.savefig(path, metadata=metadata[path.suffix])
 
 
@@ -121,8 +120,3 @@ def add_note(figure: Figure, text: str) -> None:
     characters = int(NOTE_CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
     figure.supxlabel("\n".join(lines), fontsize=7.5, color=NOTE_COLOUR, x=0.01, ha="left")
-
-
-def _apply_style() -> None:
-    mpl.rcdefaults()
-    mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))
