@@ -156,11 +156,15 @@ class Question:
         id: its name in the table and the ledger.
         question: one sentence, which can be answered with yes where it can be tested.
         asked_by: numbers of the reviewers, "–" where none of them asked it.
+        figure: name of our figure that shows the answer, if any.
+        unanswered: why no measurement here answers it, if none does.
     """
 
     id: str
     question: str
     asked_by: str
+    figure: str = ""
+    unanswered: str = ""
 
     @property
     def place(self) -> str:

@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from recurformer.render.claims.evidence import Evidence
 
 YES, NO = "yes", "no"
-FIGURES = {
-    "passkey": "ablation_needle", "needle": "ablation_needle", "long-context": "ablation_needle",
-    "perplexity-gap": "ablation_pareto", "mqa": "ablation_granularity", "granularity": "ablation_granularity",
-    "synthetic": "ablation_pareto", "pareto": "ablation_pareto", "window": "ablation_mixers",
-    "linear": "ablation_mixers", "mixers": "ablation_mixers", "selectors": "ablation_selectors",
-    "ra_i": "ablation_ra_i", "head_maps": "ablation_head_maps", "length": "ablation_length", "sizes": "ablation_sizes",
-    "recovery": "recovery", "tokens": "recovery", "equal_bytes": "equal_bytes",
-}  # fmt: skip
-"""Id of a question -> the figure that shows its answer."""
-UNANSWERED = {
-    "merging": "DMC learns when to merge, by a training recipe of its own; a merge without it is another method"
-}
-"""Id of a question -> why no measurement here answers it."""
 
 
 class Answer(NamedTuple):
@@ -43,8 +30,8 @@ def _answer(question: Question, evidence: "Evidence") -> Answer:
     from recurformer.render.claims.claim import Missing, Undecided
     from recurformer.render.claims.reviewers import ANSWERS
 
-    if question.id in UNANSWERED:
-        return Answer(UNANSWERED[question.id], NOT_RUN)
+    if question.unanswered:
+        return Answer(question.unanswered, NOT_RUN)
     looked_at = evidence.fresh()
     try:
         finding = ANSWERS[question.id](looked_at)
@@ -59,7 +46,7 @@ def _evidence(question: Question, answer: Answer) -> str:
     if answer.verdict == NOT_RUN:
         return NOTHING
     samples = f"{answer.samples:,} samples" if answer.samples else ""
-    return ", ".join(filter(None, [FIGURES.get(question.id, ""), samples])) or NOTHING
+    return ", ".join(filter(None, [question.figure, samples])) or NOTHING
 
 
 def reviewer_questions(
@@ -80,7 +67,7 @@ def reviewer_questions(
     evidence = Evidence(THIS_STUDY, frames, {})
     answers = {question: _answer(question, evidence) for question in QUESTIONS.values()}
     rows = [
-        (question.id, question.question, question.asked_by, FIGURES.get(question.id, ""), *answer)
+        (question.id, question.question, question.asked_by, question.figure, *answer)
         for question, answer in answers.items()
     ]
     columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
