@@ -47,7 +47,7 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
     """One panel for each measure and model of which there are chosen points beside the original's.
 
     Raises:
-        ValueError: no measure at all, missing columns, no rows, or none that the figure is about.
+        ValueError: there are none.
     """
     panels = []
     for measure in MEASURES:
@@ -113,22 +113,20 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
 
 def notes_of(panels: list[Panel]) -> list[str]:
     """Samples, tasks, training and the reasons of empty panels, one sentence each."""
-    sizes = [
-        f"{panel.title}: {int(panel.points['samples'].min()):,} samples or more a point."
-        for panel in panels
-        if not panel.reason
-    ]
+    shown = [panel for panel in panels if not panel.reason]
+    sizes = [f"{panel.title}: {int(panel.points['samples'].min()):,} samples or more a point." for panel in shown]
     changed = pd.concat([panel.points for panel in panels])
     changed = changed[changed["family"] != "original"]
-    trained = [method for method, rows in by_method(changed) if rows["trained"].any()]
+    trained = [method_label(*method) for method, rows in by_method(changed) if rows["trained"].any()]
     training = (
-        f"Trained after the change: {', '.join(method_label(*method) for method in trained)}; hollow: untrained since."
+        f"Trained after the change: {', '.join(trained)}; hollow: untrained since."
         if trained
         else "Nothing was trained after the change."
     )
-    needles = any(panel.measure is NEEDLE and not panel.reason for panel in panels)
-    tasks = ["Needles: the tasks that the original has learned."] if needles else []
-    if any(panel.measure is CONTINUATION and not panel.reason for panel in panels):
+    tasks = []
+    if any(panel.measure is NEEDLE for panel in shown):
+        tasks.append("Needles: the tasks that the original has learned.")
+    if any(panel.measure is CONTINUATION for panel in shown):
         tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
     reasons = [sentence(panel.reason) for panel in panels if panel.reason]
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
