@@ -72,10 +72,11 @@ def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]
             yield method, bool(trained), rows[rows["trained"] == trained]
 
 
-def show_score(axes: Axes, measure: Measure, shown: np.ndarray) -> None:
+def show_score(axes: Axes, panel: Panel) -> None:
     """The axis of a measure: shares from 0 to 1, perplexities logarithmic where they are far apart."""
-    axes.set_ylabel(measure.axis)
-    if measure is not CONTINUATION:
+    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
+    axes.set_ylabel(panel.measure.axis)
+    if panel.measure is not CONTINUATION:
         axes.set_ylim(-0.04, 1.06)
     elif np.nanmax(shown) > WIDE_RANGE * np.nanmin(shown):
         axes.set_yscale("log")
@@ -108,7 +109,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
         if not trained:
             style["markerfacecolor"] = "white"
         draw_line(axes, panel.measure, rows[column], rows, label=method_label(*method), **style)
-    show_score(axes, panel.measure, panel.points[["low", "high"]].map(panel.measure.shown).to_numpy())
+    show_score(axes, panel)
 
 
 def notes_of(panels: list[Panel]) -> list[str]:

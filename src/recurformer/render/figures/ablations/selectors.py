@@ -67,8 +67,7 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
         label="original")  # fmt: skip
     axes.set_xlabel("heads replaced, β")
     axes.set_xticks(sorted(selected["setting"].unique()))
-    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
-    show_score(axes, panel.measure, shown)
+    show_score(axes, panel)
 
 
 def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
