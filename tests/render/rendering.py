@@ -1,4 +1,4 @@
-"""Calling a table or figure with the measurements that it takes."""
+"""Calling a table or figure with the measurements that it takes, and picking a row of a table."""
 
 import inspect
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from recurformer.paper import CELLS
+from recurformer.render.tables import TABLES, Table
 from recurformer.render.verdicts import MARKS
 
 VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
@@ -26,3 +27,14 @@ def render(renderer: Callable, frames: dict[str, pd.DataFrame]) -> Any:
     """A table or figure of those frames that it takes."""
     given = {**frames, **GIVEN}
     return renderer(**{name: given[name] for name in inspect.signature(renderer).parameters if name in given})
+
+
+def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataFrame) -> Table:
+    return render(TABLES[name], measurements | replaced)
+
+
+def pick(frame: pd.DataFrame, **where) -> pd.Series:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    assert len(frame) == 1, f"{len(frame)} rows for {where}"
+    return frame.iloc[0]

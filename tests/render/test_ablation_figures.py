@@ -8,15 +8,12 @@ from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.stats import t
 
-from recurformer.render.ablations import CONTINUATION, METHODS, scores
+from recurformer.render.ablations import METHODS
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
-from recurformer.render.figures.ablations.quality import front
 from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
 from recurformer.render.figures.ablations.selectors import selectors_in_order
-from recurformer.render.selection import agreement
 
 
 def perplexities(rows: pd.DataFrame, key: str) -> np.ndarray:
@@ -64,11 +61,6 @@ def test_pareto_shows_the_scores_over_the_caches_that_were_held(figures, measure
     betas = sorted(text.get_text() for text in figure.axes[0].texts)
     assert betas == [f"β {beta:g}" for beta in SETTINGS]
     assert legend_texts(figure)[-1] == "Pareto front"
-
-
-def test_the_front_is_what_no_other_point_dominates():
-    points = pd.DataFrame({"ratio": [0.6, 0.2, 0.2, 0.4, 1.0], "mean": [0.5, 0.1, 0.3, 0.2, 0.5]})
-    assert front(points).to_dict("list") == {"ratio": [0.2, 0.6], "mean": [0.3, 0.5]}
 
 
 def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measurements):
@@ -189,15 +181,6 @@ def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(figur
     assert (order[layers, heads] >= 0.5).all()
 
 
-def test_agreement_of_a_small_table_by_hand():
-    scores = {"ra_i": (4, 3, 2, 1), "echo": (4, 1, 3, 2)}
-    rows = [("m", by, 0, 0, head, score) for by, values in scores.items() for head, score in enumerate(values)]
-    found = agreement(pd.DataFrame(rows, columns=["model", "by", "seed", "layer", "head", "score"]))
-    echo = found[found["by"] == "echo"].iloc[0]
-    assert echo["overlap"] == 0.5
-    assert echo["rank_correlation"] == pytest.approx(0.4)  # 1 - 6·(0 + 4 + 1 + 1)/(4·15)
-
-
 def test_length_shows_loss_above_the_original_and_hops_reached(figures, measurements):
     figure = figures["ablation_length"]
     loss = of(measurements["continuation"], setting=0.5, **OURS_TRAINED).groupby("position")
@@ -223,23 +206,6 @@ def test_sizes_stand_over_the_length_and_over_the_hops(figures):
         line = axes.containers[0].lines[0]
         np.testing.assert_array_equal(line.get_xdata(), expected.index)
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), expected.to_numpy(float))
-
-
-def test_the_interval_of_a_perplexity_is_that_of_the_change():
-    """Windows differ by two nats; one method loses 0.1 nats in each of them, another one 0.1 on average."""
-    about = {"model": "tiny", "by": "", "trained": False, "seed": 0, "ratio": 1.0, "position": 0, "tokens": 10}
-    losses = {"full": [3.0, 5.0], "even": [3.1, 5.1], "uneven": [3.0, 5.2]}
-    rows = pd.DataFrame(
-        {**about, "family": "mixer" if method != "full" else "original", "method": method, "setting": 1.0,
-         "window": window, "negative_log_likelihood": 10 * loss}
-        for method, found in losses.items()
-        for window, loss in enumerate(found)
-    )  # fmt: skip
-    found = scores(rows, CONTINUATION).set_index("method")
-    np.testing.assert_allclose(found.loc["full", ["mean", "low", "high"]].astype(float), -4.0)
-    np.testing.assert_allclose(found.loc["even", ["mean", "low", "high"]].astype(float), -4.1)
-    half = t.ppf(0.975, 1) * np.std([0.0, 0.2], ddof=1) / np.sqrt(2)
-    np.testing.assert_allclose(found.loc["uneven", ["mean", "high"]].astype(float), [-4.1, -4.1 + half])
 
 
 def test_needle_maps_are_the_passkeys_by_depth_and_length(figures):
