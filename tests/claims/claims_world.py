@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims import THIS_STUDY, Evidence
-from recurformer.paper import BACKBONE_LABELS, CELLS
+from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS
 from recurformer.paper.sizes import (
     CACHE_LENGTHS,
     D_CONV,
@@ -18,7 +18,6 @@ from recurformer.paper.sizes import (
     LLAMA2_7B_WIDTH,
     SETTINGS,
 )  # fmt: skip
-from recurformer.paper.table1 import EXPONENTS
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.training import TRAINED
 

@@ -11,8 +11,8 @@ from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_pa
 from recurformer.claims.claim import Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
-from recurformer.paper.table2 import BETAS
 from recurformer.records import ancestors, record_of
 from recurformer.render.measurements import groups
 from recurformer.render.tables.table1 import exponent_of

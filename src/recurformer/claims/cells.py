@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.audit.counted import cache_tolerance
+from recurformer.claims.audit.tables import cache_tolerance
 from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
-from recurformer.paper import BACKBONE_LABELS, PrintedCell, TextNumber
+from recurformer.paper import BACKBONE_LABELS, EXPONENTS, PrintedCell, TextNumber
+from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.paper.table1 import EXPONENTS
-from recurformer.paper.table2 import BETAS
 from recurformer.published import PUBLISHED
-from recurformer.render.estimate import estimate_quality
-from recurformer.render.tables.baseline import NEEDED
+from recurformer.render.ablations import estimate_quality
 from recurformer.render.tables.cell_text import interval, number
 from recurformer.render.tables.comparison import PYRAMIDINFER
+from recurformer.render.tables.measured import NEEDED
 from recurformer.render.tables.table1 import exponent_of
 
 ROUNDING = 1e-9

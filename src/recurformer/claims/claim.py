@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from recurformer.paper import CELLS
-from recurformer.paper.table2 import BETAS
+from recurformer.paper import TABLE2_BETAS as BETAS
 
 if TYPE_CHECKING:
     from recurformer.claims.evidence import Evidence
@@ -54,7 +54,7 @@ class Claim:
     """One checkable statement: its words or the printed number; `claims.yaml` explains the rest.
 
     Attributes:
-        kind: one of `recurformer.paper.cells.KINDS`.
+        kind: one of `recurformer.paper.entries.KINDS`.
         printed: the number that is claimed, empty for a sentence.
         judge: None: no stage measures it.
     """

@@ -12,8 +12,7 @@ from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import SETTINGS
 from recurformer.records import ancestors, read_record, record_of
-from recurformer.render.measurements import COLUMNS, groups, require
-from recurformer.render.reading import READERS, read_frame
+from recurformer.render.measurements import COLUMNS, READERS, groups, read_frame, require
 from recurformer.render.tables.measured import ranked_by_profile
 from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
 

@@ -9,14 +9,14 @@ import pandas as pd
 from recurformer.claims.caches import query_groups
 from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
+from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
-from recurformer.paper.table2 import BETAS
-from recurformer.render.estimate import estimate_quality
+from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.baseline import NEEDED
 from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.measured import NEEDED
 from recurformer.tasks.interval import Estimate
 
 ROUNDING = 1e-9

@@ -22,9 +22,8 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.agreement import agreement
 from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.sensitivity import changed_share, default_setting, one_unit
+from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 

@@ -8,7 +8,7 @@ from tabulate import tabulate
 from recurformer.claims.audit import Audited
 from recurformer.claims.evidence import THIS_STUDY
 from recurformer.claims.ledger import Decision, Ledger
-from recurformer.render.markdown import cell, plain
+from recurformer.render.tables.cell_text import cell, plain
 from recurformer.render.verdicts import MARKS, MEANINGS
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")

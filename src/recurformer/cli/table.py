@@ -13,7 +13,7 @@ from recurformer.records import cards_of, read_record, runs_behind
 
 if TYPE_CHECKING:
     from recurformer.claims import Decision
-    from recurformer.render.tables.recorded import Recorded
+    from recurformer.render.tables.measured import Recorded
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def _decisions(args: Namespace) -> "list[Decision]":
 
 def _recorded(folder: str | None) -> "Recorded":
     """What the recordings in a folder have of one card each, for tables that show it."""
-    from recurformer.render.tables.recorded import KINDS
+    from recurformer.render.tables.measured import KINDS
 
     found = {}
     for results in sorted(Path(folder).glob("*/results")) if folder else []:

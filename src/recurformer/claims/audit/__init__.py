@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from recurformer.claims.audit import counted, tables, text
-from recurformer.claims.audit.finding import Audited
+from recurformer.claims.audit import tables, text
+from recurformer.claims.audit.tables import Audited
 
 __all__ = ["Audited", "audit"]
 
@@ -17,7 +17,7 @@ def audit(cache: pd.DataFrame | None = None) -> list[Audited]:
     return [
         *tables.monotone(),
         *tables.recurrent_state(),
-        *(counted.cache_columns(cache) if cache is not None else []),
+        *(tables.cache_columns(cache) if cache is not None else []),
         *tables.table2_in_table4(),
         *tables.text_numbers(),
         text.threshold(),

@@ -2,7 +2,7 @@
 
 import re
 
-from recurformer.claims.audit.finding import Audited
+from recurformer.claims.audit.tables import Audited
 from recurformer.claims.claim import STATEMENTS
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 

@@ -1,10 +1,20 @@
-"""One printed entry of a table, with its place."""
+"""What a printed thing is: an entry of a table, or a number of the text."""
 
 import math
 from dataclasses import dataclass
 
-from recurformer.paper.names import label
-
+BACKBONE_LABELS = {
+    "qwen2-0.5b": "Qwen2-0.5B",
+    "llama2-7b": "Llama2-7B",
+    "qwen2-7b": "Qwen2-7B",
+}
+"""The paper's three backbones in the order of its tables: name in the measurements -> name in print."""
+OTHER_LABELS = {
+    "smollm2-135m": "SmolLM2-135M",
+    "hashhop-llama": "HashHop-Llama",
+    "hashhop-qwen2": "HashHop-Qwen2",
+}
+"""Models of the suite's own studies; any other model is shown by its name."""
 KINDS = ("analytic", "measured", "trained", "trend", "reviewer")
 """What it takes to check a printed thing: counting, running a pretrained model, training one; or a tendency. The last:
 no printed thing but what the reviewers asked."""
@@ -13,6 +23,19 @@ QUANTITY_KINDS = {
     "l_m": "measured", "h_gq": "trained", "perplexity": "trained",
     "l1_mean": "measured", "l1_interval": "measured", "l2_mean": "measured", "l2_interval": "measured",
 }  # fmt: skip
+
+
+def label(model: str) -> str:
+    """The printed name of a model.
+
+    >>> label("llama2-7b"), label("another")
+    ('Llama2-7B', 'another')
+    """
+    return {**BACKBONE_LABELS, **OTHER_LABELS}.get(model, model)
+
+
+def _number(printed: str) -> float:
+    return float(printed.replace(",", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +86,7 @@ class PrintedCell:
     @property
     def value(self) -> float:
         """The entry as a number; NaN for an order of growth and for an interval."""
-        return math.nan if self.printed[0] in "O[" else float(self.printed.replace(",", ""))
+        return math.nan if self.printed[0] in "O[" else _number(self.printed)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -72,3 +95,37 @@ class PrintedCell:
             return math.nan, math.nan
         low, high = self.printed.strip("[]").split(", ")
         return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class TextNumber:
+    """A number of section 4.1 that repeats a cell of Table 2.
+
+    Attributes:
+        model, method, quantity: the cell.
+        printed: as printed, digits kept.
+        reduction: whether it is a cache reduction in percent, 100·(1 - cell), rather than the cell itself.
+    """
+
+    model: str
+    method: str
+    quantity: str
+    printed: str
+    reduction: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name in the ledger."""
+        which = f"{self.method.split()[0].lower()}/{self.quantity}"
+        return f"text/{self.model}/{which}{'-reduction' if self.reduction else ''}"
+
+    @property
+    def value(self) -> float:
+        """As a number; percent where `reduction`."""
+        return _number(self.printed)
+
+    @property
+    def half_digit(self) -> float:
+        """Half a unit of the last printed digit: what rounding can explain."""
+        decimals = len(self.printed.partition(".")[2])
+        return 0.5 * 10**-decimals
