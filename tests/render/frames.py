@@ -1,5 +1,7 @@
 """Synthetic measurements in the shape of the real ones: one function for each kind of file."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 from ablation_frames import ablation_frames
@@ -13,31 +15,20 @@ SMALL = ("hashhop-llama", "hashhop-qwen2")
 
 def cache_frame() -> pd.DataFrame:
     rows = [
-        (
-            model,
-            unit,
-            beta,
-            length,
-            (1 - beta * (1 if unit == "kv_group" else 1 / group)) + 36 * beta / length,
-            "random",
-        )
+        (model, unit, beta, length, 1 - beta * freed + 36 * beta / length, "random")
         for model, (_, _, group) in SHAPES.items()
-        for unit in ("kv_group", "head")
-        for beta in BETAS
-        for length in (10_240, 61_440)
+        for unit, freed in (("kv_group", 1), ("head", 1 / group))
+        for beta, length in product(BETAS, (10_240, 61_440))
     ]
-    return pd.DataFrame(rows, columns=["model", "unit", "beta", "length", "ratio", "ranking"])
+    return pd.DataFrame(rows, columns=[*COLUMNS["cache"], "ranking"])
 
 
 def hashhop_frame(rng: np.random.Generator) -> pd.DataFrame:
     rows = [
         (model, beta, 0, variant, sample, int(rng.binomial(8, max(0.02, 0.98 - beta**4))), 8)
-        for model in SMALL
-        for beta in BETAS
-        for variant in ("official", "paper")
-        for sample in range(64)
+        for model, beta, variant, sample in product(SMALL, BETAS, ("official", "paper"), range(64))
     ]
-    return pd.DataFrame(rows, columns=["model", "beta", "seed", "variant", "sample", "correct", "hops"])
+    return pd.DataFrame(rows, columns=COLUMNS["hashhop"])
 
 
 def baseline_frame() -> pd.DataFrame:
@@ -50,11 +41,9 @@ def baseline_frame() -> pd.DataFrame:
 def memory_frame() -> pd.DataFrame:
     rows = [
         (model, beta, protocol, int(70_000 * (1 + beta) * scale), 80 * 2**30, "model")
-        for model in SHAPES
-        for beta in BETAS
-        for protocol, scale in (("one_shot", 1), ("chunked", 4))
+        for model, beta, (protocol, scale) in product(SHAPES, BETAS, (("one_shot", 1), ("chunked", 4)))
     ]
-    return pd.DataFrame(rows, columns=["model", "beta", "protocol", "l_m", "memory_bytes", "source"])
+    return pd.DataFrame(rows, columns=COLUMNS["memory"])
 
 
 def complexity_frame() -> pd.DataFrame:
@@ -69,7 +58,7 @@ def complexity_frame() -> pd.DataFrame:
         ("mamba", "generation", "cache_size"): lambda n: 20_480,
     }
     rows = [(*key, n, size(n)) for key, size in growth.items() for n in (1024, 2048, 4096, 8192, 16384)]
-    return pd.DataFrame(rows, columns=["mixer", "phase", "quantity", "length", "bytes"])
+    return pd.DataFrame(rows, columns=COLUMNS["complexity"])
 
 
 def perplexity_frame(rng: np.random.Generator) -> pd.DataFrame:
@@ -81,13 +70,11 @@ def perplexity_frame(rng: np.random.Generator) -> pd.DataFrame:
         (0.5, "trained"): 3.2,
     }
     rows = [
-        ("smollm2-135m", beta, 0, stage, split, f"article {article}", 1000, 1000 * (mean + rng.normal(0, 0.05)))
+        ("smollm2-135m", beta, 0, stage, split, 1000, 1000 * (mean + rng.normal(0, 0.05)))
         for (beta, stage), mean in means.items()
-        for split in ("train", "validation")
-        for article in range(6)
+        for split, _ in product(("train", "validation"), range(6))
     ]
-    columns = ["model", "beta", "seed", "stage", "split", "article", "tokens", "negative_log_likelihood"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=COLUMNS["perplexity"])
 
 
 def contribution_frame() -> pd.DataFrame:
@@ -97,8 +84,7 @@ def contribution_frame() -> pd.DataFrame:
         for tokens, mean in (("first", 0.03 * scale), ("other", 0.07 * scale))
         for interval, width in (("mean", 0.002 * scale), ("spread", 0.08 * scale))
     ]
-    columns = ["model", "norm", "tokens", "interval", "mean", "low", "high", "samples", "p_value"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=COLUMNS["contribution"])
 
 
 def _softmax_rows(scores: np.ndarray) -> np.ndarray:
@@ -152,18 +138,12 @@ def mqar_frame(rng: np.random.Generator) -> pd.DataFrame:
     slices = [("validation", 64, 16), ("validation", 128, 32)]
     slices += [("test", length, length // 4) for length in (64, 128, 256, 512)]
     rows = []
-    for beta in BETAS:
-        for rate in (1e-3, 3e-3, 1e-2):
-            for seed in (0, 1, 2):
-                for split, length, pairs in slices:
-                    trained = length <= 128
-                    level = (1.0 if beta < 1 else 0.35) * (1 if trained else 128 / length) * (1 if rate < 5e-3 else 0.5)
-                    queries = 64 * pairs
-                    share = float(np.clip(level + rng.normal(0, 0.03 if beta else 0), 0.01, 1))
-                    correct = rng.binomial(queries, share)
-                    rows.append((beta, rate, seed, split, length, pairs, trained, correct, queries))
-    columns = ["beta", "learning_rate", "seed", "split", "length", "pairs", "trained_length", "correct", "queries"]
-    return pd.DataFrame(rows, columns=columns)
+    for beta, rate, seed, (split, length, pairs) in product(BETAS, (1e-3, 3e-3, 1e-2), range(3), slices):
+        trained = length <= 128
+        level = (1.0 if beta < 1 else 0.35) * (1 if trained else 128 / length) * (1 if rate < 5e-3 else 0.5)
+        share = float(np.clip(level + rng.normal(0, 0.03 if beta else 0), 0.01, 1))
+        rows.append((beta, rate, seed, split, length, pairs, trained, rng.binomial(64 * pairs, share), 64 * pairs))
+    return pd.DataFrame(rows, columns=COLUMNS["mqar"])
 
 
 def attention_map_frame(rng: np.random.Generator, models: tuple[str, ...] = ("smollm2-135m",)) -> pd.DataFrame:
@@ -209,33 +189,20 @@ def recovery_frame(rng: np.random.Generator) -> pd.DataFrame:
         ("plus", "mamba"): 0.2,
         ("state", "window_state"): 0.05,
     }
-    bytes_of = {"bytes_mamba": "mamba", "bytes_window": "window", "bytes_retention": "retention"}
-    ends |= {(arm, mixer): 0.1 * place for place, (arm, mixer) in enumerate(bytes_of.items(), 1)}
+    ends |= {(f"bytes_{mixer}", mixer): 0.1 * place for place, mixer in enumerate(("mamba", "window", "retention"), 1)}
     runs = [("original", "", 0.0, 0.05), *((*arm, 0.5, end) for arm, end in ends.items())]
     runs += [("paper", "mamba", 0.9, 2.5), ("plus", "mamba", 0.9, 1.2)]
     rows = []
-    for arm, mixer, beta, end in runs:
-        for point, tokens in enumerate((0, 32_768, 65_536, 131_072, 524_288)):
-            gap = end + (6 / (1 + point) ** 2 if beta else 0) if tokens or beta else 0.0
-            for window in range(12):
-                apart = gap * (1 + 0.1 * rng.normal())
-                rows.append(
-                    (
-                        "smollm2-135m",
-                        arm,
-                        mixer,
-                        beta,
-                        0,
-                        tokens,
-                        tokens / 200,
-                        window,
-                        3 + apart + rng.normal(0, 0.2),
-                        max(apart, 0.0),
-                        1e8 * (1 - beta) + 5e5,
-                        6e8 * (1 - beta) + 5e5,
-                    )
-                )
-    return pd.DataFrame(rows, columns=COLUMNS["recovery"])  # fmt: skip
+    for (arm, mixer, beta, end), (point, tokens) in product(runs, enumerate((0, 32_768, 65_536, 131_072, 524_288))):
+        gap = end + (6 / (1 + point) ** 2 if beta else 0) if tokens or beta else 0.0
+        held = (1e8 * (1 - beta) + 5e5, 6e8 * (1 - beta) + 5e5)
+        for window in range(12):
+            apart = gap * (1 + 0.1 * rng.normal())
+            nats = 3 + apart + rng.normal(0, 0.2)
+            rows.append(
+                ("smollm2-135m", arm, mixer, beta, 0, tokens, tokens / 200, window, nats, max(apart, 0.0), *held)
+            )
+    return pd.DataFrame(rows, columns=COLUMNS["recovery"])
 
 
 def layer_errors_frame() -> pd.DataFrame:

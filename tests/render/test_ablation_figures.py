@@ -1,7 +1,5 @@
 """The reviewers' figures: they show the numbers that were measured, and only what was measured."""
 
-import inspect
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,21 +8,17 @@ from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.stats import t
 
-from recurformer.render.ablations import CONTINUATION, METHODS, scores
-from recurformer.render.agreement import agreement
+from recurformer.render.ablations import METHODS
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
-from recurformer.render.figures.ablations.pareto import front
 from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
 from recurformer.render.figures.ablations.selectors import selectors_in_order
 
 
-def draw(name: str, measurements: dict[str, pd.DataFrame], *kinds: str) -> Figure:
-    """A figure of some kinds of measurements, of all that it takes where none is named."""
-    function = ABLATIONS[name]
-    return function(**{kind: measurements[kind] for kind in kinds or inspect.signature(function).parameters})
+def perplexities(rows: pd.DataFrame, key: str) -> np.ndarray:
+    sums = rows.groupby(key)[["negative_log_likelihood", "tokens"]].sum()
+    return np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy()
 
 
 def lines_with(axes: Axes, method: tuple[str, str]) -> list[Line2D]:
@@ -51,8 +45,8 @@ def test_looks_of_methods_differ():
     assert len({(look_of(method).colour, look_of(method).marker) for method in methods}) == len(methods)
 
 
-def test_pareto_shows_the_scores_over_the_caches_that_were_held(measurements):
-    figure = draw("ablation_pareto", measurements)
+def test_pareto_shows_the_scores_over_the_caches_that_were_held(figures, measurements):
+    figure = figures["ablation_pareto"]
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["HashHop-Llama: h_gq on HashHop", "HashHop-Qwen2: h_gq on HashHop",
         "SmolLM2-135M: needle accuracy", "SmolLM2-135M: perplexity"]  # fmt: skip
@@ -62,55 +56,59 @@ def test_pareto_shows_the_scores_over_the_caches_that_were_held(measurements):
     assert line.get_xdata() == pytest.approx(expected.index)
     assert line.get_ydata() == pytest.approx(expected.to_numpy())
     snapkv = of(measurements["continuation"], method="snapkv")
-    sums = snapkv.groupby("ratio")[["negative_log_likelihood", "tokens"]].sum()
     (line,) = lines_with(figure.axes[3], ("eviction", "snapkv"))
-    assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    assert line.get_ydata() == pytest.approx(perplexities(snapkv, "ratio"))
     betas = sorted(text.get_text() for text in figure.axes[0].texts)
     assert betas == [f"β {beta:g}" for beta in SETTINGS]
-
-
-def test_the_front_is_what_no_other_point_dominates(measurements):
-    points = pd.DataFrame({"ratio": [0.6, 0.2, 0.2, 0.4, 1.0], "mean": [0.5, 0.1, 0.3, 0.2, 0.5]})
-    assert front(points).to_dict("list") == {"ratio": [0.2, 0.6], "mean": [0.3, 0.5]}
-    assert legend_texts(draw("ablation_pareto", measurements))[-1] == "Pareto front"
+    assert legend_texts(figure)[-1] == "Pareto front"
 
 
 def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measurements):
     frame = measurements["continuation"]
     ours = (frame["family"] == "mixer") & (frame["method"] == "mamba") & frame["trained"]
     worse = frame.assign(negative_log_likelihood=frame["negative_log_likelihood"].mask(ours, 32 * np.log(1e4)))
-    (axes,) = draw("ablation_pareto", {"continuation": worse}, "continuation").axes
+    (axes,) = ABLATIONS["ablation_pareto"](continuation=worse).axes
     assert axes.get_ylim()[1] < 100
     assert sorted(text.get_text() for text in axes.texts) == [f"β {beta:g}: 10,000" for beta in SETTINGS]
 
 
-def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(measurements):
+def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, measurements):
     needle = measurements["needle"]
-    learned = needle[needle["task"] != "multi_key"]
-    assert (of(needle, family="original", task="multi_key")["correct"].mean()) < 0.95
-    ours = of(learned, **OURS_TRAINED)
+    assert of(needle, family="original", task="multi_key")["correct"].mean() < 0.95
+    ours = of(needle[needle["task"] != "multi_key"], **OURS_TRAINED)
     expected = (ours["correct"] / ours["queries"]).groupby(ours["ratio"]).mean()
-    (line,) = lines_with(draw("ablation_pareto", measurements, "needle").axes[0], ("mixer", "mamba"))
+    (line,) = lines_with(figures["ablation_pareto"].axes[2], ("mixer", "mamba"))
     assert line.get_ydata() == pytest.approx(expected.to_numpy())
 
 
-@pytest.mark.parametrize("name", ["ablation_pareto", "ablation_granularity", "ablation_mixers"])
-@pytest.mark.parametrize("families", [("eviction",), ("mixer",), ("layers", "pooled")])
-def test_what_was_not_measured_is_not_named(measurements, name, families):
+def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
     frame = measurements["ablation_hashhop"]
-    partial = frame[frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")]
-    shown = {"ablation_pareto": METHODS, "ablation_granularity": ("mixer", "layers", "pooled"),
-        "ablation_mixers": ("mixer",)}[name]  # fmt: skip
-    if not set(families) & set(shown):
-        with pytest.raises(ValueError, match="measurements of what this figure shows"):
-            draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
-        return
-    figure = draw(name, {"ablation_hashhop": partial}, "ablation_hashhop")
+    chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")
+    return ABLATIONS[name](ablation_hashhop=frame[chosen])
+
+
+@pytest.mark.parametrize(
+    ("name", "families"),
+    [
+        ("ablation_pareto", ("eviction",)),
+        ("ablation_pareto", ("layers", "pooled")),
+        ("ablation_granularity", ("mixer",)),
+        ("ablation_mixers", ("mixer",)),
+    ],
+)
+def test_what_was_not_measured_is_not_named(measurements, name, families):
+    figure = drawn_of_families(name, measurements, *families)
     assert len(figure.axes) == 1
     absent = {label for family in set(METHODS) - {"original", *families} for label in METHODS[family].values()}
     assert not absent & set(legend_texts(figure))
     assert_nothing_cut_off(figure)
     assert_labels_apart(figure)
+
+
+@pytest.mark.parametrize("name", ["ablation_granularity", "ablation_mixers"])
+def test_measurements_of_other_methods_alone_make_no_figure(measurements, name):
+    with pytest.raises(ValueError, match="measurements of what this figure shows"):
+        drawn_of_families(name, measurements, "eviction")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
 ):
     weak = measurements[kind].copy()
     weak.loc[weak["family"] == "original", column] = value
-    figure = draw(name, {kind: weak}, kind)
+    figure = ABLATIONS[name](**{kind: weak})
     assert [text.get_text() for text in figure.axes[0].texts] == ["not-run"]
     assert not figure.axes[0].lines
     assert not figure.axes[0].images
@@ -136,26 +134,24 @@ def test_methods_are_not_compared_on_a_task_that_the_original_has_not_learned(
     assert_nothing_cut_off(figure)
 
 
-def test_mixers_are_shown_trained_and_hollow_untrained(measurements):
-    axes = draw("ablation_mixers", measurements, "continuation").axes[0]
+def test_mixers_are_shown_trained_and_hollow_untrained(figures, measurements):
+    axes = figures["ablation_mixers"].axes[3]
     rows = of(measurements["continuation"], method="gated", by="ra_i")
     lines = lines_with(axes, ("mixer", "gated"))
     assert len(lines) == 2
     for line in lines:
         trained = line.get_markerfacecolor() != "white"
-        sums = of(rows, trained=trained).groupby("setting")[["negative_log_likelihood", "tokens"]].sum()
         assert line.get_xdata().tolist() == list(SETTINGS)
-        assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+        assert line.get_ydata() == pytest.approx(perplexities(of(rows, trained=trained), "setting"))
 
 
 def test_selectors_shows_each_selector_and_its_agreement(measurements):
-    figure = draw("ablation_selectors", measurements, "continuation", "head_scores")
+    kinds = ("continuation", "head_scores")
+    figure = ABLATIONS["ablation_selectors"](**{kind: measurements[kind] for kind in kinds})
     quality, _, correlation, overlap = figure.axes
     assert len(quality.lines) >= 2 + len(SELECTORS)
-    random = of(measurements["continuation"], by="random")
-    sums = random.groupby("setting")[["negative_log_likelihood", "tokens"]].sum()
     (line,) = [line for line in quality.lines if line.get_marker() == "d"]
-    assert line.get_ydata() == pytest.approx(np.exp(sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    assert line.get_ydata() == pytest.approx(perplexities(of(measurements["continuation"], by="random"), "setting"))
     (ours,) = [line for line in quality.lines if line.get_color() == OURS and line.get_marker() == "o"]
     assert ours.get_markerfacecolor() == OURS, "all selectors trained"
     named = [text.get_text() for text in correlation.get_yticklabels()]
@@ -167,8 +163,8 @@ def test_selectors_shows_each_selector_and_its_agreement(measurements):
     assert shared["random"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(measurements):
-    figure = draw("ablation_head_maps", measurements)
+def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(figures, measurements):
+    figure = figures["ablation_head_maps"]
     scored = of(measurements["head_scores"], seed=0)
     *panels, bar = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_title() for axes in panels] == [look_of_selector(by)[0] for by in selectors_in_order(scored["by"])]
@@ -183,20 +179,10 @@ def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(measu
     heads, layers = ours.lines[0].get_data()
     assert len(heads) == table.size // 2
     assert (order[layers, heads] >= 0.5).all()
-    assert_nothing_cut_off(figure)
 
 
-def test_agreement_of_a_small_table_by_hand():
-    scores = {"ra_i": (4, 3, 2, 1), "echo": (4, 1, 3, 2)}
-    rows = [("m", by, 0, 0, head, score) for by, values in scores.items() for head, score in enumerate(values)]
-    found = agreement(pd.DataFrame(rows, columns=["model", "by", "seed", "layer", "head", "score"]))
-    echo = found[found["by"] == "echo"].iloc[0]
-    assert echo["overlap"] == 0.5
-    assert echo["rank_correlation"] == pytest.approx(0.4)  # 1 - 6·(0 + 4 + 1 + 1)/(4·15)
-
-
-def test_length_shows_loss_above_the_original_and_hops_reached(measurements):
-    figure = draw("ablation_length", measurements)
+def test_length_shows_loss_above_the_original_and_hops_reached(figures, measurements):
+    figure = figures["ablation_length"]
     loss = of(measurements["continuation"], setting=0.5, **OURS_TRAINED).groupby("position")
     original = of(measurements["continuation"], family="original").groupby("position")
     expected = (loss["negative_log_likelihood"].sum() - original["negative_log_likelihood"].sum()) / 256
@@ -209,8 +195,8 @@ def test_length_shows_loss_above_the_original_and_hops_reached(measurements):
     assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
 
 
-def test_sizes_stand_over_the_length_and_over_the_hops(measurements):
-    figure = draw("ablation_sizes", measurements)
+def test_sizes_stand_over_the_length_and_over_the_hops(figures):
+    figure = figures["ablation_sizes"]
     by_size, by_hops = figure.axes
     assert (by_size.get_xlabel(), by_hops.get_xlabel()) == ("chains in the prompt", "hops asked for")
     rows = hashhop_sizes_frame()
@@ -222,25 +208,8 @@ def test_sizes_stand_over_the_length_and_over_the_hops(measurements):
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), expected.to_numpy(float))
 
 
-def test_the_interval_of_a_perplexity_is_that_of_the_change():
-    """Windows differ by two nats; one method loses 0.1 nats in each of them, another one 0.1 on average."""
-    about = {"model": "tiny", "by": "", "trained": False, "seed": 0, "ratio": 1.0, "position": 0, "tokens": 10}
-    losses = {"full": [3.0, 5.0], "even": [3.1, 5.1], "uneven": [3.0, 5.2]}
-    rows = pd.DataFrame(
-        {**about, "family": "mixer" if method != "full" else "original", "method": method, "setting": 1.0,
-         "window": window, "negative_log_likelihood": 10 * loss}
-        for method, found in losses.items()
-        for window, loss in enumerate(found)
-    )  # fmt: skip
-    found = scores(rows, CONTINUATION).set_index("method")
-    np.testing.assert_allclose(found.loc["full", ["mean", "low", "high"]].astype(float), -4.0)
-    np.testing.assert_allclose(found.loc["even", ["mean", "low", "high"]].astype(float), -4.1)
-    half = t.ppf(0.975, 1) * np.std([0.0, 0.2], ddof=1) / np.sqrt(2)
-    np.testing.assert_allclose(found.loc["uneven", ["mean", "high"]].astype(float), [-4.1, -4.1 + half])
-
-
-def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):
-    figure = draw("ablation_needle", measurements)
+def test_needle_maps_are_the_passkeys_by_depth_and_length(figures):
+    figure = figures["ablation_needle"]
     maps = {axes.get_title().split("\n")[0]: axes.images[0] for axes in figure.axes if axes.get_title()}
     assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 4, "both of PyramidInfer share a name"
     rows = of(needle_frame(), method="h2o", setting=0.5, task="passkey")
@@ -249,8 +218,8 @@ def test_needle_maps_are_the_passkeys_by_depth_and_length(measurements):
     assert maps["original"].get_array().min() == 1
 
 
-def test_ra_i_shows_the_share_that_changes_and_frames_the_default(measurements):
-    figure = draw("ablation_ra_i", measurements)
+def test_ra_i_shows_the_share_that_changes_and_frames_the_default(figures):
+    figure = figures["ablation_ra_i"]
     *panels, _bar = figure.axes
     assert [axes.get_title().split("\n")[1] for axes in panels] == [f"β = {beta:g}" for beta in (0.25, 0.5, 0.75, 0.9)]
     rows = of(ra_i_settings_frame(), beta=0.5, unit="kv_group")

@@ -5,9 +5,7 @@ import json
 import pytest
 import yaml
 
-from recurformer.render.adaptation import write_adaptation
-from recurformer.render.adaptation.card import card
-from recurformer.render.adaptation.page import adaptation_page
+from recurformer.render.adaptation import adaptation_page, card, write_adaptation
 from recurformer.render.adaptation.summary import compared, steps
 
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -50,11 +48,8 @@ def found():
 
 def test_before_and_after(found):
     rows = {name: cells for name, *cells in compared(found)}
-    assert rows["perplexity on 24 held-out windows of 512 tokens"] == [
-        "17.25 [16.75, 17.75]",
-        "20.70 [20.20, 21.20]",
-        "1.200",
-    ]
+    perplexity = ["17.25 [16.75, 17.75]", "20.70 [20.20, 21.20]", "1.200"]
+    assert rows["perplexity on 24 held-out windows of 512 tokens"] == perplexity
     assert rows["passkeys found in 256 tokens"][:2] == ["not measured"] * 2
     assert rows["passkeys found in 512 tokens"][:2] == ["9 of 10", "7 of 10"]
     assert rows["cache at 10,240 tokens, MB"] == ["2.0", "1.1", "0.550"]
@@ -76,21 +71,20 @@ def test_the_card_says_where_the_model_comes_from(found):
 
 def test_texts_of_others_stay_texts(found):
     found["base"] |= {"name": IMAGE, "configured_name": f"{IMAGE}|", "license": f"{IMAGE}\n---\n"}
-    assert "<img src=x" not in adaptation_page(found) and "&lt;img" in adaptation_page(found)
+    page = adaptation_page(found)
+    assert "<img src=x" not in page and "&lt;img" in page
     front, body = card(found).removeprefix("---\n").split("\n---\n\n# ", 1)
     assert yaml.safe_load(front)["license"] == found["base"]["license"]
     assert "<img" not in body
 
 
-@pytest.mark.parametrize("missing", ["transferred", "losses", "nothing"])
-def test_it_is_written_whatever_there_was_time_for(found, missing, tmp_path):
-    if missing == "transferred":
-        found["stages"] = [row for row in found["stages"] if row["stage"] != missing]
-    if missing == "losses":
-        found["trainings"]["distil"] = []
+def test_it_is_written_whatever_there_was_time_for(found, tmp_path):
     write_adaptation(tmp_path, found)
     assert json.loads((tmp_path / "adaptation.json").read_text()) == found
     before = (tmp_path / "adaptation.html").read_text()
     assert before.count("<img") == 2
     write_adaptation(tmp_path, found)
     assert (tmp_path / "adaptation.html").read_text() == before
+    found["stages"] = [row for row in found["stages"] if row["stage"] != "transferred"]
+    found["trainings"]["distil"] = []
+    assert adaptation_page(found).count("<img") == 2

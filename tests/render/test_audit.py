@@ -5,9 +5,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from recurformer.paper import CELLS, STATEMENTS
+from recurformer.claims.audit import audit, tables, text
+from recurformer.claims.claim import STATEMENTS
+from recurformer.paper import CELLS
 from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.render.audit import audit, tables, text
 
 FOUND = {step.id: step for step in audit()}
 

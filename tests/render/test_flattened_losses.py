@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from recurformer.claims import read_evidence
 from recurformer.records import run_record
-from recurformer.render.claims import read_evidence
 from recurformer.render.training import ALLOWED_FALL, fall_of, with_fall
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu/results"

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from frames import profile_frame
 
-from recurformer.render.claims import THIS_STUDY, make_ledger, read_evidence
-from recurformer.render.claims.text import markdown
+from recurformer.claims import THIS_STUDY, make_ledger, read_evidence
+from recurformer.claims.text import markdown
 from recurformer.render.figures import FIGURES
 from recurformer.render.page.claims import claims_page
 from recurformer.render.style import save_figure

@@ -4,17 +4,17 @@ from collections import Counter
 
 import pytest
 
-from recurformer.paper import CELLS, NUMBERS, STATEMENTS, table1, table2, table3, table4, table5
-from recurformer.paper.cells import KINDS
+from recurformer.claims.claim import STATEMENTS
+from recurformer.paper import CELLS, NUMBERS
+from recurformer.paper.entries import KINDS
+from recurformer.render.tables.table5 import printed_contributions
 
 
-def test_every_printed_entry_is_there():
+def test_every_printed_entry_is_there_with_a_name_and_a_place_of_its_own_and_a_kind():
     assert Counter(cell.table for cell in CELLS) == {1: 8, 2: 28, 3: 6, 4: 72, 5: 24}
-
-
-def test_every_entry_and_statement_has_a_name_of_its_own_and_a_kind():
-    printed = [*CELLS, *NUMBERS, *STATEMENTS.values()]
-    assert len({entry.id for entry in printed}) == len(printed)
+    printed = [*(entry.id for entry in (*CELLS, *NUMBERS)), *STATEMENTS]
+    assert len(set(printed)) == len(printed)
+    assert len({cell.place for cell in CELLS}) == len(CELLS)
     assert {entry.kind for entry in (*CELLS, *STATEMENTS.values())} | {"reviewer"} == set(KINDS)
     for statement in STATEMENTS.values():
         assert statement.place.startswith(("Section", "Figure", "Abstract", "Appendix"))
@@ -24,14 +24,18 @@ def test_every_entry_and_statement_has_a_name_of_its_own_and_a_kind():
 @pytest.mark.parametrize(
     ("name", "printed", "place"),
     [
-        ("table4/llama2-7b/0.90/cs_10k", "0.1030", "Table 4, cs_10k, Llama2-7B, 0.90"),
+        ("table1/generation/mamba/cache_size", "O(d)", "Table 1, Generation, Mamba, Cache Size"),
         ("table2/llama2-7b/pyramidinfer/h_gq", "0.462", "Table 2, Llama2-7B, PyramidInfer, h_gq"),
+        ("table2/qwen2-7b/recurformer/l_m", "132,000", "Table 2, Qwen2-7B, RecurFormer, l_m"),
+        ("table3/qwen2-0.5b/recurformer/perplexity", "14.202", "Table 3, PPL, Qwen2-0.5B, RecurFormer"),
+        ("table4/llama2-7b/0.90/cs_10k", "0.1030", "Table 4, cs_10k, Llama2-7B, 0.90"),
+        ("table4/qwen2-7b/0.75/cs_10k", "0.5930", "Table 4, cs_10k, Qwen2-7B, 0.75"),
+        ("table4/qwen2-0.5b/0.90/l_m", "142,048", "Table 4, l_max, Qwen2-0.5B, 0.90"),
         (
             "table5/qwen2-7b/first/l2_interval",
             "[-0.0713, 0.0947]",
             "Table 5, Qwen2-7B, first token, L2 Contribution, 95% CI",
         ),
-        ("table1/generation/mamba/cache_size", "O(d)", "Table 1, Generation, Mamba, Cache Size"),
     ],
 )
 def test_a_cell_is_known_by_a_name_that_says_where_it_stands(name, printed, place):
@@ -45,52 +49,24 @@ def test_rounding_explains_half_of_the_last_printed_digit(printed, half):
     assert number == pytest.approx(half)
 
 
-def test_places_are_unique_and_digits_are_kept():
-    assert len({(cell.table, cell.row, cell.column) for cell in CELLS}) == len(CELLS)
-    llama = {cell.printed for cell in table4.CELLS if cell.model == "llama2-7b"}
-    assert {"1.0000", "0.0040", "91,800"} <= llama
-
-
-@pytest.mark.parametrize(
-    ("table", "where", "value"),
-    [
-        (table2, {"model": "llama2-7b", "method": "PyramidInfer", "quantity": "h_gq"}, 0.462),
-        (table2, {"model": "qwen2-7b", "method": "RecurFormer", "quantity": "l_m"}, 132_000),
-        (table3, {"model": "qwen2-0.5b", "method": "RecurFormer"}, 14.202),
-        (table4, {"model": "qwen2-7b", "beta": 0.75, "quantity": "cs_10k"}, 0.5930),
-        (table4, {"model": "qwen2-0.5b", "beta": 0.9, "quantity": "l_m"}, 142_048),
-    ],
-)
-def test_values_stand_where_the_paper_printed_them(table, where, value):
-    found = [cell for cell in table.CELLS if all(getattr(cell, name) == wanted for name, wanted in where.items())]
-    assert [cell.value for cell in found] == [value]
-
-
 def test_table2_repeats_table4_where_they_overlap():
-    printed = {(cell.model, cell.beta, cell.quantity): cell.printed for cell in table4.CELLS}
-    both = [
-        (cell.printed, printed[cell.model, cell.beta, cell.quantity]) for cell in table2.CELLS if cell.beta is not None
-    ]
+    printed = {(cell.model, cell.beta, cell.quantity): cell.printed for cell in CELLS if cell.table == 4}
+    both = [cell for cell in CELLS if cell.table == 2 and cell.beta is not None]
     assert len(both) == 24
-    assert all(in_table2 == in_table4 for in_table2, in_table4 in both)
+    assert all(cell.printed == printed[cell.model, cell.beta, cell.quantity] for cell in both)
 
 
 def test_contributions_pair_the_mean_with_its_interval():
-    rows = table5.contributions().set_index(["model", "norm", "tokens"])
+    rows = printed_contributions().set_index(["model", "norm", "tokens"])
+    assert len(rows) == 12
     assert rows.loc[("qwen2-7b", "l2", "first")].tolist() == [0.0120, -0.0713, 0.0947]
-    assert ((rows["low"] < rows["mean"]) & (rows["mean"] < rows["high"])).all()
-
-
-def test_growth_has_no_number_but_an_exponent():
-    rows = table1.growth()
-    assert rows["exponent"].tolist() == [2, 1, 1, 0, 1, 1, 0, 0]
-    assert all(cell.value != cell.value for cell in table1.CELLS)
+    assert ((rows["paper_low"] < rows["paper"]) & (rows["paper"] < rows["paper_high"])).all()
 
 
 def test_neither_paper_nor_render_imports_torch():
     code = (
-        "import sys, recurformer.paper, recurformer.render.tables, recurformer.render.figures, "
-        "recurformer.render.compare, recurformer.render.adaptation\n"
+        "import sys, recurformer.paper, recurformer.claims.questions, recurformer.render.tables, "
+        "recurformer.render.figures, recurformer.render.compare, recurformer.render.adaptation\n"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

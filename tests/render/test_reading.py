@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from recurformer.render.reading import read_frame
+from recurformer.render.measurements import read_frame
 
 
 @pytest.mark.parametrize("name", ["cache.csv", "cache.parquet"])

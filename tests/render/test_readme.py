@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from recurformer.paper import CELLS, NUMBERS, STATEMENTS
-from recurformer.render.audit import audit
-from recurformer.render.claims.statements import TESTS
+from recurformer.claims.audit import audit
+from recurformer.claims.claim import STATEMENTS
+from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.verdicts import MARKS
@@ -18,9 +18,9 @@ WORDS = {9: "Nine"}
 
 def test_it_counts_the_sentences_that_have_a_test():
     broken = {claim for step in audit(None) if not step.consistent for claim in step.claims}
-    tested = [name for name, test in TESTS.items() if test[0]]
-    audited = [name for name in TESTS if name not in tested and name in broken]
-    left = len(TESTS) - len(tested) - len(audited)
+    tested = [name for name, sentence in STATEMENTS.items() if sentence.judge]
+    audited = [name for name in STATEMENTS if name not in tested and name in broken]
+    left = len(STATEMENTS) - len(tested) - len(audited)
     cells, numbers = (sum(entry.method == PYRAMIDINFER for entry in entries) for entries in (CELLS, NUMBERS))
     for stated in (
         f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",

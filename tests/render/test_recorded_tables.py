@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from recurformer.claims.evidence import read_recordings
 from recurformer.cli.main import main
 from recurformer.records import run_record
-from recurformer.render.claims.evidence import read_recordings
 
 CARD = "NVIDIA H200"
 KINDS = {"table2": ("cache", "hashhop", "baseline", "memory", "pyramidinfer")}
@@ -64,17 +64,13 @@ def test_table4_names_the_card(shown, measurements, tmp_path):
     assert set(only.loc[only["compared"], "setting"]) == {"official"}
     assert only.loc[only["compared"], "ours"].isna().all()
     assert set(only.loc[~only["compared"], "setting"]) == {CARD, f"{CARD}, appendix layout"}
+    lost = long[(long["quantity"] == "cs_60k") & (long["setting"] == CARD) & (long["beta"] == 0)]
+    assert set(lost["model"]) == {"llama2-7b"}
+    assert lost["ours"].isna().all(), "the card could not hold it"
     heading = text.splitlines()[2]
     assert f"cs_10k {CARD}" in heading and f"h_gq {CARD}, appendix layout" in heading
     assert f"- {CARD}: recorded on this card by another study." in text
     assert read_recordings(tmp_path / "recorded")[0].rows("cache_peak", model="llama2-7b").shape[0] == 12
-
-
-def test_what_the_card_could_not_hold_has_no_value(shown, measurements):
-    long, _ = shown("table4", recorded_frames(measurements))
-    lost = long[(long["quantity"] == "cs_60k") & (long["setting"] == CARD) & (long["beta"] == 0)]
-    assert set(lost["model"]) == {"llama2-7b"}
-    assert lost["ours"].isna().all()
 
 
 def test_table2_has_the_card_in_its_lines(shown, measurements):

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
+from recurformer.claims import make_ledger
 from recurformer.render.page.environment import environment
 from recurformer.render.verdicts import MARKS
 
@@ -138,26 +139,6 @@ def statements() -> list[dict]:
     ]  # fmt: skip
 
 
-def audit() -> list[dict]:
-    """Checks of the printed numbers against each other."""
-    return [
-        {
-            "id": f"audit/monotone-cache/{number}",
-            "rule": "a cache shrinks when more heads are replaced",
-            "place": f"Table 4, cs_10k, {model}",
-            "arithmetic": lines,
-            "outcome": outcome,
-        }
-        for number, (model, lines, outcome) in enumerate(
-            [
-                ("Qwen2-7B", ["0.50 → 0.75: 0.3815 → 0.5930, larger by 0.2115"], "inconsistent"),
-                ("Llama2-7B", ["0.50 → 0.75: 0.5020 → 0.2530", "0.75 → 0.90: 0.2530 → 0.1030"], "consistent"),
-                ("Qwen2-0.5B", ["0.50 → 0.75: 0.4390 → 0.3145"], "consistent"),
-            ]
-        )
-    ]
-
-
 def ledger() -> dict:
     """All of it, with the environment that its records give."""
     claims = cells() + statements()
@@ -167,7 +148,7 @@ def ledger() -> dict:
         "counts": {verdict: found[verdict] for verdict in VERDICTS},
         "reviewers": {verdict: 0 for verdict in VERDICTS},
         "claims": claims,
-        "audit": audit(),
+        "audit": make_ledger("default", []).to_dict()["audit"],
         "by_definition": 1,
         "environment": environment(places(*RECORDS)),
     }

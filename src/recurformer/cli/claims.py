@@ -10,7 +10,7 @@ from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.files import atomic_path
 
 if TYPE_CHECKING:
-    from recurformer.render.claims import Ledger
+    from recurformer.claims import Ledger
 
 LEDGER = "results/claims.json"
 
@@ -31,16 +31,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _json(ledger: "Ledger") -> str:
-    return json.dumps(ledger.to_dict(), indent=1, ensure_ascii=False) + "\n"
-
-
-def _csv(ledger: "Ledger") -> str:
-    return ledger.frame().to_csv(index=False)
-
-
 def _markdown(ledger: "Ledger") -> str:
-    from recurformer.render.claims.text import markdown
+    from recurformer.claims.text import markdown
 
     return markdown(ledger)
 
@@ -51,11 +43,16 @@ def _html(ledger: "Ledger") -> str:
     return claims_page(ledger.to_dict())
 
 
-FORMATS: dict[str, Callable[["Ledger"], str]] = {".json": _json, ".csv": _csv, ".md": _markdown, ".html": _html}
+FORMATS: dict[str, Callable[["Ledger"], str]] = {
+    ".json": lambda ledger: json.dumps(ledger.to_dict(), indent=1, ensure_ascii=False) + "\n",
+    ".csv": lambda ledger: ledger.frame().to_csv(index=False),
+    ".md": _markdown,
+    ".html": _html,
+}
 
 
 def _decide(args: Namespace) -> dict[str, int]:
-    from recurformer.render.claims import THIS_STUDY, make_ledger, read_evidence, read_recordings
+    from recurformer.claims import THIS_STUDY, make_ledger, read_evidence, read_recordings
 
     recordings = read_recordings(args.recorded) if args.recorded else []
     ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings])

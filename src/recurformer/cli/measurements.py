@@ -8,7 +8,7 @@ from typing import TypeVar
 import pandas as pd
 
 from recurformer.records import runs_behind
-from recurformer.render.reading import read_frame
+from recurformer.render.measurements import read_frame
 from recurformer.render.training import with_fall
 
 Rendered = TypeVar("Rendered")

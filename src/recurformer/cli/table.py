@@ -12,8 +12,8 @@ from recurformer.files import atomic_path
 from recurformer.records import cards_of, read_record, runs_behind
 
 if TYPE_CHECKING:
-    from recurformer.render.claims import Decision
-    from recurformer.render.tables.recorded import Recorded
+    from recurformer.claims import Decision
+    from recurformer.render.tables.measured import Recorded
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _decisions(args: Namespace) -> "list[Decision]":
     """What the ledger says about this table's cells, from the table's own measurements and from recordings."""
-    from recurformer.render.claims import THIS_STUDY, all_claims, make_ledger, read_evidence, read_recordings
+    from recurformer.claims import THIS_STUDY, all_claims, make_ledger, read_evidence, read_recordings
 
     claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
     recordings = read_recordings(args.recorded) if args.recorded else []
@@ -47,7 +47,7 @@ def _decisions(args: Namespace) -> "list[Decision]":
 
 def _recorded(folder: str | None) -> "Recorded":
     """What the recordings in a folder have of one card each, for tables that show it."""
-    from recurformer.render.tables.recorded import KINDS
+    from recurformer.render.tables.measured import KINDS
 
     found = {}
     for results in sorted(Path(folder).glob("*/results")) if folder else []:
@@ -59,14 +59,16 @@ def _recorded(folder: str | None) -> "Recorded":
 
 
 def run(args: Namespace) -> None:
-    from recurformer.render.claims import THIS_STUDY
-    from recurformer.render.claims.cost import hardware_of, runs_of
+    from recurformer.claims import THIS_STUDY
+    from recurformer.claims.evidence import hardware_of, runs_of
+    from recurformer.claims.questions import reviewer_questions
     from recurformer.render.tables import TABLES
 
     decisions = _decisions(args)
     verdicts = {decision.claim.id: decision.verdict for decision in decisions}
     recorded = _recorded(args.recorded)
-    table = call_renderer(args.table, TABLES, args.measurements, verdicts=verdicts, recorded=recorded)
+    tables = {**TABLES, "reviewer_questions": reviewer_questions}
+    table = call_renderer(args.table, tables, args.measurements, verdicts=verdicts, recorded=recorded)
     hardware = hardware_of(runs_of(args.measurements))
     table = table.measured_by(args.study, hardware, runs_behind(args.measurements))
     elsewhere = Counter(d.evidence.source for d in decisions if d.evidence and d.evidence.source != THIS_STUDY)

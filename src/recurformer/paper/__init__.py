@@ -1,22 +1,13 @@
 """What the paper printed, as data: arXiv 2410.12850, "RecurFormer: Not All Transformer Heads Need Self-Attention".
 
-One module a table: it holds the table as it stands on the page, digits kept as strings, and its `CELLS`. Besides them
-`statements` (sentences, captions, curves), `numbers` (numbers that the text repeats) and `questions` (of the reviewers,
-who are no part of the paper). Nothing here is computed and
-nothing else in the package holds a number of the paper's.
+Nothing here is computed, and nothing else in the package holds a number of the paper's. `sizes` has those of its
+experiments; its sentences stand in `recurformer.claims`.
 """
 
-from recurformer.paper.cells import PrintedCell
-from recurformer.paper.names import BACKBONE_LABELS, label
-from recurformer.paper.numbers import NUMBERS, TextNumber
-from recurformer.paper.statements import STATEMENTS, Statement
-from recurformer.paper.table1 import CELLS as TABLE1
-from recurformer.paper.table2 import CELLS as TABLE2
-from recurformer.paper.table3 import CELLS as TABLE3
-from recurformer.paper.table4 import CELLS as TABLE4
-from recurformer.paper.table5 import CELLS as TABLE5
+from recurformer.paper.entries import BACKBONE_LABELS, PrintedCell, TextNumber, label
+from recurformer.paper.printed import CELLS, EXPONENTS, NUMBERS, TABLE2_BETAS
 
-CELLS: tuple[PrintedCell, ...] = (*TABLE1, *TABLE2, *TABLE3, *TABLE4, *TABLE5)
-"""Every printed number of Tables 1-5."""
-
-__all__ = ["BACKBONE_LABELS", "CELLS", "NUMBERS", "STATEMENTS", "PrintedCell", "Statement", "TextNumber", "label"]
+__all__ = [
+    "BACKBONE_LABELS", "CELLS", "EXPONENTS", "NUMBERS", "TABLE2_BETAS", "PrintedCell",
+    "TextNumber", "label",
+]  # fmt: skip

@@ -6,12 +6,12 @@ measure's task, before anything was done to it, says nothing about the methods: 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from recurformer.paper import label
-from recurformer.render.estimate import estimate_quality
 from recurformer.render.measurements import groups, require
 from recurformer.render.training import FALL, largest_fall
 from recurformer.tasks.interval import Estimate, bounded_mean
@@ -64,17 +64,12 @@ CONFIDENCE = 0.95
 
 
 def method_label(family: str, method: str) -> str:
-    """The printed name of a method; one that is not known is shown by its name."""
+    """The printed name of a method; its name where it has none."""
     return METHODS.get(family, {}).get(method, method)
 
 
 def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The rows of a kind that say what was measured, checked; an empty selector is the empty string, the fall of a loss
-    of which nothing is known NaN.
-
-    Raises:
-        ValueError: missing columns or no rows.
-    """
+    """The rows of a kind, checked; no selector is the empty string, and a fall of the loss that is not known NaN."""
     rows = require(frame, kind)
     by = rows["by"].astype(object).where(rows["by"].notna(), "")
     fall = rows.get(FALL, np.nan)
@@ -95,11 +90,11 @@ def _nats(rows: pd.DataFrame) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def _accuracy(rows: pd.DataFrame) -> Estimate:
-    """Right answers of those asked for, over the seeds where there are several, else over the prompts."""
-    accuracy = rows["correct"] / rows["queries"]
-    by_seed = accuracy.groupby(rows["seed"]).mean()
-    return bounded_mean((by_seed if len(by_seed) > 1 else accuracy).to_numpy(), CONFIDENCE)
+def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
+    """Mean of correct over `asked`, a column; 95 % interval over the seeds, or over the samples of a single one."""
+    scores = rows["correct"] / rows[asked]
+    by_seed = scores.groupby(rows["seed"]).mean()
+    return bounded_mean((by_seed if len(by_seed) > 1 else scores).to_numpy(), CONFIDENCE)
 
 
 def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
@@ -120,10 +115,6 @@ def _learned_tasks(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[kept]
 
 
-def _passkeys(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["task"] == PASSKEY]
-
-
 def _several_keys(rows: pd.DataFrame) -> pd.DataFrame:
     """Of the tasks with several keys those that each original has learned; all where it has learned none."""
     learned = _learned_tasks(rows)
@@ -140,8 +131,7 @@ def _longest(rows: pd.DataFrame) -> pd.DataFrame:
 def _level(rows: pd.DataFrame) -> pd.DataFrame:
     """Continuations without what makes one window of text harder than another: the original's own difference.
 
-    The means stay; the intervals are those of the difference from the original on the same text, as in a paired
-    comparison, not of the choice of texts.
+    The means stay; the intervals become those of a paired comparison on the same text, not of the choice of texts.
     """
     original = rows[rows["family"] == "original"]
     first = original.groupby("model")["trained"].transform("min")
@@ -179,22 +169,18 @@ class Measure:
     samples: tuple[str, ...]
 
 
-def _same(score: float) -> float:
-    return score
-
-
 def _perplexity(score: float) -> float:
     return float(np.exp(-score))
 
 
-HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, _same,
+HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
     LEARNED, ("variant", "sample"))  # fmt: skip
-NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", _accuracy, _learned_tasks, _same, LEARNED,
-    ("task", "length", "depth", "sample"))  # fmt: skip
+NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
+    _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level, _perplexity,
     -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
-PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=_passkeys)
+PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
@@ -205,9 +191,6 @@ THING = ["model", "family", "method", "setting", "by", "trained"]
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss,
     rows (labels in `frame` of what it rests on).
-
-    Raises:
-        ValueError: missing columns or no rows.
     """
     chosen = measure.chosen(identified(frame, measure.kind))
     distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
@@ -257,10 +240,8 @@ def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
     """The point at a share of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
     outside what the points span.
     """
-    below, above = (
-        points.loc[points["ratio"] <= ratio, "ratio"].max(),
-        points.loc[points["ratio"] >= ratio, "ratio"].min(),
-    )
+    below = points.loc[points["ratio"] <= ratio, "ratio"].max()
+    above = points.loc[points["ratio"] >= ratio, "ratio"].min()
     if pd.isna(below) or pd.isna(above):
         return None
     near = points[points["ratio"].isin([below, above])].sort_values("ratio")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from recurformer.render.reading import READERS, read_frame
+from recurformer.render.measurements import READERS, read_frame
 
 KEY_COLUMNS = frozenset(
     {
@@ -49,18 +49,15 @@ def _is_measurement(frame: pd.DataFrame, column: str) -> bool:
 
 def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
     """Largest differences of two columns of numbers; two missing values agree, one missing value does not."""
-    both_missing = np.isnan(ours) & np.isnan(theirs)
-    one_missing = np.isnan(ours) ^ np.isnan(theirs)
+    known = ~np.isnan(ours) & ~np.isnan(theirs)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    ours, theirs = ours[known & ~same], theirs[known & ~same]
+    difference = np.abs(ours - theirs)
     with np.errstate(invalid="ignore"):
-        difference = np.where(ours == theirs, 0.0, np.abs(ours - theirs))  # equal infinities differ by nothing
-    scale = np.maximum(np.abs(ours), np.abs(theirs))
-    relative = np.divide(difference, scale, out=np.zeros_like(difference), where=(difference > 0) & np.isfinite(scale))
-    relative[np.isinf(difference)] = np.inf
-    known = ~(both_missing | one_missing)
-    same = both_missing | (known & (difference == 0))
+        relative = np.nan_to_num(difference / np.maximum(np.abs(ours), np.abs(theirs)), nan=np.inf, posinf=np.inf)
     return {
-        "largest_difference": float(difference[known].max(initial=0.0)),
-        "largest_relative": float(relative[known].max(initial=0.0)),
+        "largest_difference": float(difference.max(initial=0.0)),
+        "largest_relative": float(relative.max(initial=0.0)),
         "differing": int((~same).sum()),
         "equal_share": float(same.mean()) if len(same) else 1.0,
     }

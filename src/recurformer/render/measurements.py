@@ -1,6 +1,7 @@
-"""What the renderers expect of each kind of measurement, and the one check that all of them make."""
+"""What the renderers expect of each kind of measurement, how it is read, and the check that all of them make."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -34,35 +35,50 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
     "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
     "recovery": (
-        "model",
-        "arm",
-        "mixer",
-        "beta",
-        "seed",
-        "tokens",
-        "seconds",
-        "window",
-        "negative_log_likelihood",
-        "divergence",
-        "bytes_10240",
-        "bytes_61440",
+        "model", "arm", "mixer", "beta", "seed", "tokens", "seconds", "window", "negative_log_likelihood",
+        "divergence", "bytes_10240", "bytes_61440",
     ),
     "layer_errors": ("model", "arm", "mixer", "beta", "seed", "layer", "after"),
     "ablation_lm_eval": (*IDENTITY[:-1], "task", "metric", "value", "stderr", "samples"),
     "head_scores": ("model", "by", "seed", "layer", "head", "score"),
     "ra_i_settings": (
-        "model",
-        "window",
-        "threshold",
-        "beta",
-        "unit",
-        "selected",
-        "shared",
-        "rank_correlation",
-        "default",
+        "model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default",
     ),
+}  # fmt: skip
+"""Kind of measurement -> the columns that the renderers read.
+
+length, l_m, window of a setting: tokens; bytes, peak_bytes, memory_bytes: bytes; ratio: over the original's full cache;
+negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per token, as divergence and loss are);
+correct: right ones of the hops or queries; depth: share of the text before a needle; rr: recency ratio, whose threshold
+is α; ra_i: samples above it; score: the highest is replaced first; weight: sums to 1 over the keys; size: chains or
+characters, by the task's form. stage: "before", "converted" or "trained"; interval: of the "mean", or the "spread".
+"""
+
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    return pd.read_json(path, lines=True)
+
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".jsonl": _read_jsonl,
+    ".parquet": pd.read_parquet,
 }
-"""Kind of measurement -> the columns that the renderers read."""
+"""Suffix of a measurement file -> what reads it."""
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """The rows of a measurement file.
+
+    Raises:
+        ValueError: the file is unreadable or of an unknown format.
+    """
+    if path.suffix not in READERS:
+        raise ValueError(f"{path}: a measurement file ends in {', '.join(READERS)}")
+    try:
+        return READERS[path.suffix](path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
 
 
 def require(frame: pd.DataFrame, kind: str) -> pd.DataFrame:

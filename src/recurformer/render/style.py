@@ -1,13 +1,15 @@
 """One look for all figures, and files that are the same bytes for the same input."""
 
+import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 STYLE_FILE = Path(__file__).with_name("recurformer.mplstyle")
@@ -15,8 +17,6 @@ WIDTH = 7.2
 """Width of a figure in inches: a page's text width."""
 NOTE_COLOUR = "0.25"
 NOTE_CHARACTERS_PER_INCH = 17
-
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,48 @@ def series(index: int) -> Series:
     return SERIES[index % len(SERIES)]
 
 
-def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Run a drawing function under the shared style; the caller's matplotlib settings play no part and stay."""
+@contextmanager
+def shared_style() -> Iterator[None]:
+    """The one style of all figures; the caller's matplotlib settings play no part and stay."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))
+        yield
 
-    @wraps(draw)
-    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        with mpl.rc_context():
-            _apply_style()
-            return draw(*args, **kwargs)
 
-    return drawn
+styled = shared_style()
+"""Decorator of a function that draws a figure: it runs under the shared style."""
+
+
+def grid(
+    name: str, count: int, in_a_row: int, size: Callable[[int, int], tuple[float, float]], **shared: Any
+) -> tuple[Figure, list[Axes], int]:
+    """A figure of several panels of one kind, at least one.
+
+    Args:
+        name: of the figure.
+        count: of the panels.
+        in_a_row: at most so many stand side by side.
+        size: columns, lines -> width and height in inches.
+        shared: what `Figure.subplots` may be told about shared axes.
+
+    Returns:
+        The figure, the panels line by line, and the number of columns; what is left of the last line is empty.
+    """
+    count = max(count, 1)
+    columns = min(count, in_a_row)
+    lines = math.ceil(count / columns)
+    figure = Figure(figsize=size(columns, lines), label=name)
+    panels = list(figure.subplots(lines, columns, squeeze=False, **shared).ravel())
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return figure, panels[:count], columns
+
+
+def legend_above(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
+    """One legend for all panels; what has the same name in several of them is listed once."""
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=ncols)
 
 
 def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> None:
@@ -63,7 +95,7 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
     Args:
         figure: what to write.
         path: where; the suffix is the format.
-        runs: ids of the runs behind it, kept in the file's metadata.
+        runs: ids of the runs behind it, for the file's metadata.
 
     Raises:
         ValueError: another suffix.
@@ -79,8 +111,7 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
         raise ValueError(
             f"{path}: a figure is written as {', '.join(metadata)}, not {path.suffix or 'without a suffix'}"
         )
-    with mpl.rc_context():
-        _apply_style()
+    with shared_style():
         figure.savefig(path, metadata=metadata[path.suffix])
 
 
@@ -89,8 +120,3 @@ def add_note(figure: Figure, text: str) -> None:
     characters = int(NOTE_CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
     figure.supxlabel("\n".join(lines), fontsize=7.5, color=NOTE_COLOUR, x=0.01, ha="left")
-
-
-def _apply_style() -> None:
-    mpl.rcdefaults()
-    mpl.rcParams.update(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))

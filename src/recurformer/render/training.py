@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from recurformer.records import read_record, record_of
-from recurformer.render.reading import read_frame
+from recurformer.render.measurements import read_frame
 
 ALLOWED_FALL = 0.05
 """Nats: 5 % of a perplexity, which is also what Table 3's cells tolerate."""

@@ -1,15 +1,10 @@
 """The pictures of an adaptation: which heads were replaced, and how the model came back."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
-from recurformer.render.adaptation.summary import stage
+from recurformer.render.adaptation.summary import Found, stage
 from recurformer.render.style import WIDTH, add_note, series, styled
-
-Found = Mapping[str, Any]
 
 
 @styled

@@ -1,11 +1,12 @@
 """The numbers of an adaptation as rows of texts, for the card, the page and the terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from recurformer.render.tables.cell_text import NOTHING, interval, number
 
 Found = Mapping[str, Any]
+"""The content of adaptation.json."""
 
 STAGES = {
     "original": "original",
@@ -36,44 +37,48 @@ def replaced_share(found: Found) -> float:
     return sum(map(len, heads)) / (len(heads) * found["attention_heads"])
 
 
-def compared(found: Found) -> list[tuple[str, str, str, str]]:
+def compared(found: Found) -> list[tuple[str, ...]]:
     """Before and after: quantity, original, adapted, ratio."""
     before, after = stage(found, "original"), stage(found, "adapted")
     tokens = f"{before['windows']} held-out windows of {found['recipe']['tokens']} tokens"
     return [
         (
-            f"perplexity on {tokens}",
-            _with_interval(before, "perplexity", 2),
-            _with_interval(after, "perplexity", 2),
+            f"perplexity on {tokens}", _with_interval(before, "perplexity", 2), _with_interval(after, "perplexity", 2),
             number(after["perplexity"] / before["perplexity"], 3),
         ),
         ("divergence from the original there, nats a token", "0", _with_interval(after, "divergence", 3), NOTHING),
-        *_passkeys(found["passkeys"]["original"], found["passkeys"]["adapted"]),
-        *((f"cache at {row['length']:,} tokens, MB", *_sizes(row)) for row in found["cache"]),
+        *(
+            (f"passkeys found in {one['length']} tokens", _answers(one), _answers(other), NOTHING)
+            for one, other in zip(*(found["passkeys"][name] for name in ("original", "adapted")), strict=True)
+        ),
         *(
             (
-                RAN[row["phase"]].format(row["tokens"]),
-                number(row["original"], 1),
-                number(row["adapted"], 1),
+                f"cache at {row['length']:,} tokens, MB", number(row["original"] / 1e6, 1),
+                number(row["adapted"] / 1e6, 1), number(row["adapted"] / row["original"], 3),
+            )
+            for row in found["cache"]
+        ),
+        *(
+            (
+                RAN[row["phase"]].format(row["tokens"]), number(row["original"], 1), number(row["adapted"], 1),
                 number(row["ratio"], 2),
             )
             for row in found["speed"]
         ),
-        ("parameters", *_parameters(*found["parameters"])),
-    ]
+        ("parameters", *(f"{count:,}" for count in found["parameters"]),
+         number(found["parameters"][1] / found["parameters"][0], 3)),
+    ]  # fmt: skip
 
 
 def steps(found: Found) -> list[tuple[str, str, str, str]]:
     """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
     return [
         (
-            STAGES[row["stage"]],
-            number(row["tokens"], 0),
-            _with_interval(row, "perplexity", 2),
+            STAGES[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
             _with_interval(row, "divergence", 3),
         )
         for row in found["stages"]
-    ]
+    ]  # fmt: skip
 
 
 def notes(found: Found) -> list[str]:
@@ -96,20 +101,6 @@ def notes(found: Found) -> list[str]:
 def _with_interval(row: Found, name: str, decimals: int) -> str:
     low, high = row[f"{name}_interval"]
     return f"{number(row[name], decimals)} {interval(low, high, decimals)}"
-
-
-def _sizes(row: Found) -> tuple[str, str, str]:
-    before, after = row["original"], row["adapted"]
-    return number(before / 1e6, 1), number(after / 1e6, 1), number(after / before, 3)
-
-
-def _parameters(before: int, after: int) -> tuple[str, str, str]:
-    return f"{before:,}", f"{after:,}", number(after / before, 3)
-
-
-def _passkeys(before: Sequence[Found], after: Sequence[Found]) -> Iterator[tuple[str, str, str, str]]:
-    for one, other in zip(before, after, strict=True):
-        yield f"passkeys found in {one['length']} tokens", _answers(one), _answers(other), NOTHING
 
 
 def _answers(row: Found) -> str:

@@ -1,6 +1,8 @@
 """The figures of the paper, of recovery and of the ablations: name -> function of measurement frames.
 
-Its parameters are named after the kinds that it takes; one with a default may be missing.
+Its parameters are named after the kinds of measurements that it takes (`recurformer.render.measurements.COLUMNS`); one
+with a default may be missing. All raise ValueError for a kind without rows or without one of its columns, and where
+they are given nothing that they show.
 """
 
 from collections.abc import Callable

@@ -138,11 +138,8 @@ def figure1(influence: pd.DataFrame) -> Figure:
     Above, the two updates as the paper draws them, each value shaded by the weight it really has; below, the whole row.
     Shown is the first model of the measurements.
 
-    Args:
-        influence: model, mixer ("attention", "mamba"), layer, head, query, key, weight (summing to 1 for each mixer).
-
     Raises:
-        ValueError: missing columns, no rows, one mixer only, or more than one query or head.
+        ValueError: one mixer only, or more than one query or head.
     """
     require(influence, "influence")
     model = models_in_order(influence)[0]

@@ -15,12 +15,8 @@ QUANTITIES = ("value_norm", "attention", "contribution")
 def figure2(sink: pd.DataFrame) -> Figure:
     """Figure 2: (a) L2 norm of each value vector, (b) attention weights, (c) their product; one line a head.
 
-    Args:
-        sink: model, layer, head, quantity ("value_norm", "attention", "contribution"), query (-1 for value_norm), key,
-            value, samples; averages over samples.
-
     Raises:
-        ValueError: missing columns, no rows, a quantity is missing, or several rows for one place.
+        ValueError: a quantity is missing, or several rows for one place.
     """
     require(sink, "sink")
     heads = [

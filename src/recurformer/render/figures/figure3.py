@@ -6,10 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recurformer.paper import label
-from recurformer.paper.table3 import CELLS
+from recurformer.paper import CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require
-from recurformer.render.style import WIDTH, Series, add_note, series, styled
+from recurformer.render.style import WIDTH, Series, add_note, grid, legend_above, series, styled
 
 WINDOW_SHARE = 20
 """A curve is smoothed over one part in so many of its points."""
@@ -21,7 +20,7 @@ def _smooth(curve: pd.Series) -> pd.Series:
     return curve.rolling(max(1, round(len(curve) / WINDOW_SHARE)), center=True, min_periods=1).mean()
 
 
-def _draw_model(axes: Axes, metrics: pd.DataFrame, looks: dict[float, Series]) -> None:
+def _draw_model(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[float, Series]) -> None:
     for beta, runs in groups(metrics, "beta", sort=True):
         look = looks[beta]
         curves = runs.pivot_table(index="step", columns="seed", values="loss")
@@ -34,13 +33,17 @@ def _draw_model(axes: Axes, metrics: pd.DataFrame, looks: dict[float, Series]) -
             smooth.index, smooth, color=look.colour, linestyle=look.dashes, label=name,
             marker=look.marker, markevery=(spacing // 2 if beta else 0, spacing),
         )  # fmt: skip
-    printed = {cell.beta: cell.value for cell in CELLS if cell.model == metrics["model"].iloc[0]}
+    printed = {cell.beta: cell.value for cell in CELLS if cell.table == 3 and cell.model == model}
     for beta in set(looks).intersection(printed):
         axes.plot(
             metrics["step"].max(), math.log(printed[beta]), "*", color=looks[beta].colour, markersize=11, clip_on=False,
             label=f"paper's perplexity, {'original' if beta == 0 else f'β = {beta:g}'}",
         )  # fmt: skip
     axes.set_xlabel("training step")
+
+
+def _size(columns: int, lines: int) -> tuple[float, float]:
+    return WIDTH if columns > 1 else 0.7 * WIDTH, 0.8 + 2.6 * lines
 
 
 @styled
@@ -50,32 +53,23 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     The paper prints no loss. Where it prints the perplexity of a model after its training (Table 3), the logarithm of
     it stands as a star at the last step.
 
-    Args:
-        metrics: model, beta, seed, step, loss (nats per token); one row a logged step.
-
     Raises:
-        ValueError: missing columns, no rows, or no finite loss.
+        ValueError: no finite loss.
     """
     require(metrics, "metrics")
     logged = metrics[metrics["loss"].map(math.isfinite)]
     if logged.empty:
         raise ValueError("metrics measurements have no finite loss")
     models = models_in_order(logged)
-    columns = min(len(models), PANELS_IN_A_ROW)
-    lines = math.ceil(len(models) / columns)
-    figure = Figure(figsize=(WIDTH if columns > 1 else 0.7 * WIDTH, 0.8 + 2.6 * lines), label="Figure 3")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    figure, panels, columns = grid("Figure 3", len(models), PANELS_IN_A_ROW, _size)
     converted = sorted(set(logged["beta"]) - {0})
     looks = {beta: series(place) for place, beta in enumerate([0, *converted])}
-    for model, axes in zip(models, panels, strict=False):
-        _draw_model(axes, logged[logged["model"] == model], looks)
+    for model, axes in zip(models, panels, strict=True):
+        _draw_model(axes, model, logged[logged["model"] == model], looks)
         axes.set_title(label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("training loss (nats per token)")
-    for axes in panels[len(models) :]:
-        axes.set_axis_off()
-    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
+    legend_above(figure, panels, ncols=3)
     seeds = logged["seed"].nunique()
     add_note(
         figure,

@@ -1,14 +1,12 @@
 """Figure 4: accuracy in multi-query associative recall against the share of replaced heads."""
 
-import math
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.render.measurements import groups, require, require_values
 from recurformer.render.mqar import RUN, accuracy_of, at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.style import WIDTH, add_note, series, styled
+from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
 
 PANELS_IN_A_ROW = 4
 
@@ -57,12 +55,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     faint points. Chance is guessing one of the values in the sample, 1 / pairs. Where the original has not learned the
     task (`why_not_run`), the panels say "not-run" and show the faint points alone.
 
-    Args:
-        mqar: beta, learning_rate, seed, split ("validation": other samples of the trained lengths, "test"), length
-            (tokens), pairs, trained_length (bool), correct, queries.
-
     Raises:
-        ValueError: missing columns, no rows, or none of one of the splits.
+        ValueError: no row of one of the splits.
     """
     require(mqar, "mqar")
     require_values(mqar, "mqar", "split", ["validation", "test"])
@@ -70,12 +64,11 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     test = mqar[mqar["split"] == "test"]
     reason = why_not_run(mqar, best)
     panels = groups(test, "length", sort=True)
-    columns = min(len(panels), PANELS_IN_A_ROW)
-    lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(WIDTH, 1.2 + 2.6 * lines), label="Figure 4")
-    rows_of_axes = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    figure, every, columns = grid(
+        "Figure 4", len(panels), PANELS_IN_A_ROW, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True
+    )
     betas = sorted(test["beta"].unique())
-    for place, ((length, rows), axes) in enumerate(zip(panels, rows_of_axes, strict=False)):
+    for place, ((length, rows), axes) in enumerate(zip(panels, every, strict=True)):
         _draw_runs(axes, rows)
         if reason:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
@@ -88,11 +81,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_xlabel("heads replaced, β")
         axes.set_xticks(betas, [f"{beta:g}" for beta in betas], rotation=60)
         axes.set_ylim(-0.03, 1.05)
-    for axes in rows_of_axes[::columns]:
+    for axes in every[::columns]:
         axes.set_ylabel("accuracy (share of correct values)")
-    for axes in rows_of_axes[len(panels) :]:
-        axes.set_axis_off()
-    handles, labels = rows_of_axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    legend_above(figure, every[:1], ncols=2)
     add_note(figure, _note(test, best, reason))
     return figure

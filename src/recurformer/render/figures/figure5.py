@@ -17,11 +17,8 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
 
     The first token is part of the attention but not of the view, as in the paper.
 
-    Args:
-        attention_map: model, level ("high", "mid", "low"), layer, head, ra_i, query, key, weight, samples.
-
     Raises:
-        ValueError: missing columns, no rows, a level is missing, several heads at one level, or no positive weight.
+        ValueError: a level is missing, several heads at one level, or no positive weight.
     """
     require(attention_map, "attention_map")
     models = models_in_order(attention_map)

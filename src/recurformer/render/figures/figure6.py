@@ -1,14 +1,12 @@
 """Figure 6: RA-I of every head."""
 
-import math
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.measurements import groups, models_in_order, require
-from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.render.style import WIDTH, add_note, grid, styled
 
 PANELS_IN_A_ROW = 3
 
@@ -26,11 +24,8 @@ def figure6(profile: pd.DataFrame) -> Figure:
 
     RA-I counts samples; the colour is its share of the model's samples, so that models with more or fewer compare.
 
-    Args:
-        profile: model, sample, layer, head, rr, threshold.
-
     Raises:
-        ValueError: missing columns, no rows, or several thresholds for one model.
+        ValueError: several thresholds for one model.
     """
     require(profile, "profile")
     models = models_in_order(profile)
@@ -41,14 +36,13 @@ def figure6(profile: pd.DataFrame) -> Figure:
         samples = rows["sample"].nunique()
         shares[model] = ra_i_matrix(rows) / samples
         facts[model] = f"{label(model)}: {samples:,} samples, α = {rows['threshold'].iloc[0]:g}"
-    columns = min(len(models), PANELS_IN_A_ROW)
-    lines = math.ceil(len(models) / columns)
     tallest = max(len(share) for share in shares.values())
-    figure = Figure(
-        figsize=(WIDTH if columns > 1 else 0.55 * WIDTH, 0.9 + lines * min(4.2, 0.6 + 0.14 * tallest)), label="Figure 6"
-    )
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for model, axes in zip(models, panels, strict=False):
+
+    def size(columns: int, lines: int) -> tuple[float, float]:
+        return WIDTH if columns > 1 else 0.55 * WIDTH, 0.9 + lines * min(4.2, 0.6 + 0.14 * tallest)
+
+    figure, panels, columns = grid("Figure 6", len(models), PANELS_IN_A_ROW, size)
+    for model, axes in zip(models, panels, strict=True):
         axes.grid(False)
         image = axes.imshow(np.ma.masked_invalid(shares[model]), vmin=0, vmax=1, aspect="auto")
         axes.set_title(label(model))
@@ -56,8 +50,6 @@ def figure6(profile: pd.DataFrame) -> Figure:
         axes.locator_params(integer=True)
     for axes in panels[::columns]:
         axes.set_ylabel("layer")
-    for axes in panels[len(models) :]:
-        axes.set_axis_off()
-    figure.colorbar(image, ax=panels, shrink=0.8).set_label("RA-I / samples")
+    figure.colorbar(image, ax=figure.axes, shrink=0.8).set_label("RA-I / samples")
     add_note(figure, "; ".join(facts[model] for model in models) + ". Layers and heads count from 0.")
     return figure

@@ -1,4 +1,4 @@
-"""Heat maps of causal matrices: query by key."""
+"""Heat maps: of causal matrices, query by key, and of shares with their numbers."""
 
 import numpy as np
 import pandas as pd
@@ -46,4 +46,23 @@ def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_xlabel("key token")
     axes.set_ylabel("query token")
+    return image
+
+
+def show_shares(axes: Axes, shares: pd.DataFrame, dark: pd.DataFrame, size: float, top: float = 1.0) -> AxesImage:
+    """Draw a table of shares, each with its number in per cent.
+
+    Args:
+        axes: where.
+        shares: NaN where there is none.
+        dark: which cells are so dark that their numbers are white.
+        size: of the numbers, in points.
+        top: the share of the brightest colour.
+    """
+    axes.grid(False)
+    image = axes.imshow(np.ma.masked_invalid(shares.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
+    for (row, column), share in np.ndenumerate(shares.to_numpy()):
+        if np.isfinite(share):
+            colour = "white" if dark.iloc[row, column] else "black"
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
     return image

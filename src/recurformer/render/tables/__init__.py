@@ -1,17 +1,17 @@
-"""The paper's tables, that of recovery and that of the reviewers' questions: name -> function of measurement frames.
+"""The paper's tables and that of recovery: name -> function of measurement frames.
 
-Its parameters are named after the kinds that it takes; one with a default may be missing.
+Parameters are named after the kinds of measurements that they take (`recurformer.render.measurements.COLUMNS`); one
+with a default may be missing. Besides these, `verdicts` are those of the paper's cells, and `recorded` is what
+recordings keep of cards. All raise ValueError for a kind without rows or without one of its columns.
 """
 
 from collections.abc import Callable
 
 from recurformer.render.tables.recovery import recovery_table
-from recurformer.render.tables.reviewer_questions import reviewer_questions
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
-from recurformer.render.tables.table2 import table2
+from recurformer.render.tables.table2_4 import table2, table4
 from recurformer.render.tables.table3 import table3
-from recurformer.render.tables.table4 import table4
 from recurformer.render.tables.table5 import table5
 
 TABLES: dict[str, Callable[..., Table]] = {
@@ -21,7 +21,6 @@ TABLES: dict[str, Callable[..., Table]] = {
     "table4": table4,
     "table5": table5,
     "recovery": recovery_table,
-    "reviewer_questions": reviewer_questions,
 }
 
 __all__ = ["TABLES", "Table"]

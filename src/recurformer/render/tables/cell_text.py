@@ -1,9 +1,11 @@
-"""Numbers as the cells of a table show them."""
+"""Texts of cells: numbers, and texts of others within Markdown, which would else take them for markup."""
 
 import math
+import re
 
 NOTHING = "–"
 NOT_RUN = "not-run"
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def number(value: float, decimals: int, signed: bool = False) -> str:
@@ -25,3 +27,17 @@ def interval(low: float, high: float, decimals: int) -> str:
     if low is None or math.isnan(low):
         return ""
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
+
+
+def plain(text: str) -> str:
+    """A text that Markdown shows as it stands on one line: without tags of HTML.
+
+    >>> plain("<img src=x> 0 < 1")
+    '&lt;img src=x> 0 < 1'
+    """
+    return _TAG.sub("&lt;", text.replace("\n", " "))
+
+
+def cell(text: str) -> str:
+    """The same within a cell of a table."""
+    return plain(text).replace("|", r"\|")

@@ -7,14 +7,12 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
-from recurformer.render.tables.baseline import NEEDED, weak_models
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
-from recurformer.render.tables.measured import QUANTITIES, Key, Row, Value, settings_of
+from recurformer.render.tables.measured import HEADINGS, NEEDED, QUANTITIES, Key, Row, Value, settings_of
+from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
-HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
-"""Headings of what stands beside the compared value, where they are not the name of the setting."""
 REASONS = {
     "l_m": "not measured nor computed in this study",
     "h_gq": "no HashHop run in this study: it needs the published weights and a GPU (config/paper.yaml)",
@@ -24,11 +22,6 @@ REASONS = {
 SAID = ("model", "computed", "at least")
 """What is said of a value beside it: that it was not measured, or not to its end."""
 PYRAMIDINFER = "PyramidInfer"
-
-
-def printed_by_row(cells: Iterable[PrintedCell]) -> dict[tuple[Row, str], PrintedCell]:
-    """The paper's entries: (line, quantity) -> entry."""
-    return {(Row(cell.model, cell.method, cell.beta), cell.quantity): cell for cell in cells}
 
 
 def long_frame(
@@ -99,12 +92,12 @@ def display(long: pd.DataFrame) -> pd.DataFrame:
                 known = other is not None and not other.compared
                 line[quantity, HEADINGS.get(setting, setting)] = _ours_text(other) if known else NOTHING
         lines.append(line)
-    return pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
+    return display_of(lines)
 
 
 def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
     """h_gq before conversion: of the models that have learned the task, and of each whose h_gq is withheld."""
-    weak = weak_models(scores)
+    weak = [model for model, score in scores.items() if score < NEEDED]
     texts = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
     learned = ", ".join(f"{text} ({label(model)})" for model, text in texts.items() if model not in weak)
     passed = [f"Without conversion h_gq is {learned}; a comparison needs {NEEDED:g}."] if learned else []
@@ -124,9 +117,7 @@ def _memory_model_note(memory: pd.DataFrame) -> list[str]:
     return [f"The memory model's error where l_m was measured: {low} % to {high} %."]
 
 
-def notes(
-    long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]
-) -> tuple[str, ...]:
+def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]) -> list[str]:
     """How the values came about, and why those are missing that are; `scores`: h_gq before conversion by model."""
     card = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
     found = [
@@ -148,9 +139,9 @@ def notes(
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
-    withheld = (long["quantity"] == "h_gq") & long["model"].isin(weak_models(scores))
+    withheld = (long["quantity"] == "h_gq") & (long["model"].map(scores) < NEEDED)
     missing = long[(long["status"] == NOT_RUN) & long["compared"] & ~withheld]
     for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
         found.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
-    return tuple(found)
+    return found

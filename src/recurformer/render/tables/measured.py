@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.render.estimate import estimate_quality
+from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups, records, require, runs_of
+from recurformer.render.tables.cell_text import NOT_RUN
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {
@@ -18,6 +19,15 @@ SETTINGS = {
 }
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
 selection unit): the first that a model has is compared with the paper, the others stand beside it."""
+HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
+"""Headings of what stands beside the compared value, where they are not the name of the setting."""
+NEEDED = 0.95
+"""Lowest h_gq before conversion at which h_gq of the converted models is shown. Project rule: a baseline that has not
+learned its task says nothing about beta."""
+KINDS = ("cache_peak", "hashhop", "baseline", "memory")
+"""What Tables 2 and 4 take from a recording."""
+Recorded = Mapping[str, Mapping[str, pd.DataFrame]]
+"""Name of a card -> kind of measurement -> rows that a recording keeps of it."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +120,60 @@ def longest_values(memory: pd.DataFrame) -> dict[Key, Value]:
     return values
 
 
-def measured_values(cache: pd.DataFrame, hashhop: pd.DataFrame, memory: pd.DataFrame) -> dict[Key, Value]:
-    """Everything that is known of every model and beta.
+def baseline_scores(baseline: pd.DataFrame, values: Mapping[Key, Value]) -> dict[str, float]:
+    """Mean h_gq before conversion of every model that has an h_gq, in the layout that is compared with the paper's.
 
     Raises:
-        ValueError: missing columns, no rows, no cache of 10,240 or 61,440 tokens, or two caches for one cell.
+        ValueError: missing columns, no rows, or none of such a model in that layout.
     """
-    require(cache, "cache")
-    require(hashhop, "hashhop")
-    require(memory, "memory")
-    return {**cache_values(cache), **quality_values(hashhop), **longest_values(memory)}
+    require(baseline, "baseline")
+    score = (baseline["correct"] / baseline["hops"]).groupby([baseline["model"], baseline["variant"]]).mean()
+    scores = {}
+    for row in dict.fromkeys(row for row, quantity, _ in values if quantity == "h_gq"):
+        layout = settings_of(values, row, "h_gq")[0]
+        if (row.model, layout) not in score.index:
+            raise ValueError(
+                f"baseline measurements have no row of {row.model} in the layout {layout}: its h_gq at any beta cannot "
+                "be judged without h_gq before conversion"
+            )
+        scores[row.model] = float(score[row.model, layout])
+    return scores
+
+
+def without_weak(values: Mapping[Key, Value], scores: Mapping[str, float]) -> dict[Key, Value]:
+    """The values; every h_gq of a model that scores too little before conversion replaced by "not-run"."""
+    not_run = Value(math.nan, source=NOT_RUN)
+    return {
+        key: not_run if key[1] == "h_gq" and scores[key[0].model] < NEEDED else value for key, value in values.items()
+    }
+
+
+def _card_values(frames: Mapping[str, pd.DataFrame]) -> dict[Key, Value]:
+    """What was measured on a card; not what is counted or computed without one, nor h_gq without its baseline."""
+    values: dict[Key, Value] = {}
+    if "cache_peak" in frames:
+        values |= cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured")
+    if "memory" in frames:
+        memory = require(frames["memory"], "memory")
+        values |= longest_values(memory[memory["source"] == "measured"])
+    if "hashhop" in frames and "baseline" in frames:
+        scores = quality_values(require(frames["hashhop"], "hashhop"))
+        values |= without_weak(scores, baseline_scores(frames["baseline"], scores))
+    return values
+
+
+def recorded_values(recorded: Recorded) -> dict[Key, Value]:
+    """The values of every card under settings that carry its name.
+
+    Raises:
+        ValueError: a recording lacks columns, or h_gq before conversion of a model whose h_gq it has.
+    """
+    values = {}
+    for card, frames in recorded.items():
+        for (row, quantity, setting), value in _card_values(frames).items():
+            usual = setting == SETTINGS[quantity][0]
+            values[row, quantity, card if usual else f"{card}, {HEADINGS.get(setting, setting)}"] = value
+    return values
 
 
 def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[str, ...]:

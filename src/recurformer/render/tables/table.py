@@ -1,15 +1,53 @@
 """A rendered table: numbers for machines, text for readers, and its four file formats."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
 from tabulate import tabulate
 
-from recurformer.render.markdown import cell, plain
-from recurformer.render.tables.html import html_table
-from recurformer.render.tables.latex import column_pairs, latex_table
+from recurformer.render.page import render_page
+from recurformer.render.tables.cell_text import cell, plain
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\(<\)", ">": r"\(>\)", "|": r"\(|\)", "–": "--",
+    "β": r"\(\beta\)", "α": r"\(\alpha\)", "·": r"\(\cdot\)", "×": r"\(\times\)", "−": r"\(-\)", "±": r"\(\pm\)",
+    "≥": r"\(\ge\)", "≤": r"\(\le\)", "≈": r"\(\approx\)", "≉": r"\(\not\approx\)",
+    "✓": r"\(\checkmark\)", "✗": r"\(\times\)", "○": r"\(\circ\)", "²": r"\(^2\)",
+    "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
+}  # fmt: skip
+"""Character -> how LaTeX prints it."""
+SYMBOL = re.compile(r"\b(l|h|cs)_(m|gq|10k|60k|p|g)(?![A-Za-z0-9])(\^\d)?")
+"""The paper's symbols, set in mathematics; the only place where an underscore is no underscore."""
+WIDEST_LINE = 60
+"""Characters of a cell beyond which LaTeX breaks its column into lines."""
+
+
+def _escape_plain(text: str) -> str:
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def escape(text: str) -> str:
+    r"""Text that LaTeX prints as it stands, the paper's symbols as mathematics.
+
+    >>> escape("h_gq & 5 %")
+    '\\(h_{gq}\\) \\& 5 \\%'
+    """
+    pieces, end = [], 0
+    for symbol in SYMBOL.finditer(text):
+        base, index, power = symbol.groups()
+        pieces += [_escape_plain(text[end : symbol.start()]), rf"\({base}_{{{index}}}{power or ''}\)"]
+        end = symbol.end()
+    return "".join([*pieces, _escape_plain(text[end:])])
+
+
+def display_of(lines: Sequence[dict[tuple[str, str], str]]) -> pd.DataFrame:
+    """The lines of a table, each of (group, heading) -> text."""
+    return pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,33 +75,87 @@ class Table:
         note = f"Study {study}, {len(runs)} runs" + (f" on {hardware}." if hardware else ".")
         return replace(self, notes=(*self.notes, note), runs=tuple(runs))
 
-    def to_csv(self) -> str:
-        """The numbers, 10 significant digits, empty where there is none."""
-        return self.frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
-
     @property
     def heading(self) -> str:
         """What the paper calls it, "Table 4"; a table that the paper has not is called by its name."""
         return self.name.replace("table", "Table ").replace("_", " ").capitalize()
 
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Group and heading of each column."""
+        return [(str(column[0]), str(column[1])) for column in self.display.columns.to_flat_index()]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Groups of columns that stand side by side, each with the number of its columns."""
+        return [(group, len(list(members))) for group, members in groupby(group for group, _ in self.columns)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells, line by line."""
+        return self.display.astype(str).to_numpy().tolist()
+
+    @property
+    def words(self) -> list[bool]:
+        """Which columns hold words rather than numbers: those that are aligned to the left."""
+        share = self.display.map(lambda text: any(character.isalpha() for character in str(text))).mean()
+        return [group == "" and words > 0.5 for (group, _), words in zip(self.columns, share, strict=True)]
+
+    def to_csv(self) -> str:
+        """The numbers, 10 significant digits, empty where there is none."""
+        return self.frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+
     def to_markdown(self) -> str:
         """Heading, pipe table and notes."""
-        headings = [cell(f"{group} {heading}".strip()) for group, heading in column_pairs(self.display)]
-        cells = [[cell(str(value)) for value in row] for row in self.display.to_numpy()]
-        align = ["left" if is_text else "right" for is_text in _text_columns(self.display)]
+        headings = [cell(f"{group} {heading}".strip()) for group, heading in self.columns]
+        cells = [[cell(text) for text in row] for row in self.rows]
+        align = ["left" if words else "right" for words in self.words]
         body = tabulate(cells, headings, tablefmt="pipe", disable_numparse=True, colalign=align)
         notes = "".join(f"- {plain(note)}\n" for note in self.notes)
         runs = f"\n<!-- runs: {' '.join(self.runs)} -->\n" if self.runs else ""
         return f"### {self.heading}. {plain(self.title)}\n\n{body}\n\n{notes}{runs}"
 
-    def to_latex(self) -> str:
-        """A table environment for the packages amssymb, booktabs and adjustbox."""
-        runs = "".join(f"% run {run}\n" for run in self.runs)
-        return runs + latex_table(self.name, self.title, self.display, self.notes, _text_columns(self.display))
-
     def to_html(self) -> str:
-        """A page of its own."""
-        return html_table(self.heading, self.title, self.display, self.notes, _text_columns(self.display), self.runs)
+        """A self-contained page."""
+        alignment = ["" if words else "number" for words in self.words]
+        return render_page("table.html.j2", table=self, alignment=alignment)
+
+    def to_latex(self) -> str:
+        """A `table` environment for the packages amssymb, booktabs and adjustbox, with the label `tab:<name>`."""
+        widths = self.display.map(lambda text: len(str(text))).max()
+        alignment = "".join(map(_alignment, self.words, widths))
+        lines = [
+            *(f"% run {run}" for run in self.runs),
+            r"\begin{table}",
+            r"  \centering\footnotesize",
+            rf"  \caption{{{escape(self.title)}}}",
+            rf"  \label{{tab:{self.name}}}",
+            r"  \begin{adjustbox}{max width=\textwidth}",
+            rf"  \begin{{tabular}}{{{alignment}}}",
+            r"    \toprule",
+            *(f"    {line}" for line in self._latex_groups()),
+            f"    {_latex_line([heading for _, heading in self.columns])}",
+            r"    \midrule",
+            *(f"    {_latex_line(row)}" for row in self.rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"  \end{adjustbox}",
+            *(rf"  \par\smallskip\raggedright {escape(note)}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _latex_groups(self) -> list[str]:
+        """The line of the groups, which span their columns, and the rules below them."""
+        if not any(group for group, _ in self.groups):
+            return []
+        spans, rules, start = [], [], 1
+        for group, count in self.groups:
+            spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escape(group)}}}" if group else " & " * (count - 1))
+            if group:
+                rules.append(rf"\cmidrule(lr){{{start}-{start + count - 1}}}")
+            start += count
+        return [" & ".join(spans) + r" \\", " ".join(rules)]
 
     def write(self, path: str | Path) -> None:
         """Write the format that the suffix of `path` names: .csv, .md, .tex or .html.
@@ -87,7 +179,12 @@ FORMATS: dict[str, Callable[[Table], str]] = {
 }
 
 
-def _text_columns(display: pd.DataFrame) -> list[bool]:
-    """Which columns hold words rather than numbers: those that are aligned to the left."""
-    words = display.map(lambda cell: any(character.isalpha() for character in str(cell))).mean()
-    return [group == "" and share > 0.5 for (group, _), share in zip(column_pairs(display), words, strict=True)]
+def _alignment(words: bool, characters: int) -> str:
+    """The letter of a LaTeX column; sentences are broken into lines."""
+    if not words:
+        return "r"
+    return "l" if characters <= WIDEST_LINE else r"p{0.4\textwidth}"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(map(escape, cells)) + r" \\"

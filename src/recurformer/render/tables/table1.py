@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from recurformer.paper.table1 import MIXER_HEADINGS, QUANTITY_HEADINGS, growth
-from recurformer.render.measurements import records, require, runs_of
+from recurformer.paper import CELLS, EXPONENTS
+from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
+from recurformer.render.measurements import require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, number
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import LEGEND, Verdicts, mark
@@ -25,24 +26,28 @@ def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
     return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
 
 
+def _points(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths, and the mean bytes at each."""
+    points = rows.groupby("length")["bytes"].mean()
+    return points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+
+
 def exponent_of(rows: pd.DataFrame) -> float:
     """Growth exponent of the mean bytes at each length.
 
     Raises:
         ValueError: as `growth_exponent`.
     """
-    points = rows.groupby("length")["bytes"].mean()
-    return growth_exponent(points.index.to_numpy(dtype=float), points.to_numpy(dtype=float))
+    return growth_exponent(*_points(rows))
 
 
-def _exponents(measured: pd.DataFrame) -> dict[str, float]:
+def _exponents(rows: pd.DataFrame) -> dict[str, float]:
     """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
-    if measured.empty:
+    if rows.empty:
         return {}
-    points = measured.groupby("length")["bytes"].mean()
-    lengths, sizes = points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+    lengths, sizes = _points(rows)
     return {
-        "exponent": exponent_of(measured),
+        "exponent": growth_exponent(lengths, sizes),
         "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
         "shortest_length": int(lengths[0]),
         "longest_length": int(lengths[-1]),
@@ -54,35 +59,20 @@ def _exponents(measured: pd.DataFrame) -> dict[str, float]:
 def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 1: each O(.) beside the exponent of a log-log fit of bytes over length.
 
-    Args:
-        complexity: mixer, phase, quantity, length, bytes.
-        verdicts: of the paper's cells.
-
     Raises:
-        ValueError: missing columns, no rows, fewer than two lengths, or bytes that are not positive.
+        ValueError: fewer than two lengths, or bytes that are not positive.
     """
     require(complexity, "complexity")
-    paper = growth()
     rows = []
-    for entry in records(paper):
-        chosen = (
-            (complexity["mixer"] == entry.mixer)
-            & (complexity["phase"] == entry.phase)
-            & (complexity["quantity"] == entry.quantity)
-        )
+    for cell in (cell for cell in CELLS if cell.table == 1):
+        place = {"phase": cell.part, "mixer": cell.method, "quantity": cell.quantity}
+        chosen = complexity[(complexity[list(place)] == list(place.values())).all(axis=1)]
         rows.append(
             {
-                "phase": entry.phase,
-                "mixer": entry.mixer,
-                "quantity": entry.quantity,
-                "paper": entry.printed,
-                "paper_exponent": entry.exponent,
-                **_exponents(complexity[chosen]),
-                "claim": entry.claim,
-                "verdict": verdicts.get(entry.claim, ""),
-                "runs": runs_of(complexity[chosen]),
+                **place, "paper": cell.printed, "paper_exponent": EXPONENTS[cell.part, cell.method, cell.quantity],
+                **_exponents(chosen), "claim": cell.id, "verdict": verdicts.get(cell.id, ""), "runs": runs_of(chosen),
             }
-        )
+        )  # fmt: skip
     frame = pd.DataFrame(rows)
     if "exponent" not in frame:
         raise ValueError("complexity measurements have no row of a mixer, phase and quantity that Table 1 knows")

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper import table3 as paper
+from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, number
 from recurformer.render.tables.measured import replacing
-from recurformer.render.tables.table import Table
+from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 SPLIT = "validation"
@@ -24,25 +23,22 @@ def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
     sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
     sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
     runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
-    return (
-        sums.groupby(keys[:-1], sort=False)
-        .agg(
-            ours=("ours", "mean"),
-            lowest_seed=("ours", "min"),
-            highest_seed=("ours", "max"),
-            seeds=("seed", "nunique"),
-            tokens=("tokens", "max"),
-        )
-        .reset_index()
-        .merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
+    found = sums.groupby(keys[:-1], sort=False).agg(
+        ours=("ours", "mean"),
+        lowest_seed=("ours", "min"),
+        highest_seed=("ours", "max"),
+        seeds=("seed", "nunique"),
+        tokens=("tokens", "max"),
     )
+    return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
 
 
 def _printed(verdicts: Verdicts) -> pd.DataFrame:
     """The paper's six values, each at the stage "trained", with their verdicts."""
     cells = [
         (cell.model, cell.beta, "trained", cell.value, cell.printed, cell.id, verdicts.get(cell.id, ""))
-        for cell in paper.CELLS
+        for cell in CELLS
+        if cell.table == 3
     ]
     return pd.DataFrame(cells, columns=["model", "beta", "stage", "paper", "printed", "claim", "verdict"])
 
@@ -81,13 +77,8 @@ def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
 def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 3: perplexity on held-out articles, before and after the same training of original and RecurFormer.
 
-    Args:
-        perplexity: model, beta, seed, stage ("before", "converted", "trained"), split, tokens, negative_log_likelihood
-            (nats, summed over the tokens); one row an article. Only the split "validation" counts.
-        verdicts: of the paper's cells.
-
     Raises:
-        ValueError: missing columns, no rows, or none of the validation split.
+        ValueError: no row of the split "validation", which alone counts.
     """
     require(perplexity, "perplexity")
     require_values(perplexity, "perplexity", "split", [SPLIT])
@@ -117,6 +108,5 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
             f"{', '.join(not_run)}: not-run: no continual training of it in this study; it needs the published "
             "weights and a GPU (config/paper.yaml)."
         )
-    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
     title = "Perplexity on held-out Wikipedia articles, original and RecurFormer"
-    return Table("table3", title, frame, display, tuple(notes))
+    return Table("table3", title, frame, display_of(lines), tuple(notes))

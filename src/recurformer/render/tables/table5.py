@@ -3,17 +3,26 @@
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper import table5 as paper
+from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
-from recurformer.render.tables.table import Table
+from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
 WORDS = {-1: "less", 0: "as much", 1: "more"}
 """Sign of first minus other -> how the first token compares."""
+
+
+def printed_contributions() -> pd.DataFrame:
+    """What the paper printed: model, norm ("l1", "l2"), tokens ("first", "other"), paper, paper_low, paper_high."""
+    cells = [cell for cell in CELLS if cell.table == 5]
+    rows = [
+        (mean.model, mean.quantity.removesuffix("_mean"), mean.part, mean.value, *spread.bounds)
+        for mean, spread in zip(cells[::2], cells[1::2], strict=True)
+    ]
+    return pd.DataFrame(rows, columns=[*KEYS, "paper", "paper_low", "paper_high"])
 
 
 def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
@@ -30,14 +39,7 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(runs=frame["model"].map(runs))
 
 
-def _verdict_marks(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> str:
-    """The marks of the printed mean and of the printed interval."""
-    row = rows.iloc[0]
-    names = [f"table5/{row['model']}/{row['tokens']}/{norm}_{part}" for part in ("mean", "interval")]
-    return " ".join(MARKS[verdicts[name]] for name in names if name in verdicts) or NOTHING
-
-
-def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[str, str], str]:
+def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
     row = rows[rows["norm"] == norm].iloc[0]
     group = f"{norm.upper()} contribution"
     known = row["status"] == "measured"
@@ -48,7 +50,8 @@ def _norm_text(rows: pd.DataFrame, norm: str, verdicts: Verdicts) -> dict[tuple[
         (group, "paper"): number(row["paper"], 4),
         (group, "paper's CI"): interval(row["paper_low"], row["paper_high"], 4) or NOTHING,
         (group, "difference"): number(row["difference"], 4, signed=True),
-        (group, "verdicts"): _verdict_marks(rows, norm, verdicts),
+        (group, "verdicts"): " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
+        or NOTHING,
     }
 
 
@@ -64,17 +67,11 @@ def _direction(rows: pd.DataFrame) -> str:
 def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
     """Table 5: mean contributions (attention weight times norm of the value) and both readings of their interval.
 
-    Args:
-        contribution: model, norm ("l1", "l2"), tokens ("first", "other"), interval ("mean", "spread"), mean, low, high,
-            samples, p_value.
-        verdicts: of the paper's cells.
-
     Raises:
-        ValueError: missing columns, no rows, or two rows for one cell.
+        ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    printed = paper.contributions().rename(columns={"mean": "paper", "low": "paper_low", "high": "paper_high"})
-    frame = _measured(contribution).merge(printed, on=KEYS, how="outer", sort=False)
+    frame = _measured(contribution).merge(printed_contributions(), on=KEYS, how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     frame["samples"] = frame["samples"].astype("Int64")
@@ -84,12 +81,15 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
     order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
     frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
-    lines = []
-    for model in models:
-        for tokens, heading in TOKENS.items():
-            rows = frame[(frame["model"] == model) & (frame["tokens"] == tokens)]
-            line = {("", "Model"): label(model), ("", "Tokens"): heading}
-            lines.append(line | _norm_text(rows, "l1", verdicts) | _norm_text(rows, "l2", verdicts))
+    lines = [
+        {
+            ("", "Model"): label(model),
+            ("", "Tokens"): TOKENS[tokens],
+            **_norm_text(rows, "l1"),
+            **_norm_text(rows, "l2"),
+        }
+        for (model, tokens), rows in groups(frame, ["model", "tokens"])
+    ]
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(
@@ -114,10 +114,5 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         notes.append(
             f"{', '.join(not_run)}: not-run: its published weights were not profiled in this study (config/paper.yaml)."
         )
-    return Table(
-        "table5",
-        "Contributions of the first token and of the other tokens: ours, the paper's, and the difference",
-        frame,
-        pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0])),
-        tuple(notes),
-    )
+    title = "Contributions of the first token and of the other tokens: ours, the paper's, and the difference"
+    return Table("table5", title, frame, display_of(lines), tuple(notes))

@@ -4,12 +4,10 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from recurformer.render.figures.ablations.granularity import ablation_granularity
 from recurformer.render.figures.ablations.head_maps import ablation_head_maps
 from recurformer.render.figures.ablations.length import ablation_length
-from recurformer.render.figures.ablations.mixers import ablation_mixers
 from recurformer.render.figures.ablations.needle import ablation_needle
-from recurformer.render.figures.ablations.pareto import ablation_pareto
+from recurformer.render.figures.ablations.quality import ablation_granularity, ablation_mixers, ablation_pareto
 from recurformer.render.figures.ablations.ra_i import ablation_ra_i
 from recurformer.render.figures.ablations.selectors import ablation_selectors
 from recurformer.render.figures.ablations.sizes import ablation_sizes

@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR
-from recurformer.render.agreement import SHARE
 from recurformer.render.figures.ablations.selectors import look_of, selectors_in_order
 from recurformer.render.measurements import models_in_order, require, require_values
+from recurformer.render.selection import SHARE
 from recurformer.render.style import WIDTH, add_note, styled
 
 COLUMNS = 4
@@ -45,11 +45,8 @@ def _draw(axes: Axes, later: pd.DataFrame, ours: pd.DataFrame) -> AxesImage:
 def ablation_head_maps(head_scores: pd.DataFrame) -> Figure:
     """The rank of every head, one panel a selector; dots: the heads that RA-I replaces first.
 
-    Args:
-        head_scores: model, by, seed, layer, head, score (the highest is replaced first).
-
     Raises:
-        ValueError: missing columns, no rows, or a model without RA-I.
+        ValueError: a model without RA-I.
     """
     rows = require(head_scores, "head_scores")
     first = rows["seed"] == rows.groupby(["model", "by"])["seed"].transform("min")

@@ -1,6 +1,5 @@
 """Quality against generated length: by position in a continuation, and by hop in HashHop."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,14 +22,14 @@ from recurformer.render.ablations import (
 )
 from recurformer.render.figures.ablations.looks import (
     HEADINGS,
-    Method,
     add_methods_legend,
-    in_order,
+    by_method,
     line_style,
     say_not_run,
+    sentence,
 )
 from recurformer.render.measurements import models_in_order
-from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.render.style import WIDTH, add_note, grid, styled
 
 COMMON_SETTING = 0.5
 """β and the share of the cache kept that are compared, or the measured ones that are next to it."""
@@ -70,15 +69,10 @@ def loss_by_position(rows: pd.DataFrame) -> pd.Series:
     return sums["negative_log_likelihood"] / sums["tokens"]
 
 
-def _by_method(rows: pd.DataFrame) -> Iterator[tuple[Method, pd.DataFrame]]:
-    for method in in_order(set(zip(rows["family"], rows["method"], strict=True))):
-        yield method, rows[(rows["family"] == method[0]) & (rows["method"] == method[1])]
-
-
 def _draw_positions(axes: Axes, rows: pd.DataFrame) -> None:
     originals = rows[rows["family"] == "original"]
     lowest, largest = 0.0, 0.0
-    for method, found in _by_method(rows):
+    for method, found in by_method(rows):
         if method[0] == "original":
             continue
         likewise = originals[originals["trained"] == found["trained"].iloc[0]]
@@ -96,7 +90,7 @@ def _draw_positions(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_hops(axes: Axes, rows: pd.DataFrame) -> None:
-    for method, found in _by_method(rows):
+    for method, found in by_method(rows):
         share = right_up_to(found)
         axes.plot(share.index, share, **line_style(method))
     axes.set_xlabel("hop")
@@ -147,27 +141,21 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
 
     Continuations: nats per token above the original's, by position. HashHop: share of samples right up to each hop.
 
-    Args:
-        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
-        ablation_hashhop: identity, variant, sample, correct, hops.
-
-    Raises:
-        ValueError: neither, missing columns, or no rows.
     """
     parts = list(_parts({CONTINUATION: continuation, HASHHOP: ablation_hashhop}))
     if not parts:
         raise ValueError("no continuation, ablation_hashhop measurements to show")
-    columns = min(len(parts), 2)
-    lines = math.ceil(len(parts) / columns)
-    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.6 * lines, 4.9)), label="Quality against generated length")
-    every = figure.subplots(lines, columns, squeeze=False).ravel()
+    figure, every, _ = grid(
+        "Quality against generated length", len(parts), 2,
+        lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.6 * lines, 4.9)),
+    )  # fmt: skip
     notes = []
-    for (measure, model, rows, reason), axes in zip(parts, every, strict=False):
+    for (measure, model, rows, reason), axes in zip(parts, every, strict=True):
         name = "continuation" if measure is CONTINUATION else "HashHop"
         axes.set_title(f"{label(model)}: {name}")
         if reason:
             say_not_run(axes)
-            notes.append(f"{reason[0].upper()}{reason[1:]}.")
+            notes.append(sentence(reason))
             continue
         DRAWN[measure](axes, rows)
         size = int(scores(rows, measure)["samples"].min())
@@ -175,8 +163,6 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
             f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line; cache held behind "
             f"the prompt: {_caches(rows)}."
         )
-    for axes in every[len(parts) :]:
-        axes.set_axis_off()
-    add_methods_legend(figure, {method for _, _, rows, _ in parts for method, _ in _by_method(rows)})
+    add_methods_legend(figure, {method for _, _, rows, _ in parts for method, _ in by_method(rows)})
     add_note(figure, " ".join([*notes, NOTE]))
     return figure

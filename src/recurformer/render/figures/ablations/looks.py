@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from recurformer.render.ablations import METHODS, method_label
+from recurformer.render.measurements import groups
 from recurformer.render.style import SERIES, Series
 
 COLOURS = {
@@ -59,6 +61,12 @@ def in_order(methods: set[Method]) -> list[Method]:
     return [method for method in known if method in methods] + sorted(methods - set(known))
 
 
+def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
+    """The rows of each method, in the order in which methods are drawn and listed."""
+    found = dict(groups(points, ["family", "method"]))
+    return [(method, found[method]) for method in in_order(set(found))]
+
+
 def line_style(method: Method) -> dict[str, Any]:
     """Arguments of a line of a method: RecurFormer's stands out by its width, below the others, which it would hide."""
     look = look_of(method)
@@ -82,6 +90,11 @@ def add_methods_legend(figure: Figure, methods: set[Method], extra: tuple[Line2D
     for text in legend.get_texts():
         if text.get_text() in HEADINGS.values():
             text.set_fontweight("bold")
+
+
+def sentence(reason: str) -> str:
+    """A reason as a sentence of a note."""
+    return f"{reason[0].upper()}{reason[1:]}."
 
 
 def say_not_run(axes: Axes) -> None:

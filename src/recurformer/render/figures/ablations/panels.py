@@ -1,6 +1,5 @@
 """Panels of quality against the cache or against the share replaced: one a measure and model."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,12 +15,13 @@ from recurformer.render.ablations import CONTINUATION, MEASURES, NEEDLE, Measure
 from recurformer.render.figures.ablations.looks import (
     Method,
     add_methods_legend,
-    in_order,
+    by_method,
     line_style,
     say_not_run,
+    sentence,
 )
 from recurformer.render.measurements import models_in_order
-from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.render.style import WIDTH, add_note, grid, styled
 
 PANELS_IN_A_ROW = 2
 WIDE_RANGE = 3.0
@@ -47,7 +47,7 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
     """One panel for each measure and model of which there are chosen points beside the original's.
 
     Raises:
-        ValueError: no measure at all, missing columns, no rows, or none that the figure is about.
+        ValueError: there are none.
     """
     panels = []
     for measure in MEASURES:
@@ -67,16 +67,16 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
 
 def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]]:
     """The points of each method, trained and untrained apart."""
-    for method in in_order(set(zip(points["family"], points["method"], strict=True))):
-        rows = points[(points["family"] == method[0]) & (points["method"] == method[1])]
+    for method, rows in by_method(points):
         for trained in sorted(rows["trained"].unique()):
             yield method, bool(trained), rows[rows["trained"] == trained]
 
 
-def show_score(axes: Axes, measure: Measure, shown: np.ndarray) -> None:
+def show_score(axes: Axes, panel: Panel) -> None:
     """The axis of a measure: shares from 0 to 1, perplexities logarithmic where they are far apart."""
-    axes.set_ylabel(measure.axis)
-    if measure is not CONTINUATION:
+    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
+    axes.set_ylabel(panel.measure.axis)
+    if panel.measure is not CONTINUATION:
         axes.set_ylim(-0.04, 1.06)
     elif np.nanmax(shown) > WIDE_RANGE * np.nanmin(shown):
         axes.set_yscale("log")
@@ -109,48 +109,27 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
         if not trained:
             style["markerfacecolor"] = "white"
         draw_line(axes, panel.measure, rows[column], rows, label=method_label(*method), **style)
-    show_score(axes, panel.measure, panel.points[["low", "high"]].map(panel.measure.shown).to_numpy())
-
-
-def draw_panels(
-    panels: list[Panel], column: str, axis: str, name: str, note: str, extra: tuple[Line2D, ...] = ()
-) -> Figure:
-    """A figure of several panels with one legend, and a note with sizes, what was trained, and the reasons of gaps."""
-    columns = min(len(panels), PANELS_IN_A_ROW)
-    lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)), label=name)
-    every = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, axes in zip(panels, every, strict=False):
-        draw_panel(axes, panel, column)
-        if not panel.reason:
-            axes.set_xlabel(axis)
-    for axes in every[len(panels) :]:
-        axes.set_axis_off()
-    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)}, extra)
-    add_note(figure, " ".join([note, *notes_of(panels)]))
-    return figure
+    show_score(axes, panel)
 
 
 def notes_of(panels: list[Panel]) -> list[str]:
     """Samples, tasks, training and the reasons of empty panels, one sentence each."""
-    sizes = [
-        f"{panel.title}: {int(panel.points['samples'].min()):,} samples or more a point."
-        for panel in panels
-        if not panel.reason
-    ]
+    shown = [panel for panel in panels if not panel.reason]
+    sizes = [f"{panel.title}: {int(panel.points['samples'].min()):,} samples or more a point." for panel in shown]
     changed = pd.concat([panel.points for panel in panels])
     changed = changed[changed["family"] != "original"]
-    trained = in_order(set(zip(*(changed.loc[changed["trained"], key] for key in ("family", "method")), strict=True)))
+    trained = [method_label(*method) for method, rows in by_method(changed) if rows["trained"].any()]
     training = (
-        f"Trained after the change: {', '.join(method_label(*method) for method in trained)}; hollow: untrained since."
+        f"Trained after the change: {', '.join(trained)}; hollow: untrained since."
         if trained
         else "Nothing was trained after the change."
     )
-    needles = any(panel.measure is NEEDLE and not panel.reason for panel in panels)
-    tasks = ["Needles: the tasks that the original has learned."] if needles else []
-    if any(panel.measure is CONTINUATION and not panel.reason for panel in panels):
+    tasks = []
+    if any(panel.measure is NEEDLE for panel in shown):
+        tasks.append("Needles: the tasks that the original has learned.")
+    if any(panel.measure is CONTINUATION for panel in shown):
         tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
-    reasons = [f"{panel.reason[0].upper()}{panel.reason[1:]}." for panel in panels if panel.reason]
+    reasons = [sentence(panel.reason) for panel in panels if panel.reason]
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
 
@@ -160,17 +139,17 @@ def quality_figure(
     axis: str,
     name: str,
     note: str,
-    finish: Callable[[Axes, Panel], None] | None = None,
+    finish: Callable[[Axes, Panel], None] = lambda axes, panel: None,
     extra: tuple[Line2D, ...] = (),
 ) -> Callable[..., Figure]:
-    """A figure of all measures of quality, as a function of the measurements that there are.
+    """A figure of all measures of quality, one panel a measure and model, as a function of the measurements there are.
 
     Args:
         chosen: scores of one model -> those that are shown.
         column: of the scores, for the horizontal axis.
         axis: its label.
         name: of the figure.
-        note: what a reader must know beside sizes and training.
+        note: what a reader must know beside sizes, training, and the reasons of gaps.
         finish: adds to each panel that shows something.
         extra: for the legend, of what that adds.
     """
@@ -181,22 +160,18 @@ def quality_figure(
         needle: pd.DataFrame | None = None,
         continuation: pd.DataFrame | None = None,
     ) -> Figure:
-        """One panel a measure and model.
-
-        Args:
-            ablation_hashhop: identity, variant, sample, correct, hops.
-            needle: identity, task, length, depth, sample, correct, queries.
-            continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
-
-        Raises:
-            ValueError: none of them, missing columns, or no rows.
-        """
         frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
         panels = panels_of(frames, chosen)
-        figure = draw_panels(panels, column, axis, name, note, extra)
-        for axes, panel in zip(figure.axes, panels, strict=False):
-            if finish is not None and not panel.reason:
+        figure, every, _ = grid(
+            name, len(panels), PANELS_IN_A_ROW, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2))
+        )
+        for panel, axes in zip(panels, every, strict=True):
+            draw_panel(axes, panel, column)
+            if not panel.reason:
+                axes.set_xlabel(axis)
                 finish(axes, panel)
+        add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)}, extra)
+        add_note(figure, " ".join([note, *notes_of(panels)]))
         return figure
 
     return draw

@@ -8,23 +8,19 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from recurformer.paper import label
+from recurformer.render.figures.matrix import show_shares
 from recurformer.render.measurements import models_in_order, require
-from recurformer.render.sensitivity import changed_share, default_setting, one_unit
+from recurformer.render.selection import changed_share, default_setting, one_unit
 from recurformer.render.style import SERIES, WIDTH, add_note, styled
 
 BETAS_SHOWN = 4
 UNITS = {"kv_group": "whole query groups", "head": "single heads"}
 DARK = 0.5
-"""Above this share of the scale a cell is bright, and its number black."""
+"""Up to this share of the scale a cell is dark, and its number white."""
 
 
 def _draw(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, float]) -> AxesImage:
-    axes.grid(False)
-    image = axes.imshow(np.ma.masked_invalid(matrix.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
-    for (row, column), value in np.ndenumerate(matrix.to_numpy()):
-        if np.isfinite(value):
-            axes.text(column, row, f"{100 * value:.0f}", ha="center", va="center", fontsize=7.5,
-                color="black" if value > DARK * top else "white")  # fmt: skip
+    image = show_shares(axes, matrix, matrix <= DARK * top, size=7.5, top=top)
     axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
     axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
     window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
@@ -36,14 +32,7 @@ def _draw(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, fl
 
 @styled
 def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
-    """Share of the chosen heads that changes with α (downwards) and k (to the right), one row a model, one panel a β.
-
-    Args:
-        ra_i_settings: model, window (k, tokens), threshold (α), beta, unit, selected, shared, rank_correlation.
-
-    Raises:
-        ValueError: missing columns or no rows.
-    """
+    """Share of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
     rows = one_unit(require(ra_i_settings, "ra_i_settings"))
     rows = rows.assign(changed=changed_share(rows))
     models = models_in_order(rows)

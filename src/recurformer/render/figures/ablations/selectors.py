@@ -6,11 +6,11 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR, method_label, original
-from recurformer.render.agreement import SHARE, agreement
 from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
 from recurformer.render.measurements import groups, models_in_order, require
-from recurformer.render.style import SERIES, WIDTH, Series, add_note, styled
+from recurformer.render.selection import SHARE, agreement
+from recurformer.render.style import SERIES, WIDTH, Series, add_note, legend_above, styled
 
 SELECTORS = {
     "ra_i": ("RA-I (paper)", Series(OURS, (0, ()), "o")),
@@ -67,8 +67,7 @@ def _draw_quality(axes: Axes, panel: Panel) -> None:
         label="original")  # fmt: skip
     axes.set_xlabel("heads replaced, β")
     axes.set_xticks(sorted(selected["setting"].unique()))
-    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
-    show_score(axes, panel.measure, shown)
+    show_score(axes, panel)
 
 
 def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
@@ -112,14 +111,8 @@ def ablation_selectors(
 ) -> Figure:
     """Quality by the share of heads replaced, one line a selector, and how far each selector agrees with RA-I.
 
-    Args:
-        ablation_hashhop: identity, variant, sample, correct, hops.
-        needle: identity, task, length, depth, sample, correct, queries.
-        continuation: identity, window, position, tokens, negative_log_likelihood (nats, summed).
-        head_scores: model, by, seed, layer, head, score (the highest is replaced first).
-
     Raises:
-        ValueError: none of them, missing columns, no rows, or no RA-I among the scores.
+        ValueError: no RA-I among the scores.
     """
     frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
     given = {kind: frame for kind, frame in frames.items() if frame is not None}
@@ -136,8 +129,7 @@ def ablation_selectors(
         _draw_agreements(every[start : start + 2], model, agreements[agreements["model"] == model])
     if len(panels) % 2:
         every[len(panels)].set_axis_off()
-    handles = {name: handle for axes in every for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+    legend_above(figure, every, ncols=4)
     notes = notes_of(panels) if panels else []
     replacing = {name for panel in panels for name in panel.points.loc[panel.points["family"] == "mixer", "method"]}
     if replacing:

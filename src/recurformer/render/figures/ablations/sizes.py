@@ -1,6 +1,5 @@
 """Quality on HashHop at other lengths and hops than those of the training."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -10,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from recurformer.paper import label
 from recurformer.render.ablations import HASHHOP_SIZES, LEARNED, identified, method_label, scores
-from recurformer.render.figures.ablations.looks import COLOURS, OURS, Method, in_order, is_ours, nth_look, say_not_run
+from recurformer.render.figures.ablations.looks import COLOURS, OURS, Method, by_method, is_ours, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import draw_line
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.style import WIDTH, add_note, styled
@@ -30,11 +29,12 @@ def _scored(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(scored, ignore_index=True)
 
 
-def _lines(points: pd.DataFrame) -> Iterator[tuple[Drawn, pd.DataFrame]]:
-    for method in in_order(set(zip(points["family"], points["method"], strict=True))):
-        rows = points[(points["family"] == method[0]) & (points["method"] == method[1])]
-        for setting, found in groups(rows, "setting", sort=True):
-            yield (method, setting), found
+def _lines(points: pd.DataFrame) -> list[tuple[Drawn, pd.DataFrame]]:
+    return [
+        ((method, setting), found)
+        for method, rows in by_method(points)
+        for setting, found in groups(rows, "setting", sort=True)
+    ]
 
 
 def _looks(points: pd.DataFrame) -> dict[Drawn, dict[str, Any]]:
@@ -68,14 +68,7 @@ def _name(drawn: Drawn) -> str:
 
 @styled
 def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
-    """h_gq over the length of the prompt, at the hops of the training, and over the hops, at its length: a row a model.
-
-    Args:
-        hashhop_sizes: identity, variant, sample, correct, hops, size (chains or characters), form, as_trained.
-
-    Raises:
-        ValueError: missing columns or no rows.
-    """
+    """h_gq over the prompt's length, at the hops of the training, and over the hops, at its length: a row a model."""
     rows = identified(hashhop_sizes, HASHHOP_SIZES.kind)
     points = _scored(rows)
     models, looks = models_in_order(points), _looks(points)

@@ -1,0 +1,21 @@
+"""The claims ledger: what the paper states, the test that decides it, and the verdict on the evidence there is."""
+
+from recurformer.claims.claim import Claim, Finding, Missing
+from recurformer.claims.evidence import THIS_STUDY, Evidence, read_evidence, read_recordings
+from recurformer.claims.ledger import Decision, Ledger, decide, make_ledger
+from recurformer.claims.register import all_claims
+
+__all__ = [
+    "THIS_STUDY",
+    "Claim",
+    "Decision",
+    "Evidence",
+    "Finding",
+    "Ledger",
+    "Missing",
+    "all_claims",
+    "decide",
+    "make_ledger",
+    "read_evidence",
+    "read_recordings",
+]

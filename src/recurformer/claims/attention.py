@@ -1,0 +1,160 @@
+"""What the text and Figures 1, 2, 5 and 6 say about attention heads and the first token."""
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+import pandas as pd
+
+from recurformer.claims.claim import Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
+from recurformer.render.measurements import groups
+
+MINIMUM_WINDOWS = 32
+"""Fewer windows of text say nothing about a model's attention."""
+VALUE_NORMS = {"L1": "value_norm_l1", "L2": "value_norm"}
+"""Norm of a value vector -> the measured quantity."""
+
+
+def _windows(rows: pd.DataFrame, kind: str) -> int:
+    """The windows behind some rows.
+
+    Raises:
+        Undecided: they are too few.
+    """
+    count = int(rows["sample"].nunique() if kind == "profile" else rows["samples"].min())
+    if count < MINIMUM_WINDOWS:
+        raise Undecided(f"{count} windows of text are too few: at least {MINIMUM_WINDOWS} are needed")
+    return count
+
+
+def _model_rows(
+    evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS)
+) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
+    """Rows by model, whether they are those of the paper over as many windows, and the fewest windows among them."""
+    models, papers = evidence.models(kind, named)
+    by_model = [(model, evidence.rows(kind, model=model)) for model in models]
+    windows = min(_windows(rows, kind) for _, rows in by_model)
+    return by_model, papers and windows >= WINDOWS[kind], windows
+
+
+def _ra_i(rows: pd.DataFrame) -> pd.Series:
+    """Share of the windows in which each head's recency ratio exceeds the threshold."""
+    return (rows["rr"] > rows["threshold"]).groupby([rows["layer"], rows["head"]]).mean()
+
+
+def heads(evidence: Evidence, recent: bool, least: float) -> Finding:
+    """Share of the heads whose recency ratio exceeds alpha in most windows, or of those whose ratio does not.
+
+    Args:
+        evidence: with profiles of heads.
+        recent: which of both.
+        least: what "certain" heads must be: fewer would free no cache to speak of.
+    """
+    by_model, at_scale, windows = _model_rows(evidence, "profile")
+    above = {model: float((_ra_i(rows) > 0.5).mean()) for model, rows in by_model}
+    shares = {model: share if recent else 1 - share for model, share in above.items()}
+    text = ", ".join(f"{share:.0%} of the heads of {label(model)}" for model, share in shares.items())
+    return Finding(min(shares.values()) >= least, text, at_scale, windows)
+
+
+def levels(evidence: Evidence, first_token: bool) -> Finding:
+    """Attention on the first token, of which low RA-I has more, or near the diagonal, of which high RA-I has more.
+
+    RA-I chose the heads by the share of attention on recent tokens, which can hardly fail to differ between them. It
+    counts all of these tokens alike: how the attention falls off among them is another quantity. So near the diagonal
+    is the nearer half's share among the recent tokens.
+    """
+    by_model, at_scale, windows = _model_rows(evidence, "attention_map")
+    found: dict[str, list[float]] = {}
+    for _, rows in by_model:
+        reach = round(LOCAL_SHARE * (rows["query"].max() + 1))
+        late = rows[rows["query"] > 2 * reach]  # earlier queries have few keys that are not recent
+        for level, weights in late.groupby("level"):
+            distance = weights["query"] - weights["key"]
+            total = weights if first_token else weights[distance <= reach]
+            chosen = total[total["key"] == 0] if first_token else weights[distance <= reach / 2]
+            found.setdefault(str(level), []).append(float(chosen["weight"].sum() / total["weight"].sum()))
+    if not {"high", "low"} <= set(found):
+        raise Missing("attention maps of heads of high and of low RA-I are needed")
+    share = {level: sum(shares) / len(shares) for level, shares in found.items()}
+    larger, smaller = ("low", "high") if first_token else ("high", "low")
+    text = ", ".join(f"{level} {share[level]:.2f}" for level in ("high", "mid", "low") if level in share)
+    return Finding(share[larger] > share[smaller], text, at_scale, windows)
+
+
+def mean_ra_i(evidence: Evidence) -> Finding:
+    """Mean RA-I of both Qwen2 models against Llama2-7B."""
+    means = {model: float(_ra_i(evidence.rows("profile", model=model)).mean()) for model in BACKBONE_LABELS}
+    windows = min(_windows(evidence.rows("profile", model=model), "profile") for model in BACKBONE_LABELS)
+    at_scale = windows >= WINDOWS["profile"]
+    holds = min(means["qwen2-0.5b"], means["qwen2-7b"]) > means["llama2-7b"]
+    text = ", ".join(f"{label(model)} {mean:.2f}" for model, mean in means.items())
+    return Finding(holds, text, at_scale, windows)
+
+
+def sink(evidence: Evidence) -> Finding:
+    """The sink head gives the first token more attention than all others together."""
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    shares = {}
+    for model, rows in by_model:
+        attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
+        if attention.empty:
+            raise Missing(f"no attention of the sink head of {label(model)}")
+        on_first = attention.loc[attention["key"] == 0, "value"].sum()
+        shares[model] = float(on_first / attention["value"].sum())
+    text = ", ".join(f"{share:.0%} in {label(model)}" for model, share in shares.items())
+    return Finding(min(shares.values()) > 0.5, text, at_scale, windows)
+
+
+def value_norm(evidence: Evidence) -> Finding:
+    """Both norms of the first token's value over the mean of the others'.
+
+    Raises:
+        Missing: no norm is higher, and one was not measured: the sentence is about both.
+    """
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    ratios, absent = {}, []
+    for (model, rows), (norm, quantity) in product(by_model, VALUE_NORMS.items()):
+        norms = rows[rows["quantity"] == quantity].groupby("key")["value"].mean()
+        if 0 in norms.index:
+            ratios[model, norm] = float(norms[0] / norms.drop(0).mean())
+        else:
+            absent.append(f"no {norm} norms of the values of {label(model)}")
+    text = ", ".join(f"{norm} {ratio:.2f} of the others' in {label(model)}" for (model, norm), ratio in ratios.items())
+    holds = all(ratio < 1 for ratio in ratios.values())
+    if holds and absent:
+        raise Missing("; ".join([*absent, *([f"measured: {text}"] if text else [])]))
+    return Finding(holds, text, at_scale, windows)
+
+
+def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:
+    """Mean contributions by norm and tokens."""
+    means = {key: float(found["mean"].iloc[0]) for key, found in groups(rows, ["norm", "tokens"])}
+    if not {(norm, tokens) for norm in ("l1", "l2") for tokens in ("first", "other")} <= set(means):
+        raise Missing(f"contributions of {label(model)} are incomplete")
+    return means
+
+
+def contributions(evidence: Evidence, models: Sequence[str] = (), significant: float = 1.0) -> Finding:
+    """Mean contributions of the first and of the other tokens, over all heads, under both norms.
+
+    Args:
+        evidence: with contributions.
+        models: those that the sentence is about; else the paper's, or others.
+        significant: what p of the paired test must be below.
+
+    Raises:
+        Missing: the models that the sentence is about were not measured.
+    """
+    by_model, at_scale, windows = _model_rows(evidence, "contribution", models or BACKBONE_LABELS)
+    if models and {model for model, _ in by_model} != set(models):
+        raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
+    texts, less = [], True
+    for model, rows in by_model:
+        found = _means(rows, model)
+        less &= all(found[norm, "first"] < found[norm, "other"] for norm in ("l1", "l2"))
+        less &= significant >= 1 or bool(rows["p_value"].max() < significant)
+        texts.append(f"{label(model)} L2 {found['l2', 'first']:.3f} first, {found['l2', 'other']:.3f} others")
+    return Finding(less, "; ".join(texts), at_scale, windows)

@@ -1,0 +1,163 @@
+"""What the text says about caches."""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pandas as pd
+
+from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_paper_width
+from recurformer.claims.claim import Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import TABLE2_BETAS as BETAS
+from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
+from recurformer.records import ancestors, record_of
+from recurformer.render.measurements import groups
+from recurformer.render.tables.table1 import exponent_of
+
+ROUNDING = 1e-9
+"""Of ratios of whole bytes."""
+NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def _counted(evidence: Evidence, unit: str) -> tuple[pd.DataFrame, bool]:
+    """Cache rows of the paper's models, when all were counted, else of all others; and which of both."""
+    models, papers = evidence.models("cache")
+    return evidence.rows("cache", model=models, unit=unit), papers
+
+
+def no_eviction(evidence: Evidence) -> Finding:
+    """A retained key-value head holds every token: its bytes are the freed heads' complement at every length.
+
+    At beta = 1 no head is retained; a few bytes that keep count of the position remain.
+    """
+    counted, papers = _counted(evidence, "kv_group")
+    largest = 0.0
+    for (_, length), rows in groups(counted, ["model", "length"]):
+        by_beta = rows.set_index("beta")
+        if 0.0 not in by_beta.index or 1.0 not in by_beta.index:
+            raise Missing(f"no cache of {length} tokens at beta 0 and 1")
+        retained = 1 - by_beta["kv_heads_freed"] / by_beta["kv_heads_freed"].loc[1.0]
+        deviation = (by_beta["kv_bytes"] / by_beta["kv_bytes"].loc[0.0] - retained).drop(1.0).abs()
+        largest = max(largest, float(deviation.max()))
+    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", papers)
+
+
+def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool]:
+    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta)."""
+    counted, papers = _counted(evidence, unit)
+    bytes_at = counted.pivot_table(index=["model", "beta"], columns="length", values="total_bytes")
+    if not set(CACHE_LENGTHS.values()) <= set(bytes_at) or 0.0 not in bytes_at.index.get_level_values("beta"):
+        raise Missing("caches of two lengths and of the original are needed")
+    gained = bytes_at[CACHE_LENGTHS["cs_60k"]] - bytes_at[CACHE_LENGTHS["cs_10k"]]
+    original = gained.xs(0.0, level="beta")
+    over = gained / original.reindex(gained.index.get_level_values("model")).to_numpy()
+    converted = over[over.index.get_level_values("beta") > 0]
+    if converted.empty:
+        raise Missing("no cache of a converted model")
+    return converted, papers
+
+
+def growth(evidence: Evidence) -> Finding:
+    """Growth of the cache over that of the original, at the smallest beta, which frees least."""
+    groups_of_heads, papers = _growth(evidence, "kv_group")
+    single_heads, _ = _growth(evidence, "head")
+    text = f"at most {groups_of_heads.max():.2f} of the original's growth (single heads: {single_heads.max():.2f})"
+    return Finding(float(groups_of_heads.max()) < 1, text, papers)
+
+
+def constant(evidence: Evidence, allowed: float) -> Finding:
+    """Mamba's cache does not grow with the generated text."""
+    rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
+    exponent = exponent_of(rows)
+    return Finding(abs(exponent) <= allowed, f"exponent {exponent:.2f}", has_paper_width(rows))
+
+
+def smaller(evidence: Evidence) -> Finding:
+    """Mamba's peak and cache lie below attention's in both phases, once the length makes its cache the smaller one.
+
+    Mamba's cache is constant and attention's is proportional to the length. So Mamba's is the larger at few tokens.
+    """
+    rows = evidence.rows("complexity")
+    wide = rows.pivot_table(index=["phase", "quantity", "length"], columns="mixer", values="bytes")
+    if not {"mamba", "attention"} <= set(wide):
+        raise Missing("complexity measurements of one mixer only")
+    caches = wide.xs("prefill", level="phase").xs("cache_size", level="quantity")
+    per_token = caches["attention"] / caches.index
+    crossing = math.ceil((caches["mamba"] / per_token).iloc[0])
+    lengths = wide.index.get_level_values("length")
+    ratios = (wide["mamba"] / wide["attention"])[lengths > crossing]
+    counted = f"counted per token, attention's cache is the smaller one below {crossing:,} tokens"
+    if ratios.empty:
+        raise Undecided(f"no measured length is beyond the crossing: {counted}")
+    start = int(lengths[lengths > crossing].min())
+    text = f"at most {ratios.max():.2f} of attention's at the measured lengths from {start:,} tokens on; {counted}"
+    return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))
+
+
+@at_paper_sizes
+def equation_3(evidence: Evidence) -> Finding:
+    """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
+    row = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0).iloc[0]
+    precision = dict(part.split(":") for part in row["state_dtype"].split())
+    conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
+    found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
+    text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
+    return Finding(found == [conv, recurrent], text, at_scale=True)
+
+
+def _counted_groups(evidence: Evidence, models: list[str]) -> pd.Series:
+    """Query heads for each key-value head of the models whose caches were counted, from the heads freed at beta = 1."""
+    rows = evidence.rows("cache", model=models, unit="kv_group", beta=1.0)
+    return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
+
+
+def _backbone(rows: pd.DataFrame) -> Mapping[str, Any]:
+    """The settings of the run that made the backbone behind some rows; empty where no record tells of it."""
+    runs = (run for record in filter(None, map(record_of, rows["file"].unique())) for _, run in ancestors(record))
+    return next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
+
+
+def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
+    """Query heads for each key-value head of every model, counted where its cache was, else from its backbone's record.
+
+    Raises:
+        Missing: neither is known of one of them.
+    """
+    found = {}
+    for model in models:
+        with suppress(Missing):
+            found[model] = float(_counted_groups(evidence, [model]).iloc[0])
+            continue
+        backbone = _backbone(evidence.rows("baseline", model=model))
+        if not backbone.get("heads"):
+            raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
+        found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
+    return found
+
+
+def attention_kinds(evidence: Evidence) -> Finding:
+    """Replaced query heads for each freed key-value head at beta = 1."""
+    group = _counted_groups(evidence, list(BACKBONE_LABELS))
+    if set(group.index) != set(BACKBONE_LABELS):
+        raise Missing("caches of all three backbones are needed")
+    holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())
+    return Finding(
+        holds, ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items()), at_scale=True
+    )
+
+
+def longer_inputs(evidence: Evidence) -> Finding:
+    """Measured l_m at Table 2's beta above that of the original, for every model of the paper."""
+    gains = []
+    for model, beta in BETAS.items():
+        measured = evidence.rows("memory", model=model, protocol="one_shot", source="measured")
+        rows = measured.set_index("beta")["l_m"]
+        if ends_at_its_maximum(measured[measured["beta"].isin([0.0, beta])]):
+            raise Undecided(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
+        if not {0.0, beta} <= set(rows.index):
+            raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
+        gains.append(float(rows.loc[beta] / rows.loc[0.0]))
+    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", at_scale=True)

@@ -1,0 +1,136 @@
+"""What a claim is, what a test finds about it, and the entries of `claims.yaml` from which the claims are made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from recurformer.paper import CELLS
+from recurformer.paper import TABLE2_BETAS as BETAS
+
+if TYPE_CHECKING:
+    from recurformer.claims.evidence import Evidence
+
+
+class Missing(Exception):
+    """A source of evidence does not decide a claim; the message says why."""
+
+
+class Undecided(Missing):
+    """A source of evidence has measured a claim, but not well enough to decide it; the message says why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one source of evidence says about a claim.
+
+    Attributes:
+        holds: whether the test holds.
+        ours: the measured value as text.
+        at_scale: whether the models are those that the claim is about; the ledger also looks at the sizes of the runs.
+        samples: over which a mean was taken, None where there is no mean.
+        reason: one sentence where `ours` needs one.
+        by_definition: whether it could not have been otherwise.
+        decided: whether other samples would have said the same: the difference is beyond the intervals.
+    """
+
+    holds: bool
+    ours: str
+    at_scale: bool
+    samples: int | None = None
+    reason: str = ""
+    by_definition: bool = False
+    decided: bool = True
+
+
+Judge = Callable[["Evidence"], Finding]
+"""A test; raises `Missing` where the evidence has nothing to say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One checkable statement: its words or the printed number; `claims.yaml` explains the rest.
+
+    Attributes:
+        kind: one of `recurformer.paper.entries.KINDS`.
+        printed: the number that is claimed, empty for a sentence.
+        judge: None: no stage measures it.
+    """
+
+    id: str
+    place: str
+    statement: str
+    kind: str
+    test: str
+    tolerance: str
+    needs: str
+    printed: str = ""
+    judge: Judge | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """How something is decided; `claims.yaml` explains its keys."""
+
+    judge: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    test: str = "–"
+    tolerance: str = "–"
+    needs: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(Entry):
+    """One checkable sentence of the paper."""
+
+    place: str
+    kind: str
+    quote: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Entry):
+    """One question of the reviewers, or that the paper leaves open."""
+
+    question: str
+    asked_by: str
+    figure: str = ""
+    unanswered: str = ""
+    claim: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it was asked, as a reader would say it."""
+        if not self.asked_by[0].isdigit():
+            return "Reviews, left open by the paper"
+        return f"Reviews, reviewer{'s' if ',' in self.asked_by else ''} {self.asked_by.replace(', ', ' and ')}"
+
+
+_READ = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text("utf-8"))
+_TEXTS = _READ["texts"]
+QUANTITIES = {name: Entry(**entry) for name, entry in _READ["numbers"].items()}
+"""What a printed number measures -> how it is decided; "reduction": a percentage of the text."""
+STATEMENTS = {
+    name: Statement(**{"tolerance": _TEXTS["sign"] if "test" in entry else "–", "needs": _TEXTS["weights"]} | entry)
+    for name, entry in _READ["statements"].items()
+}
+"""Every checkable sentence: id -> statement."""
+QUESTIONS = {
+    name: Question(**{"tolerance": _TEXTS["no_less"], "needs": _TEXTS["ablations"]} | entry)
+    for name, entry in _READ["questions"].items()
+}
+"""Every question, in the order of the table that answers them."""
+CLAIMED: list[str] = _READ["claimed"]
+"""The questions that are claims too, in the order of the ledger."""
+
+_CELLS = {(cell.quantity, cell.model, cell.method): cell.value for cell in CELLS if cell.table in (2, 3)}
+_PAIRS = {
+    quantity: [(_CELLS[quantity, model, "Original Model"], _CELLS[quantity, model, "RecurFormer"]) for model in BETAS]
+    for quantity in ("h_gq", "perplexity")
+}
+ALLOWED_DROP = max(before - after for before, after in _PAIRS["h_gq"])
+"""The largest loss of h_gq that Table 2 prints and the text calls matching."""
+ALLOWED_RATIO = max(after / before for before, after in _PAIRS["perplexity"])
+"""The largest ratio of perplexities that Table 3 prints and the text calls comparable."""

@@ -1,0 +1,249 @@
+"""RecurFormer beside others: which comparisons there are, and whether what was compared holds, and for sure."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.render.ablations import (
+    CONTINUATION,
+    HASHHOP,
+    LONGEST,
+    METHODS,
+    NEEDLE,
+    PAPERS_SELECTOR,
+    PASSKEYS,
+    SEVERAL_KEYS,
+    Measure,
+    after_training,
+    method_label,
+    of,
+    original,
+    scores,
+    why_not_run,
+)
+from recurformer.render.measurements import groups, models_in_order
+from recurformer.tasks.interval import Estimate
+
+MEASURES = {
+    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
+}  # fmt: skip
+ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO)}
+"""Printed quantity -> by how much the paper lets its score fall short."""
+ROUNDING = 1e-9
+
+
+def comparisons(
+    evidence: Evidence, measures: Iterable[Measure], pair: Callable[[pd.DataFrame, Measure], list[Comparison]]
+) -> list[Comparison]:
+    """The comparisons of all models that have learned a measure's task, for all measures that there are.
+
+    Raises:
+        Missing: nothing was measured to compare with; the message has every reason.
+        Undecided: no model has learned the task, likewise.
+    """
+    found: list[Comparison] = []
+    reasons: list[Missing] = []
+    for measure in measures:
+        try:
+            points = evidence.derived(measure.kind, measure, partial(scores, measure=measure))
+        except Missing as missing:
+            reasons.append(missing)
+            continue
+        for model in models_in_order(points):
+            of_model = points[points["model"] == model]
+            try:
+                if reason := why_not_run(of_model, measure).removeprefix("not-run: "):
+                    raise Undecided(reason)
+                if not (pairs := pair(of_model, measure)):
+                    raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
+            except Missing as missing:
+                reasons.append(missing)
+                continue
+            found += pairs
+            unchanged = of_model.loc[of_model["family"] == "original", "rows"]
+            evidence.count(measure.kind, *unchanged, *(one.rows for one in pairs))
+    if not found:
+        raise because(reasons)
+    return found
+
+
+def because(reasons: Sequence[Missing]) -> Missing:
+    """All reasons in one: undecided where one of them is."""
+    undecided = any(isinstance(reason, Undecided) for reason in reasons)
+    return (Undecided if undecided else Missing)("; ".join(dict.fromkeys(map(str, reasons))))
+
+
+def _means(group: Sequence[Comparison]) -> Iterator[Estimate]:
+    """Ours and theirs, each the mean over a group."""
+    for side in ("ours", "theirs"):
+        yield Estimate(*np.mean([getattr(one, side) for one in group], axis=0).tolist())
+
+
+def _margin(group: Sequence[Comparison], our_end: str = "mean", their_end: str = "mean") -> float:
+    """How far our mean over a group is above theirs, each taken at its mean or at one end of its interval."""
+    ours, theirs = _means(group)
+    return float(getattr(ours, our_end) - getattr(theirs, their_end))
+
+
+def _sentence(group: Sequence[Comparison]) -> str:
+    first = group[0]
+    ours, theirs = _means(group)
+    betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in group}))
+    return (
+        f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {first.measure.shown(ours.mean):.3g}, "
+        f"{first.other} {first.measure.shown(theirs.mean):.3g}"
+    )
+
+
+def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowed: float = 0.0) -> Finding:
+    """RecurFormer scores at least what every other does, less what is allowed.
+
+    A test is neither won nor lost with a comparison in which the loss of what falls short still falls.
+
+    Args:
+        found: the comparisons, at least one.
+        by_beta: each β is a test of its own; else the mean over the β that were compared.
+        allowed: by how much it may fall short, in the measure's score.
+    """
+    why = [one.why_undecided(allowed) for one in found]
+    if not any(why):
+        return _judged(found, by_beta, allowed)
+    still_open = {_test_of(one, by_beta) for one, reason in zip(found, why, strict=True) if reason}
+    decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
+    if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
+        return lost
+    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(filter(None, dict.fromkeys(why))))
+
+
+def _test_of(one: Comparison, by_beta: bool) -> tuple[object, ...]:
+    """Which comparisons are one test, the mean over them."""
+    return one.measure.kind, one.model, one.other, one.beta if by_beta else None
+
+
+def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Finding:
+    parted: dict[tuple[object, ...], list[Comparison]] = {}
+    for one in found:
+        parted.setdefault(_test_of(one, by_beta), []).append(one)
+    tests = sorted(parted.values(), key=_margin, reverse=True)
+    margins = [_margin(test) + allowed for test in tests]
+    holds = margins[-1] + ROUNDING >= 0
+    samples = min(one.samples for one in found)
+    sure = all(_margin(test, "low", "high") + allowed >= 0 for test in tests)
+    lost = any(_margin(test, "high", "low") + allowed < 0 for test in tests)
+    decided = samples > 1 and (sure if holds else lost)
+    why = "" if decided else "within the 95 % intervals of both" if samples > 1 else "one sample has no interval"
+    won = sum(margin + ROUNDING >= 0 for margin in margins)
+    worst = {(test[0].measure.kind, test[0].model): test for test in tests}
+    text = "; ".join(map(_sentence, worst.values()))
+    if len(tests) > len(worst):
+        text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
+    at_scale = set(BACKBONE_LABELS) <= {one.model for one in found}
+    return Finding(holds, text, at_scale, samples, why, decided=decided)
+
+
+def _comparisons(
+    evidence: Evidence,
+    beside: Mapping[str, Sequence[str]],
+    measures: Sequence[str] = ("hashhop", "needle", "continuation"),
+    common: bool = False,
+    arm: str = "",
+) -> list[Comparison]:
+    def pair(points: pd.DataFrame, measure: Measure) -> list[Comparison]:
+        ours = recurformer(points, arm)
+        ours = nearest_beta(ours) if common else ours
+        return [one for name, which in beside.items() for one in PAIRINGS[name](points, measure, ours, *which)]
+
+    return comparisons(evidence, [MEASURES[name] for name in measures], pair)
+
+
+def compared(
+    evidence: Evidence, by_beta: bool = False, allowed: str = "", smallest: bool = False, **what: Any
+) -> Finding:
+    """Each measure of RecurFormer's quality beside that of others.
+
+    Args:
+        evidence: with the measurements of the ablations.
+        by_beta: each β is a test of its own; else the mean over the β that were compared.
+        allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
+        smallest: say too how small a cache may be.
+        what: beside (name in `PAIRINGS` -> which of it), measures (of `MEASURES`; else the first three), common
+            (RecurFormer at the common β alone), arm (see `recurformer.claims.pairings.recurformer`).
+    """
+    finding = judge_comparisons(_comparisons(evidence, **what), by_beta, ALLOWED[allowed])
+    return _with_smallest(evidence, finding) if smallest else finding
+
+
+def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
+    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted.
+
+    Raises:
+        Missing: nothing was measured of the paper's recipe.
+    """
+    told = ""
+    with suppress(Missing):
+        plus = compared(evidence.fresh(), arm="plus", **how)
+        told = f"; not counted: {plus.ours} ({'holds' if plus.holds else 'fails'}{'' if plus.decided else ', open'})"
+    try:
+        finding = compared(evidence, **how)
+    except Missing as missing:
+        raise type(missing)(f"{missing}{told}") from None
+    return replace(finding, ours=f"{finding.ours}{told}")
+
+
+def mixers(evidence: Evidence, others: Sequence[str]) -> Finding:
+    """Mamba beside other mixers on the same heads, all of them trained, at equal β.
+
+    Raises:
+        Missing: one of them was not trained, or only at β at which the model does as well without the heads.
+    """
+    found = []
+    for other in others:
+        try:
+            found += _comparisons(evidence, {"mixers": [other]})
+        except Missing as missing:
+            where = "on the same heads, at a β at which the model misses them"
+            raise type(missing)(f"{method_label('mixer', other)} {where}: {missing}") from None
+    return _with_smallest(evidence, judge_comparisons(found))
+
+
+def _smallest_caches(points: pd.DataFrame) -> str:
+    """The smallest cache at which RecurFormer, and what needs no more, is as near to the original as is allowed."""
+    smallest: dict[str, float] = {}
+    for family in METHODS:
+        for method, rows in groups(after_training(of(points, family)), "method") if family != "original" else ():
+            unchanged = original(points, bool(rows["trained"].any()))["mean"].max()
+            kept = rows[(rows["mean"] >= unchanged - ALLOWED_DROP) & (rows["ratio"] < 1)]
+            if len(kept):
+                smallest[method_label(family, method)] = float(kept["ratio"].min())
+    ours = smallest.get(method_label("mixer", "mamba"), 1.0)
+    shown = sorted((ratio, name) for name, ratio in smallest.items() if ratio <= ours)
+    return ", ".join([*(f"{ratio:.2f} ({name})" for ratio, name in shown), "all others need more"] if shown else [])
+
+
+def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
+    """The same, with the smallest caches of all models that have learned HashHop."""
+    try:
+        points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
+    except Missing:
+        return finding
+    by_model = {model: points[points["model"] == model] for model in models_in_order(points)}
+    learned = {model: found for model, found in by_model.items() if not why_not_run(found, HASHHOP)}
+    shown = points[points["by"].isin([PAPERS_SELECTOR, ""]) & points["model"].isin(learned)]
+    evidence.count(HASHHOP.kind, *shown["rows"])
+    said = [
+        f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
+        for model, of_model in learned.items()
+        if (found := _smallest_caches(of_model))
+    ]
+    return replace(finding, ours="; ".join([finding.ours, *said]))

@@ -1,0 +1,231 @@
+"""Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recurformer.claims.claim import Missing, Undecided
+from recurformer.costs import cost_of
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper.sizes import SETTINGS
+from recurformer.records import ancestors, read_record, record_of
+from recurformer.render.measurements import COLUMNS, READERS, groups, read_frame, require
+from recurformer.render.tables.measured import ranked_by_profile
+from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
+
+THIS_STUDY = "this study"
+LANGUAGE_ONLY = frozenset({"metrics", "profile"})
+"""Kinds of files that HashHop has too, of which the claims speak about the language runs only."""
+
+
+class Evidence:
+    """The measurements of one source. It remembers which of them were used.
+
+    Attributes:
+        source: "this study", or the folder of a recording.
+        frames: kind -> rows, each with the `file` that it stands in and a label of its own.
+        settings: file -> the settings of the run that wrote it.
+        used: the files of all rows that were counted.
+        seeds: the seeds of the trainings behind them.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        frames: Mapping[str, pd.DataFrame],
+        settings: Mapping[str, Mapping[str, Any]],
+        derived: dict[Hashable, pd.DataFrame] | None = None,
+    ) -> None:
+        self.source = source
+        self.frames = frames
+        self.settings = settings
+        self.used: set[str] = set()
+        self.seeds: set[int] = set()
+        self._derived = {} if derived is None else derived
+
+    def fresh(self) -> "Evidence":
+        """The same measurements, nothing looked at."""
+        return Evidence(self.source, self.frames, self.settings, self._derived)
+
+    def derived(self, kind: str, name: Hashable, compute: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+        """What is computed from all rows of a kind, under a name: once for all claims that look at this source. None of
+        these rows is used before it is counted.
+
+        Raises:
+            Missing: there are no such rows.
+        """
+        rows = self.look(kind)
+        if name not in self._derived:
+            self._derived[name] = compute(rows)
+        return self._derived[name]
+
+    def at_paper_sizes(self) -> bool:
+        """Whether the runs behind all files that were looked at had the sizes of the paper.
+
+        A file whose run is not known is not taken for one of the paper's size.
+        """
+        return all(map(self._has_paper_sizes, self.used))
+
+    def _has_paper_sizes(self, file: str) -> bool:
+        kind = Path(file).stem
+        if kind not in SETTINGS:
+            raise ValueError(
+                f"{file}: whether {kind!r} measurements have the paper's sizes is not known; say in SETTINGS"
+            )
+        expected = SETTINGS[kind]
+        found = self.settings.get(file, {})
+        return all(name in found and _same(found[name], value) for name, value in expected.items())
+
+    def paper_rows(self, kind: str) -> pd.DataFrame:
+        """The rows of a kind that were measured at the paper's sizes."""
+        frame = self.frames.get(kind, pd.DataFrame({"file": []}))
+        return frame[[self._has_paper_sizes(file) for file in frame["file"]]]
+
+    def rows(self, kind: str, **where: object) -> pd.DataFrame:
+        """As `look`; all of these rows are used."""
+        found = self.look(kind, **where)
+        self.count(kind, found.index)
+        return found
+
+    def count(self, kind: str, *labels: Iterable[int]) -> None:
+        """Rows of a kind, by their labels, are what a judge rests on: their files and seeds are its evidence."""
+        found = self.frames[kind].loc[list(dict.fromkeys(chain.from_iterable(labels)))]
+        self.used.update(found["file"])
+        if "seed" in found and kind != "baseline":
+            self.seeds.update(int(seed) for seed in found["seed"].unique())
+
+    def look(self, kind: str, **where: object) -> pd.DataFrame:
+        """All rows of a kind with the given values in the given columns (a list: any of these), to choose from.
+
+        Raises:
+            Missing: there are none.
+        """
+        frame = self.frames.get(kind, pd.DataFrame())
+        for column, value in where.items():
+            if frame.empty:
+                break
+            if column not in frame:
+                raise Missing(f"{kind} measurements without the column {column}")
+            frame = frame[frame[column].isin(value if isinstance(value, list) else [value])]
+        if frame.empty:
+            wanted = ", ".join(f"{column} {value}" for column, value in where.items())
+            raise Missing(f"no {kind} measurements{f' of {wanted}' if wanted else ''}")
+        return frame
+
+    def flattened(self, kind: str, **where: object) -> pd.DataFrame:
+        """As `rows`, of trainings whose loss has flattened.
+
+        Raises:
+            Undecided: the loss of one of them still falls, or its log is not known.
+            ValueError: measurements of this kind say nothing about a training.
+        """
+        if kind not in TRAINED:
+            known = ", ".join(sorted(TRAINED))
+            raise ValueError(f"no training stands behind {kind} measurements; behind these: {known}")
+        rows = self.rows(kind, **where)
+        for key, arm in groups(rows, [key for key in ("model", "beta") if key in rows]):
+            if reason := why_undecided(largest_fall(arm)):
+                *model, beta = key
+                raise Undecided(f"{label(model[0]) if model else kind.upper()} at beta {beta:g}: {reason}")
+        return rows
+
+    def still_learning(self, kind: str, **where: object) -> Undecided | None:
+        """Why some trainings may not have learned all that they could; None where their losses have flattened."""
+        try:
+            self.flattened(kind, **where)
+        except Undecided as undecided:
+            return undecided
+        return None
+
+    def models(
+        self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object
+    ) -> tuple[list[str], bool]:
+        """The models that speak about a trend, and whether they are those that the paper names: these alone, when all
+        of them were measured, else every model that was.
+
+        Raises:
+            Missing: there is no such measurement.
+        """
+        try:
+            found = list(dict.fromkeys(self.look(kind, **where)["model"]))
+        except Missing:
+            raise Missing(f"no {kind} measurements") from None
+        named = list(named)
+        return (named, True) if set(named) <= set(found) else (found, False)
+
+
+def _same(found: object, expected: object) -> bool:
+    """A setting as a command line has it, a text, against a number or text."""
+    return found == expected or (isinstance(expected, int | float) and str(found).replace(".", "", 1).isdigit()
+        and float(str(found)) == expected)  # fmt: skip
+
+
+def _settings(file: Path) -> Mapping[str, Any]:
+    record = record_of(file)
+    return read_record(record)["settings"] if record else {}
+
+
+def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
+    """The measurements in `files`, whose stems are their kinds; each row with its `file`, beta rounded.
+
+    Raises:
+        ValueError: a file is unreadable, empty or lacks columns.
+    """
+    frames: dict[str, list[pd.DataFrame]] = {}
+    settings = {}
+    for file in map(Path, files):
+        frame = with_fall(read_frame(file), file)
+        if file.stem in COLUMNS:
+            require(frame, file.stem)
+        if file.stem == "cache":
+            frame = ranked_by_profile(frame)
+        settings[str(file)] = _settings(file)
+        frames.setdefault(file.stem, []).append(frame.assign(file=str(file)).round({"beta": 6}))
+    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+    return Evidence(source, joined, settings)
+
+
+def read_recordings(folder: str | Path) -> list[Evidence]:
+    """One source for each recording in `folder`: recorded/NAME/results holds measurements as a study left them."""
+    found = []
+    for results in sorted(Path(folder).glob("*/results")):
+        files = [
+            file
+            for file in sorted(results.rglob("*"))
+            if file.suffix in READERS and file.stem in COLUMNS
+            and (file.stem not in LANGUAGE_ONLY or file.relative_to(results).parts[0] == "language")
+        ]  # fmt: skip
+        if files:
+            found.append(read_evidence(str(results.parent), files))
+    return found
+
+
+Runs = Mapping[Path, Mapping[str, Any]]
+"""Place of a record -> the record."""
+
+
+def runs_of(files: Iterable[str]) -> Runs:
+    """The records of all runs that a set of files rests on, those that wrote them first."""
+    found: dict[Path, dict[str, Any]] = {}
+    for record in filter(None, map(record_of, files)):
+        found.update(ancestors(record))
+    return found
+
+
+def total_minutes(runs: Runs) -> dict[str, float]:
+    """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
+    places = {record["run"]: place for place, record in runs.items()}
+    costs = [cost_of(place, runs[place]) for place in places.values()]
+    return {kind: round(sum(getattr(cost, kind) for cost in costs), 3) for kind in ("core_minutes", "gpu_minutes")}
+
+
+def hardware_of(runs: Runs) -> str:
+    """The machines of some runs, each once."""
+    machines = []
+    for record in runs.values():
+        host, accelerator = record["host"], record["accelerator"]
+        machines.append(accelerator["name"] if accelerator else f"{host['processor']}, {host['cores']} cores")
+    return "; ".join(dict.fromkeys(machines))

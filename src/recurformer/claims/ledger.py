@@ -1,0 +1,182 @@
+"""The ledger: every claim with its verdict, weighed from all evidence, and the audit beside it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+
+from recurformer.claims.audit import Audited, audit
+from recurformer.claims.claim import Claim, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence, hardware_of, runs_of, total_minutes
+from recurformer.claims.register import REVIEWER, all_claims
+from recurformer.records import record_of
+from recurformer.render.page.environment import environment
+from recurformer.render.verdicts import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
+
+COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the strongest evidence says about one claim.
+
+    Attributes:
+        claim: the claim.
+        verdict: one of `recurformer.render.verdicts.MARKS`.
+        finding: what was found, None where nothing was.
+        evidence: from which measurements, None likewise.
+        reason: one sentence, where the verdict needs one.
+    """
+
+    claim: Claim
+    verdict: str
+    finding: Finding | None = None
+    evidence: Evidence | None = None
+    reason: str = ""
+
+
+def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] = ()) -> Decision:
+    """Weigh the evidence for a claim.
+
+    The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
+    before a recording. Where the paper contradicts itself no measurement can help.
+
+    Args:
+        claim: the claim.
+        sources: the study first, then recordings.
+        broken: findings of the audit that hit this claim.
+    """
+    found: list[tuple[Finding, Evidence]] = []
+    unanswered: list[Missing] = []
+    for source in sources if claim.judge else ():
+        looked_at = source.fresh()
+        try:
+            judged = claim.judge(looked_at)  # type: ignore[misc]  # not None: checked in the loop's head
+            at_scale = judged.at_scale and looked_at.at_paper_sizes()
+            found.append((replace(judged, at_scale=at_scale), looked_at))
+        except Missing as missing:
+            unanswered.append(missing)
+    finding, evidence = None, None
+    if found:
+        finding, evidence = min(found, key=lambda pair: (not pair[0].at_scale, not pair[0].decided))
+    if broken:
+        reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
+        return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
+    if finding is None:
+        measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
+        why = next(map(str, [*measured, *unanswered]), "no stage measures it")
+        return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
+    if not finding.decided:
+        why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
+        return Decision(claim, UNDECIDED, finding, evidence, why)
+    verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
+    return Decision(claim, verdict, finding, evidence, finding.reason)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All decisions and the audit of one study."""
+
+    study: str
+    decisions: tuple[Decision, ...]
+    audited: tuple[Audited, ...]
+
+    def counts(self, reviewers: bool = False) -> dict[str, int]:
+        """The paper's claims by verdict, every verdict named; or else what the reviewers asked and no paper claims."""
+        counted = Counter(d.verdict for d in self.decisions if (d.claim.kind == REVIEWER) == reviewers)
+        return {verdict: counted[verdict] for verdict in MARKS}
+
+    def by_definition(self) -> int:
+        """Claims that are reproduced because the paper defines them so: they say nothing about the method."""
+        return sum(bool(d.finding and d.finding.by_definition) for d in self.decisions if d.verdict == REPRODUCED)
+
+    def frame(self) -> pd.DataFrame:
+        """One row a claim, for tables: `COLUMNS`."""
+        rows = pd.DataFrame([_row(decision) for decision in self.decisions], columns=COLUMNS)
+        return rows.astype({"seeds": "Int64", "samples": "Int64"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything: study, counts, claims with their evidence, audit, cost and environment of all the runs behind."""
+        runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
+        return {
+            "study": self.study,
+            "counts": self.counts(),
+            "reviewers": self.counts(reviewers=True),
+            "by_definition": self.by_definition(),
+            "claims": [_claim_dict(decision) for decision in self.decisions],
+            "audit": [_audit_dict(step) for step in self.audited],
+            "cost": {"runs": len(runs), **total_minutes(runs)},
+            "environment": environment(runs),
+        }
+
+
+def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim] | None = None) -> Ledger:
+    """Decide every claim.
+
+    Args:
+        study: name of the study.
+        sources: its own measurements first, then recordings.
+        claims: other claims than all of them.
+    """
+    caches = pd.concat([source.paper_rows("cache") for source in sources]) if sources else pd.DataFrame()
+    if len(caches):
+        caches = caches.drop_duplicates(["model", "unit", "beta", "length"])
+    audited = audit(caches if len(caches) else None)
+    broken: dict[str, list[Audited]] = {}
+    for step in audited:
+        for name in () if step.consistent else step.claims:
+            broken.setdefault(name, []).append(step)
+    chosen = all_claims() if claims is None else claims
+    decisions = tuple(decide(claim, sources, broken.get(claim.id, ())) for claim in chosen)
+    return Ledger(study, decisions, tuple(audited))
+
+
+def _row(decision: Decision) -> dict[str, Any]:
+    claim, finding, evidence = decision.claim, decision.finding, decision.evidence
+    return {
+        "id": claim.id, "place": claim.place, "statement": claim.statement, "paper": claim.printed, "kind": claim.kind,
+        "test": claim.test, "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
+        "ours": finding.ours if finding else "", "reason": decision.reason,
+        "source": evidence.source if evidence else "",
+        "scale": "" if finding is None else "paper" if finding.at_scale else "smaller",
+        "seeds": len(evidence.seeds) or None if evidence else None,
+        "samples": finding.samples if finding else None,
+    }  # fmt: skip
+
+
+def _files(decision: Decision) -> tuple[str, ...]:
+    return tuple(sorted(decision.evidence.used)) if decision.evidence else ()
+
+
+@lru_cache
+def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
+    """Runs, hardware and cost behind some measurement files."""
+    runs = runs_of(files)
+    wrote = [runs[record.resolve()]["run"] for record in filter(None, map(record_of, files))]
+    return {
+        "files": list(files),
+        "runs": list(dict.fromkeys(wrote)),
+        "rests_on": [record["run"] for record in runs.values()],
+        "hardware": hardware_of(runs),
+        **total_minutes(runs),
+    }
+
+
+def _claim_dict(decision: Decision) -> dict[str, Any]:
+    shown = _row(decision)
+    about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
+    return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
+
+
+def _audit_dict(step: Audited) -> dict[str, Any]:
+    return {
+        "id": step.id,
+        "rule": step.rule,
+        "place": step.place,
+        "arithmetic": list(step.arithmetic),
+        "outcome": "consistent" if step.consistent else "inconsistent",
+        "claims": list(step.claims),
+    }

@@ -1,0 +1,229 @@
+"""What the text and Figures 3 and 4 say about quality: HashHop, MQAR and continual training."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from recurformer.claims.caches import query_groups
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.paper import TABLE2_BETAS as BETAS
+from recurformer.paper import label
+from recurformer.render.ablations import estimate_quality
+from recurformer.render.measurements import groups
+from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
+from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
+from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.measured import NEEDED
+from recurformer.tasks.interval import Estimate
+
+ROUNDING = 1e-9
+KNOWS_LANGUAGE = 100.0
+"""A model of a higher perplexity has not learned the language of the articles."""
+SAME_STEPS = "trained for the same steps as the original; more were not tried"
+DEFAULT_BETA = 0.9
+
+Quality = dict[str, dict[float, Estimate]]
+"""h_gq with its interval: model -> beta -> estimate."""
+
+
+def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
+    """h_gq by beta of every model that has learned the task.
+
+    Raises:
+        Missing: there are no such measurements.
+        Undecided: a model has not learned it.
+    """
+    models, papers = evidence.models("hashhop", variant="official")
+    quality: Quality = {}
+    samples = 0
+    for model in models:
+        rows = evidence.rows("hashhop", model=model, variant="official")
+        baseline = evidence.rows("baseline", model=model, variant="official")
+        learned = float((baseline["correct"] / baseline["hops"]).mean())
+        if not learned >= NEEDED:
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
+        quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
+        samples = max(samples, int(rows.groupby("beta").size().max()))
+    return quality, papers, samples
+
+
+def _at(quality: Quality, model: str, beta: float) -> Estimate:
+    if beta not in quality[model]:
+        raise Missing(f"no h_gq of {label(model)} at beta {beta:g}")
+    return quality[model][beta]
+
+
+def _text(model: str, quality: Estimate) -> str:
+    return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
+
+
+def _require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
+    """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn.
+
+    Args:
+        arms: of each, whether it fails the test, and why it may still learn.
+
+    Raises:
+        Undecided: an arm may still learn, and none fails at its end.
+    """
+    known = list(arms)
+    if any(fails and not learning for fails, learning in known):
+        return
+    for _, learning in known:
+        if learning:
+            raise learning
+
+
+def kept(evidence: Evidence) -> Finding:
+    """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
+    quality, at_scale, samples = _hashhop(evidence)
+    converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
+    drops = {model: _at(quality, model, 0.0).mean - after.mean for model, after in converted.items()}
+    short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
+    # who falls short could still learn; who keeps up says nothing beside an original that could
+    arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
+    _require_flattened(
+        (model in short, evidence.still_learning("hashhop", model=model, variant="official", beta=beta))
+        for model, beta in arms.items()
+    )
+    text = ", ".join(
+        f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
+    )
+    return Finding(not short, text, at_scale, samples)
+
+
+def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:
+    """What is left of h_gq at beta = 1.
+
+    Args:
+        evidence: with HashHop.
+        nothing_left: below this share of the original's h_gq.
+        both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
+
+    Raises:
+        Missing: one kind is needed and was not measured.
+    """
+    if both_kinds:
+        models, _ = evidence.models("hashhop", variant="official")
+        kinds = {"GQA" if size > 1 else "MHA" for size in query_groups(evidence, models).values()}
+        if len(kinds) == 1:
+            raise Missing(f"models with {kinds.pop()} only: the sentence is about MHA and GQA")
+    quality, at_scale, samples = _hashhop(evidence)
+    left = {model: _at(quality, model, 1.0) for model in quality}
+    lost = [model for model, value in left.items() if value.mean <= nothing_left * _at(quality, model, 0.0).mean]
+    if lost == list(quality):
+        evidence.flattened("hashhop", model=lost, variant="official", beta=1.0)
+    text = ", ".join(_text(model, value) for model, value in left.items())
+    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
+
+
+def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
+    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta.
+
+    Raises:
+        Missing: there are no such measurements, or none with all heads replaced.
+        Undecided: the original has not learned the task.
+    """
+    evidence.rows("mqar", split="validation")
+    mqar = evidence.rows("mqar")
+    best = best_learning_rates(mqar)
+    if reason := why_not_run(mqar, best):
+        raise Undecided(reason)
+    rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
+    rows = at_best_rate(rows, best)
+    right, asked = (
+        rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
+        for count in ("correct", "queries")
+    )
+    if 1.0 not in right.index:
+        raise Missing("no MQAR run with all heads replaced")
+    return right / asked, best
+
+
+def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
+    """Accuracy on tested samples of trained lengths when all heads are replaced."""
+    accuracy, best = _accuracy(evidence, "test")
+    highest = float(accuracy.loc[1.0].to_numpy().max())
+    if highest < poor:
+        evidence.flattened("mqar", beta=1.0, learning_rate=best[1.0])
+    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, reason=SAME_STEPS)
+
+
+def attention_necessary(evidence: Evidence) -> Finding:
+    """Some share of replaced heads learns all trained lengths, replacing all does not."""
+    accuracy, best = _accuracy(evidence, "validation")
+    lowest = accuracy.min(axis=1)  # on any trained length
+    some, none = lowest[(lowest.index > 0) & (lowest.index < 1)], float(accuracy.loc[1.0].to_numpy().min())
+    if some.empty:
+        raise Missing("no MQAR run with some heads replaced and some retained")
+    retained = float(some.max())
+    if none < NEEDED_ACCURACY:
+        for beta in [1.0] if retained >= NEEDED_ACCURACY else some.index:
+            evidence.flattened("mqar", beta=beta, learning_rate=best[beta])
+    text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
+    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason=SAME_STEPS)
+
+
+def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:
+    """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained, original."""
+    models, papers = evidence.models("perplexity")
+    rows = evidence.rows("perplexity", model=models, split="validation")
+    sums = rows.pivot_table(
+        index=["model", "beta"], columns="stage", values=["negative_log_likelihood", "tokens"], aggfunc="sum"
+    )
+    wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
+    if not {"before", "converted", "trained"} <= set(wide):
+        raise Missing("perplexities before conversion, after it and after training are needed")
+    original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
+    if wide["before"].max() > KNOWS_LANGUAGE:
+        raise Undecided(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
+    converted = wide[wide.index.get_level_values("beta") > 0]
+    if original is None or converted.empty:
+        raise Missing("perplexities of the original and of a converted model are needed")
+    return converted.assign(original=original.reindex(converted.index.get_level_values("model")).to_numpy()), papers
+
+
+def training_necessary(evidence: Evidence) -> Finding:
+    """Perplexity after conversion, before any training, over the original's."""
+    found, papers = _perplexities(evidence)
+    lowest = float((found["converted"] / found["before"]).min())
+    return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", papers)
+
+
+def _last_quarter(evidence: Evidence, model: str, beta: float) -> float:
+    """Mean training loss over the last quarter of a training."""
+    curve = evidence.rows("metrics", model=model, beta=beta).groupby("step")["loss"].mean()
+    return float(np.array_split(curve.to_numpy(), 4)[3].mean())
+
+
+def converge(evidence: Evidence) -> Finding:
+    """Training loss over the last quarter: converted against original."""
+    models, papers = evidence.models("metrics")
+    gaps = {}
+    for model in models:
+        for beta in sorted(set(evidence.rows("metrics", model=model)["beta"]) - {0.0}):
+            gaps[model, beta] = _last_quarter(evidence, model, beta) - _last_quarter(evidence, model, 0.0)
+    if not gaps:
+        raise Missing("no training of a converted model")
+    allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
+    _require_flattened(
+        (gap > allowed, evidence.still_learning("metrics", model=model, beta=[0.0, beta]))
+        for (model, beta), gap in gaps.items()
+    )
+    return Finding(largest <= allowed, f"at most {largest:.2f} nats above the original's", papers)
+
+
+def perplexity_comparable(evidence: Evidence) -> Finding:
+    """Perplexity over that of the original after the same training, once both have flattened."""
+    found, papers = _perplexities(evidence)
+    ratios, allowed = found["trained"] / found["original"], ALLOWED_RATIO + ROUNDING
+    where = {"stage": "trained", "split": "validation"}
+    _require_flattened(
+        (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
+        for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
+    )
+    ratio = float(ratios.max())
+    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", papers)

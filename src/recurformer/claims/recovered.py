@@ -1,0 +1,133 @@
+"""What recovery shows, which the paper does not claim: how far and how fast models come back, and by which mixer."""
+
+import math
+
+import pandas as pd
+
+from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
+from recurformer.claims.evidence import Evidence
+from recurformer.claims.pairings import COMMON_BETA
+from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
+from recurformer.render.training import ALLOWED_FALL
+from recurformer.tasks.interval import Estimate, mean_interval
+
+KIND = "recovery"
+SAME_BYTES = 1.1
+"""The larger of two caches over the smaller, at most, where they are called equal."""
+OPEN = "the 95 % interval holds what is allowed"
+ONE_SEED = "one seed"
+
+
+def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
+    """The points of some arms of the first model, at one share of heads.
+
+    Raises:
+        Missing: one of them was not measured.
+    """
+    model = models_in_order(evidence.look(KIND))[0]
+    for arm in arms:
+        evidence.look(KIND, model=model, arm=arm, beta=beta)
+    return evidence.rows(KIND, model=model, arm=list(arms), beta=beta)
+
+
+def _over(ours: pd.DataFrame, theirs: pd.DataFrame) -> Estimate:
+    """Perplexity over perplexity on the same windows, with the interval of the paired differences."""
+    nats = [rows.groupby("window")["negative_log_likelihood"].mean() for rows in (ours, theirs)]
+    return Estimate(*(math.exp(limit) for limit in mean_interval((nats[0] - nats[1]).dropna().to_numpy())))
+
+
+def _original(evidence: Evidence) -> pd.DataFrame:
+    """The untouched original: the first point of its own training."""
+    rows = _curves(evidence, 0.0, "original")
+    return rows[rows["tokens"] == 0]
+
+
+def _finding(rows: pd.DataFrame, holds: bool, text: str, reason: str) -> Finding:
+    """With a reason it is open."""
+    seeds = rows["seed"].nunique()
+    at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
+    text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
+    return Finding(holds, text, at_scale, rows["window"].nunique(), reason, decided=not reason)
+
+
+def _told(ratio: Estimate) -> str:
+    return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
+def recovered(evidence: Evidence) -> Finding:
+    """Perplexity of the plus recipe at its end over that of the original, which the divergence has as its aim."""
+    curve, before = _curves(evidence, COMMON_BETA, "plus"), _original(evidence)
+    trained = last_points(_curves(evidence, 0.0, "original"))
+    rows = last_points(curve)
+    ratio = _over(rows, before)
+    told = (
+        f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
+        f"{_told(ratio)} times the perplexity of the original, {_told(_over(rows, trained))} times that of the "
+        f"original after {trained['tokens'].max():,} tokens of its own"
+    )
+    holds = ratio.mean <= ALLOWED_RATIO
+    reason = OPEN if ratio.low <= ALLOWED_RATIO < ratio.high else ""
+    apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
+    if not holds and len(apart) > 1 and apart[-2] - apart[-1] > ALLOWED_FALL:
+        reason = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
+    return _finding(rows, holds, told, reason)
+
+
+def tokens(evidence: Evidence, within: float) -> Finding:
+    """The fewest tokens at which any arm of the paper's block comes back to the original as it was.
+
+    Args:
+        evidence: with curves of recovery.
+        within: of the original's perplexity, what "back" means.
+    """
+    original = _original(evidence)
+    model = original["model"].iloc[0]
+    measured = set(evidence.look(KIND, model=model, beta=COMMON_BETA)["arm"])
+    arms = [arm for arm in ("paper", "calibrated", "plus") if arm in measured]
+    if not arms:
+        raise Missing("no recipe of the paper's block was measured")
+    told, back, sure = [], [], []
+    for arm in arms:
+        rows = _curves(evidence, COMMON_BETA, arm)
+        ratios = {int(tokens): _over(point, original) for tokens, point in groups(rows, "tokens")}
+        reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= within]
+        sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= within]
+        back += reached
+        last = max(ratios)
+        told.append(
+            f"{arm_label(arm)}: {min(reached):,} tokens" if reached
+            else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last].mean:.2f} times)"
+        )  # fmt: skip
+    reason = "" if sure else OPEN if back else "more tokens may bring it"
+    return _finding(rows, bool(back), f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}", reason)
+
+
+def equal_bytes(evidence: Evidence) -> Finding:
+    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text.
+
+    Raises:
+        Missing: one of both was not measured.
+        Undecided: their bytes or their tokens are not the same.
+    """
+    look = evidence.look(KIND, beta=COMMON_BETA)
+    names = look.loc[at_equal_bytes(look), "arm"].unique()
+    if not len(names):
+        raise Missing("no recipes were compared at equal bytes")
+    rows = last_points(_curves(evidence, COMMON_BETA, *names))
+    rows = rows.assign(held=state_bytes(rows))
+    state = rows[rows["mixer"] == "mamba"]
+    if state.empty or "window" not in set(rows["mixer"]):
+        raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
+    least, most = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
+    rows = rows[rows["held"].between(least, most) & rows["tokens"].isin(state["tokens"])]
+    ends = {mixer: found for mixer, found in groups(rows, "mixer")}
+    if "window" not in ends:
+        raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
+    apart = {mixer: found.groupby("window")["divergence"].mean() for mixer, found in ends.items()}
+    gap = mean_interval((apart["mamba"] - apart["window"]).dropna().to_numpy())
+    told = ", ".join(f"{name} {apart[mixer].mean():.3f}" for mixer, name in MIXERS.items() if mixer in apart)
+    text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {told}"
+    reason = "within the 95 % interval of the difference" if gap.low <= 0 < gap.high else ""
+    return _finding(rows, gap.mean <= 0, text, reason)

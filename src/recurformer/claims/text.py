@@ -1,0 +1,79 @@
+"""The ledger as Markdown."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tabulate import tabulate
+
+from recurformer.claims.audit import Audited
+from recurformer.claims.evidence import THIS_STUDY
+from recurformer.claims.ledger import Decision, Ledger
+from recurformer.render.tables.cell_text import cell, plain
+from recurformer.render.verdicts import MARKS, MEANINGS
+
+HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
+
+
+def _evidence(decision: Decision) -> str:
+    finding, evidence = decision.finding, decision.evidence
+    if finding is None or evidence is None:
+        return ""
+    seeds = f"{len(evidence.seeds)} seed(s)" if evidence.seeds else ""
+    samples = f"{finding.samples} samples" if finding.samples else ""
+    scale = "paper's scale" if finding.at_scale else "smaller"
+    return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
+
+
+def _claims_table(decisions: Iterable[Decision]) -> str:
+    rows = []
+    for decision in decisions:
+        claim, finding = decision.claim, decision.finding
+        verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
+        ours = finding.ours if finding else ""
+        rows.append([claim.place, claim.statement, ours, verdict, _evidence(decision), decision.reason or claim.test])
+    return tabulate([[cell(text) for text in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
+
+
+def _audit_lines(audited: Iterable[Audited]) -> list[str]:
+    lines = []
+    for step in audited:
+        lines += [
+            f"- **{plain(step.place)}**: {plain(step.rule)}.",
+            *(f"    - {plain(line)}" for line in step.arithmetic),
+        ]
+    return lines
+
+
+def _recordings(ledger: Ledger) -> list[str]:
+    """How many verdicts rest on a recording."""
+    sources = Counter(decision.evidence.source for decision in ledger.decisions if decision.evidence)
+    recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
+    return [f"{count} verdicts rest on {source}, not on this study." for source, count in recorded.items()]
+
+
+def markdown(ledger: Ledger) -> str:
+    """Counts, every claim with its verdict, and the audit with its arithmetic."""
+    parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
+    lines = [f"# Claims: study {plain(ledger.study)}", ""]
+    lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
+    lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
+    if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:
+        lines += [
+            "",
+            f"Not counted above is what the reviewers asked and the paper does not claim: {', '.join(asked)}.",
+        ]
+    if recordings := _recordings(ledger):
+        lines += ["", *recordings]
+    for heading, prefix in parts.items():
+        chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
+        if chosen:
+            lines += ["", f"## {heading}", "", _claims_table(chosen)]
+    broken = [step for step in ledger.audited if not step.consistent]
+    lines += [
+        "",
+        "## Audit: where the paper contradicts itself, or no reading of it gives its numbers",
+        "",
+        *_audit_lines(broken),
+    ]
+    lines += ["", "## Audit: what agrees", "", *_audit_lines(step for step in ledger.audited if step.consistent)]
+    return "\n".join(lines) + "\n"

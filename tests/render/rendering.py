@@ -1,0 +1,42 @@
+"""Calling a table or figure with the measurements that it takes, and picking a row of a table."""
+
+import inspect
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import pandas as pd
+
+from recurformer.claims.questions import reviewer_questions
+from recurformer.paper import CELLS
+from recurformer.render.tables import TABLES, Table
+from recurformer.render.verdicts import MARKS
+
+VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
+"""Every printed cell has some verdict, each of them occurs."""
+ALL_TABLES = {**TABLES, "reviewer_questions": reviewer_questions}
+GIVEN = {"verdicts": VERDICTS, "recorded": {}}
+
+
+def kinds_of(renderer: Callable, *, needed: bool = False) -> list[str]:
+    """The kinds of measurements that a renderer takes, or those that it cannot do without."""
+    parameters = inspect.signature(renderer).parameters.items()
+    kinds = [kind for kind, parameter in parameters if not needed or parameter.default is inspect.Parameter.empty]
+    return [kind for kind in kinds if kind not in GIVEN]
+
+
+def render(renderer: Callable, frames: dict[str, pd.DataFrame]) -> Any:
+    """A table or figure of those frames that it takes."""
+    given = {**frames, **GIVEN}
+    return renderer(**{name: given[name] for name in inspect.signature(renderer).parameters if name in given})
+
+
+def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataFrame) -> Table:
+    return render(ALL_TABLES[name], measurements | replaced)
+
+
+def pick(frame: pd.DataFrame, **where) -> pd.Series:
+    for column, value in where.items():
+        frame = frame[frame[column] == value]
+    assert len(frame) == 1, f"{len(frame)} rows for {where}"
+    return frame.iloc[0]
