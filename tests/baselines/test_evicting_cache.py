@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from recurformer import convert
 from recurformer.baselines import EVICTIONS, evicting, make_cache
-from recurformer.baselines.citrus import Citrus
+from recurformer.baselines.methods import Citrus
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from tests.baselines.twin import read_in_pieces, recording, twin_logits
 from tests.model.tiny_models import ALL, LAYERS, PAD, difference, make_backbone, tokens

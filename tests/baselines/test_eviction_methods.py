@@ -8,8 +8,7 @@ import torch
 from recurformer import convert
 from recurformer.backbones import make_random
 from recurformer.baselines import EVICTIONS, evicting, make_cache, make_eviction, matching_budget
-from recurformer.baselines.pyramidinfer_official import PyramidInferOfficial
-from recurformer.baselines.pyramidinfer_paper import PyramidInferPaper
+from recurformer.baselines.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
 from recurformer.baselines.razor_attention import REPEATS, any_tokens, look_back, retrieval_heads
 from recurformer.heads.probes import Repeated
 from recurformer.measure.cache import cache_bytes, count_cache, pyramidinfer_cache_ratio

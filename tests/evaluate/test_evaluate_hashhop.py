@@ -8,8 +8,8 @@ from transformers import GenerationConfig
 from recurformer.evaluate.generate import MORE_TOKENS
 from recurformer.evaluate.hashhop import hashhop_rows
 from recurformer.measure.cache import count_cache
+from recurformer.tasks import IGNORED
 from recurformer.tasks.hashhop import HashHopTask
-from recurformer.tasks.labels import IGNORED
 from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train
 

@@ -9,13 +9,18 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
 
 from recurformer.heads import replaced
-from recurformer.heads.interface import attending
 from recurformer.heads.probes import HashHopProbes, TextProbes, repeated_tokens
-from recurformer.heads.repeated import echo_scores, induction_scores
-from recurformer.heads.retrieval import lookup_accuracy, retrieval_scores
-from recurformer.heads.sensitivity import sensitivity_scores, window_mask
+from recurformer.heads.run import attending
+from recurformer.heads.scores import (
+    echo_scores,
+    induction_scores,
+    lookup_accuracy,
+    retrieval_scores,
+    sensitivity_scores,
+    window_mask,
+)
 from recurformer.study import HashHopTask, HeadScores
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
 from tests.model.tiny_models import HEADS, LAYERS, QUERY_HEADS, make_backbone, shared_converted, tokens
 

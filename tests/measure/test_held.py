@@ -6,8 +6,7 @@ from transformers import DynamicCache
 
 from recurformer.backbones import make_random
 from recurformer.backbones.shapes import SHAPES, load_shape, meta_model
-from recurformer.measure.cache import count_cache
-from recurformer.measure.held import full_bytes, held_bytes, held_ratio
+from recurformer.measure.cache import count_cache, full_bytes, held_bytes, held_ratio
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

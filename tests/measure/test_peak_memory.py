@@ -12,8 +12,14 @@ from recurformer import convert
 from recurformer.backbones import load_shape, meta_model
 from recurformer.measure import memory as memory_module
 from recurformer.measure.complexity import measure_complexity
-from recurformer.measure.memory import longest_input, longest_length, measure_memory, weight_bytes
-from recurformer.measure.parameters import count_parameters, parameter_kind
+from recurformer.measure.memory import (
+    count_parameters,
+    longest_input,
+    longest_length,
+    measure_memory,
+    parameter_kind,
+    weight_bytes,
+)
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.render.tables.table1 import growth_exponent

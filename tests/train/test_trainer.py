@@ -6,9 +6,8 @@ from transformers import TrainingArguments
 from transformers.training_args import ParallelMode
 
 from recurformer.files import alone_in
-from recurformer.train.one_device import OneDeviceArguments
-from recurformer.train.parameters import parameter_groups
-from recurformer.train.schedules import SCHEDULES
+from recurformer.train.optimiser import SCHEDULES, parameter_groups
+from recurformer.train.surroundings import OneDeviceArguments
 from recurformer.train.trainer import TrainingDiverged, train
 from tests.model.tiny_models import make_converted
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, GenerationConfig, PreTrainedModel
 
-from recurformer.measure.held import held_bytes
+from recurformer.measure.cache import held_bytes
 from recurformer.train.data import pad_batch
 
 NewCache = Callable[[], Cache]

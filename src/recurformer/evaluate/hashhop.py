@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
-from recurformer.measure.held import held_ratio
+from recurformer.measure.cache import held_ratio
 from recurformer.study import HashHopTask as HashHopSettings
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.data import Item
 from recurformer.train.hashhop_data import hashhop_dataset
 

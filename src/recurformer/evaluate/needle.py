@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from recurformer.batching import samples_per_batch
 from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
-from recurformer.measure.held import held_ratio
+from recurformer.measure.cache import held_ratio
 from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeySample, PasskeyTask, score_passkey
 from recurformer.train.data import item_generator, pad_token
 

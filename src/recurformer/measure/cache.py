@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import Scope, random_ranking, rank_heads, select_heads
@@ -186,6 +186,11 @@ def measure_cache(
     return pd.DataFrame(rows)
 
 
+def pyramid_lengths(tokens: int, layers: int, keep: float, minimum: int) -> list[int]:
+    """Tokens that each layer holds, as the paper's numbers have PyramidInfer."""
+    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
+
+
 def pyramidinfer_cache_ratio(length: int, layers: int, keep: float = 0.7, minimum: int = 32) -> float:
     """PyramidInfer's cache over the full cache, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
 
@@ -200,19 +205,36 @@ def pyramidinfer_cache_ratio(length: int, layers: int, keep: float = 0.7, minimu
             raise ValueError(f"{name} must be at least 1, got {value}")
     if not 0 < keep <= 1:
         raise ValueError(f"keep={keep} must lie in (0, 1]: it is the share of tokens that the next layer keeps")
-    kept = sum(min(length, max(minimum, int(length * keep**layer))) for layer in range(layers))
-    return kept / (layers * length)
+    return sum(pyramid_lengths(length, layers, keep, minimum)) / (layers * length)
 
 
 def pyramidinfer_rows(
     lengths: Sequence[int] = (10_240, 61_440),
     model: str = "llama2-7b",
     layers: int = 32,
-    keep: float = 0.7,
-    minimum: int = 32,
 ) -> pd.DataFrame:
     """The rows of pyramidinfer.csv: model, method ("pyramidinfer"), length, ratio."""
-    rows = [
-        (model, "pyramidinfer", length, pyramidinfer_cache_ratio(length, layers, keep, minimum)) for length in lengths
-    ]
+    rows = [(model, "pyramidinfer", length, pyramidinfer_cache_ratio(length, layers)) for length in lengths]
     return pd.DataFrame(rows, columns=["model", "method", "length", "ratio"])
+
+
+def held_bytes(cache: Cache, tokens: int) -> float:
+    """Bytes for each of the `tokens` (those of all sequences together) that the cache has seen."""
+    return float(cache_bytes(cache).bytes.sum()) / tokens
+
+
+def full_bytes(original: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes that a full cache of the original model holds for each token."""
+    size = getattr(original, "head_dim", None) or original.hidden_size // original.num_attention_heads
+    return original.num_hidden_layers * 2 * original.num_key_value_heads * size * dtype.itemsize
+
+
+def held_ratio(held: Sequence[float], original: PreTrainedConfig, dtype: torch.dtype) -> float:
+    """Mean of `held_bytes` over the bytes of the original's full cache.
+
+    Args:
+        held: one value a batch.
+        original: of the model before anything was changed.
+        dtype: of the measured model, so that keeping the same weights in fewer bits does not count as a smaller cache.
+    """
+    return sum(held) / len(held) / full_bytes(original, dtype)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from recurformer.heads.run import Progress, check_batch
 from recurformer.heads.stream import AttentionBlock, watch_attention
+from recurformer.tasks.interval import mean_interval
 
 NORMS = {"l1": 1, "l2": 2}
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
@@ -173,15 +174,6 @@ def token_contributions(
     return sums.result
 
 
-def _mean_interval(values: Tensor) -> tuple[float, float]:
-    """95 % confidence interval of the mean over windows, each window one observation (Student's t)."""
-    from scipy import stats
-
-    windows = values.numpy()
-    half = stats.t.ppf(0.975, len(windows) - 1) * windows.std(ddof=1) / len(windows) ** 0.5
-    return windows.mean() - half, windows.mean() + half
-
-
 def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
     """Summarise contributions: the rows of contribution.csv (Table 5).
 
@@ -210,7 +202,7 @@ def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
         for tokens, values in kinds.items():
             flat = values[~values.isnan()]
             mean, half = float(flat.mean()), NORMAL_95 * float(flat.std())
-            intervals = {"mean": _mean_interval(per_window[tokens]), "spread": (mean - half, mean + half)}
+            intervals = {"mean": mean_interval(per_window[tokens].numpy())[1:], "spread": (mean - half, mean + half)}
             rows += [
                 (name, norm, tokens, interval, mean, low, high, samples, p_value)
                 for interval, (low, high) in intervals.items()

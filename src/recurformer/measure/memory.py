@@ -13,16 +13,54 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
-from recurformer.measure.parameters import count_parameters
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.model.convert import convert
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, read_chunk
+
+# The first kind whose mark is part of a parameter's dotted name. A Mamba block lives inside the attention module.
+MARKS = {
+    "mamba": ("mamba",),
+    "attention": ("self_attn",),
+    "mlp": ("mlp",),
+    "norm": ("norm", "input_layernorm", "post_attention_layernorm"),
+    "embedding": ("embed_tokens",),
+    "head": ("lm_head",),
+}
+KINDS = tuple(MARKS)
+
+
+def parameter_kind(name: str) -> str:
+    """Name the kind of the parameter with this dotted name.
+
+    Raises:
+        ValueError: no kind fits.
+    """
+    parts = set(name.split("."))
+    for kind, marks in MARKS.items():
+        if parts.intersection(marks):
+            return kind
+    raise ValueError(f"parameter {name!r} is of no known kind ({', '.join(KINDS)})")
+
+
+def count_parameters(model: nn.Module) -> pd.DataFrame:
+    """Count parameters: one row for each kind (kind, parameters), also for kinds that the model lacks.
+
+    A tied language-model head shares the embedding's parameters and counts as 0.
+
+    Raises:
+        ValueError: a parameter whose kind is unknown.
+    """
+    counts = dict.fromkeys(KINDS, 0)
+    for name, parameter in model.named_parameters():  # each shared parameter once, under its first name
+        counts[parameter_kind(name)] += parameter.numel()
+    return pd.DataFrame({"kind": list(counts), "parameters": list(counts.values())})
+
 
 GIB = 2**30
 PROBES = (16_384, 32_768)  # the peak is affine between and beyond: both are far above all constant terms

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.corpora.documents import Documents
+from recurformer.corpora.windows import encode_text, windows
 from recurformer.heads.profiling import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
@@ -19,10 +21,35 @@ from recurformer.recover.adapt_measures import passkeys_of, quality_of
 from recurformer.recover.calibrate import calibrate
 from recurformer.recover.distil import distil
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.recipe import RESERVED, TIMED_STEPS, Plan, Recipe, plan_steps
+from recurformer.recover.recipe import MINIMUM_WINDOWS, RESERVED, TIMED_STEPS, Plan, Recipe, plan_steps
 from recurformer.recover.trained import TRAINED
 from recurformer.recover.transfer import transfer
 from recurformer.train.data import WindowDataset
+
+
+def text_windows(
+    documents: Documents, tokenizer: PreTrainedTokenizerBase, recipe: Recipe, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Windows (windows, recipe.tokens) for training and, at most `recipe.held_out_windows`, for measuring.
+
+    Raises:
+        ValueError: there are fewer than `MINIMUM_WINDOWS`; says how many tokens there are.
+    """
+    found = []
+    for (name, least), texts in zip(MINIMUM_WINDOWS.items(), documents, strict=True):
+        try:
+            found.append(windows(texts, tokenizer, recipe.tokens, seed=seed))
+        except ValueError:
+            found.append(torch.empty(0, recipe.tokens, dtype=torch.long))
+        if len(found[-1]) < least:
+            there = sum(len(encode_text(tokenizer, text)) for text in texts)
+            raise ValueError(
+                f"the texts are too short: the {len(texts)} {name} documents have {there:,} tokens, which give "
+                f"{len(found[-1])} windows of {recipe.tokens}; {least} are needed, so {least * recipe.tokens:,} tokens "
+                f"in documents of {recipe.tokens} or more"
+            )
+    return found[0], found[1][: recipe.held_out_windows]
+
 
 Progress = Callable[[str], Callable[[int, int], None] | None]
 

@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from recurformer.study import HashHopTask as HashHopSettings
+from recurformer.tasks import IGNORED
 from recurformer.tasks.hashhop import HashHopSample, HashHopTask, score_hashes
 from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.labels import IGNORED
 from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator, pad_token
 
 
