@@ -23,7 +23,6 @@ from recurformer.measure.cache import (
     held_bytes,
     held_ratio,
     measure_cache,
-    pyramidinfer_cache_ratio,
     pyramidinfer_rows,
 )
 
@@ -163,18 +162,9 @@ def test_bad_input_is_refused():
 
 @pytest.mark.parametrize(("length", "printed"), [(10_240, 0.1054), (61_440, 0.1043)])
 def test_pyramidinfer_as_printed(length, printed):
-    assert round(pyramidinfer_cache_ratio(length, 32), 4) == printed
     rows = pyramidinfer_rows([length])
     assert rows.to_dict("records")[0]["method"] == "pyramidinfer"
     assert round(rows.ratio[0], 4) == printed
-
-
-def test_pyramidinfer_edges():
-    assert pyramidinfer_cache_ratio(10, 4) == 1.0  # never more than there is
-    assert pyramidinfer_cache_ratio(1000, 2, keep=0.5, minimum=1) == 0.75
-    for arguments in ({"length": 0}, {"layers": 0}, {"minimum": 0}, {"keep": 0.0}, {"keep": 1.1}):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            pyramidinfer_cache_ratio(**{"length": 10, "layers": 2, **arguments})
 
 
 @pytest.mark.parametrize("shape", SHAPES)

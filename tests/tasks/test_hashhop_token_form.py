@@ -7,7 +7,8 @@ from scipy.stats import chisquare
 
 from recurformer.backbones import make_random
 from recurformer.tasks import IGNORED
-from recurformer.tasks.hashhop import HashHopTokens, score_hashes
+from recurformer.tasks.hashhop import score_hashes
+from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.tokenizer import HASH_SPECIALS, hash_tokenizer, hash_word
 
 tasks = st.builds(

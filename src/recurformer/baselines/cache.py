@@ -30,14 +30,7 @@ class EvictingLayer:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float
     ) -> tuple[Tensor, Context]:
-        """Attend to what is held and to the new tokens, then keep what the method keeps.
-
-        Args:
-            query: (B, H, q, D), rotated.
-            key: (B, KV heads, q, D), rotated.
-            value: likewise.
-            arrival: what the new tokens are.
-            scaling: factor of the scores before the softmax.
+        """Attend to what is held and to the new tokens, then keep what the method keeps; see `EvictingCache.attend`.
 
         Returns:
             (B, H, q, D), and what the last group of heads attended with.

@@ -22,19 +22,7 @@ class Attend(Protocol):
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
     ) -> Tensor:
-        """Attend in one layer.
-
-        Args:
-            layer: index of the decoder layer.
-            query: query states (B, H, L, head_dim), rotated.
-            key: likewise, of the key-value heads, each of which serves H / key-value heads queries in a row.
-            value: likewise.
-            mask: which keys a query may see, (B or 1, 1, L, L) bool; None means all up to the query's own position.
-            scaling: factor of the scores before the softmax.
-
-        Returns:
-            (B, L, H, head_dim).
-        """
+        """Return (B, L, H, head_dim) of one layer; for the arguments see `LayerInputs`."""
 
 
 def _attention(

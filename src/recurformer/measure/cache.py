@@ -122,7 +122,6 @@ def measure_cache(
     scope: Scope = "global",
     by: str = "ra_i",
     seed: int = 0,
-    batch_size: int = 1,
     mamba: dict[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
@@ -139,7 +138,6 @@ def measure_cache(
         scope: see `select_heads`.
         by: ranking used with `profile`.
         seed: of a random ranking.
-        batch_size: sequences in the cache.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
         progress: called with (conversions done, conversions).
 
@@ -156,7 +154,7 @@ def measure_cache(
     layers, heads, kv_heads = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
     if profile is not None and profile.shape != (layers, heads):
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {(layers, heads)}")
-    original = {length: _summary(count_cache(base, length, batch_size))["total_bytes"] for length in lengths}
+    original = {length: _summary(count_cache(base, length))["total_bytes"] for length in lengths}
     counted: dict[str, list[dict[str, Any]]] = {}  # units often choose the same heads: count them once
     rows = []
     for done, (unit, beta) in enumerate([(unit, beta) for unit in units for beta in betas], start=1):
@@ -166,46 +164,28 @@ def measure_cache(
             chosen = select_heads(profile, beta, unit, scope, by, seed)
         if str(chosen) not in counted:
             converted = convert(base, chosen, "mamba", **(mamba or {}))
-            counted[str(chosen)] = [_summary(count_cache(converted, length, batch_size)) for length in lengths]
+            counted[str(chosen)] = [_summary(count_cache(converted, length)) for length in lengths]
         for length, counts in zip(lengths, counted[str(chosen)], strict=True):
             rows.append(
                 {
-                    "model": name,
-                    "unit": unit,
-                    "beta": beta,
-                    "length": length,
-                    **counts,
-                    "ratio": counts["total_bytes"] / original[length],
-                    "heads_replaced": sum(map(len, chosen)),
+                    "model": name, "unit": unit, "beta": beta, "length": length, **counts,
+                    "ratio": counts["total_bytes"] / original[length], "heads_replaced": sum(map(len, chosen)),
                     "kv_heads_freed": freed_kv_heads(chosen, heads, kv_heads),
                     "ranking": "random" if profile is None else "profile",
                 }
-            )
+            )  # fmt: skip
         if progress is not None:
             progress(done, len(units) * len(betas))
     return pd.DataFrame(rows)
 
 
-def pyramid_lengths(tokens: int, layers: int, keep: float, minimum: int) -> list[int]:
-    """Tokens that each layer holds, as the paper's numbers have PyramidInfer."""
-    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
+def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
+    """Tokens that each of PyramidInfer's layers keeps, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
 
-
-def pyramidinfer_cache_ratio(length: int, layers: int, keep: float = 0.7, minimum: int = 32) -> float:
-    """PyramidInfer's cache over the full cache, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
-
-    Layer l keeps floor(length * keep^l) tokens, at least `minimum` and never more than there are. The paper's
-    "P_reduce = 0.7" is therefore a share kept, of the whole length, in every layer.
-
-    Raises:
-        ValueError: length, layers or minimum below 1, or keep outside (0, 1].
+    Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
+    is therefore a share kept, of the whole length, in every layer.
     """
-    for name, value in (("length", length), ("layers", layers), ("minimum", minimum)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep={keep} must lie in (0, 1]: it is the share of tokens that the next layer keeps")
-    return sum(pyramid_lengths(length, layers, keep, minimum)) / (layers * length)
+    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
 
 
 def pyramidinfer_rows(
@@ -214,8 +194,8 @@ def pyramidinfer_rows(
     layers: int = 32,
 ) -> pd.DataFrame:
     """The rows of pyramidinfer.csv: model, method ("pyramidinfer"), length, ratio."""
-    rows = [(model, "pyramidinfer", length, pyramidinfer_cache_ratio(length, layers)) for length in lengths]
-    return pd.DataFrame(rows, columns=["model", "method", "length", "ratio"])
+    ratios = [sum(pyramid_lengths(length, layers)) / (layers * length) for length in lengths]
+    return pd.DataFrame({"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios})
 
 
 def held_bytes(cache: Cache, tokens: int) -> float:

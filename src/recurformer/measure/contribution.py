@@ -99,14 +99,15 @@ def sink_statistics(
     for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
         parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key]))
     frames = [
-        pd.DataFrame({"quantity": quantity, "query": queries, "key": keys, "value": values / samples})
+        pd.DataFrame(
+            {
+                "model": name, "layer": layer, "head": head, "quantity": quantity, "query": queries, "key": keys,
+                "value": values / samples, "samples": samples,
+            }
+        )
         for quantity, queries, keys, values in parts
-    ]
-    frame = pd.concat(frames, ignore_index=True)
-    frame.insert(0, "model", name)
-    frame.insert(1, "layer", layer)
-    frame.insert(2, "head", head)
-    return frame.assign(samples=samples)
+    ]  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
 
 
 @dataclass(frozen=True, eq=False)

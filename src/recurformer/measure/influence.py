@@ -63,18 +63,8 @@ def token_weights(
 ) -> Tensor:
     """The row t = `query` of T: what the scan's output at t takes of each token's row of in_proj, the skip included.
 
-    Args:
-        delta: step sizes after bias and softplus (B, D, L).
-        A: state transition (D, N), negative.
-        B: input matrix of every step (B, N, L).
-        C: output matrix of every step (B, N, L).
-        D: skip weight of every channel (D,).
-        sigmoid: g, that in SiLU, at every step (B, D, L).
-        taps: w, of the convolution (D, K); the last one is the token's own.
-        query: t.
-
-    Returns:
-        (B, D, t + 1).
+    `D` (D,) are the skip weights, `sigmoid` (B, D, L) is g, that in SiLU, at every step, `taps` (D, K) are w, of the
+    convolution, the last one the token's own. All else is as of `unrolled_weights`.
     """
     steps = unrolled_weights(delta, A, B, C, query)
     steps[..., -1] += D
@@ -217,15 +207,10 @@ def measure_influence(
     frames = [
         pd.DataFrame(
             {
-                "model": name,
-                "mixer": mixer,
-                "layer": layer,
-                "head": index,
-                "query": position,
-                "key": range(position + 1),
-                "weight": row.numpy(),
+                "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
+                "key": range(position + 1), "weight": row.numpy(),
             }
         )
         for (mixer, index), row in weights.items()
-    ]
+    ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)

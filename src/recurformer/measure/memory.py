@@ -204,7 +204,6 @@ def measure_memory(
     name: str,
     betas: Sequence[float],
     memory_gib: float = 80.0,
-    protocols: Sequence[str] = tuple(PROTOCOLS),
     chunk: int = 1024,
     seed: int = 0,
     mamba: dict[str, int] | None = None,
@@ -217,7 +216,6 @@ def measure_memory(
         name: written to the column `model`.
         betas: shares of heads to replace, see `converted_twin`.
         memory_gib: memory of the card in GiB.
-        protocols: names in `PROTOCOLS`.
         chunk: tokens of a chunk in the chunked protocol.
         seed: of the random order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
@@ -228,12 +226,12 @@ def measure_memory(
         of the Mamba blocks among them; 0 at beta 0), the columns of `longest_input`, memory_bytes, source ("model").
 
     Raises:
-        ValueError: beta outside [0, 1], an unknown protocol, or a parameter of no kind that `count_parameters` knows.
+        ValueError: beta outside [0, 1], or a parameter of no kind that `count_parameters` knows.
     """
     rows = []
     for done, beta in enumerate(betas, start=1):
         converted = converted_twin(model, beta, seed, mamba)
-        rows += [memory_row(converted, name, beta, protocol, int(memory_gib * GIB), chunk) for protocol in protocols]
+        rows += [memory_row(converted, name, beta, protocol, int(memory_gib * GIB), chunk) for protocol in PROTOCOLS]
         if progress is not None:
             progress(done, len(betas))
     return pd.DataFrame(rows)

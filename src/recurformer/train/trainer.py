@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_collate
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
 from recurformer.files import alone_in, writing_weights
@@ -144,7 +144,7 @@ def train(
             model=model,
             args=arguments,
             train_dataset=dataset,
-            data_collator=getattr(dataset, "collate", _stack),
+            data_collator=getattr(dataset, "collate", default_collate),
             optimizers=(optimizer, scheduler),
             callbacks=[callback],
         )
@@ -155,10 +155,6 @@ def train(
     if (step := trainer.state.global_step) < steps:
         raise limit.stopped(step, steps)
     return pd.DataFrame(log.rows)
-
-
-def _stack(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {key: torch.stack([item[key] for item in items]) for key in items[0]}
 
 
 class _LeanTrainer(Trainer):
