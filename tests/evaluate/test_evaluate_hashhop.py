@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 from caches import sliding_cache
@@ -8,23 +6,15 @@ from transformers import GenerationConfig
 from recurformer.evaluate.generate import MORE_TOKENS
 from recurformer.evaluate.hashhop import hashhop_rows
 from recurformer.measure.cache import count_cache
+from recurformer.study import HashHopTask
 from recurformer.tasks import IGNORED
-from recurformer.tasks.hashhop import HashHopTask
 from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train
 
 
 def settings(form="tokens", **changes):
-    sizes = {
-        "hops": 4,
-        "vocabulary": 64,
-        "chains": 2,
-        "pairs": 8,
-        "hash_length": 2,
-        "characters": 80,
-        "paper_share": 0.0,
-    }
-    return SimpleNamespace(**{"form": form} | sizes | changes)
+    sizes = {"hops": 4, "vocabulary": 64, "chains": 2, "pairs": 8, "hash_length": 2, "characters": 80}
+    return HashHopTask(**{"form": form} | sizes | changes)
 
 
 @torch.no_grad()
@@ -122,6 +112,7 @@ def test_prompts_are_read_once_and_generation_stops_with_the_last_answer(model):
     assert shapes == [(prompt, 1)]
 
 
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_the_models_generation_settings_do_not_leak_in(model):
     sampled = GenerationConfig(do_sample=True, temperature=5.0, repetition_penalty=9.0, eos_token_id=2, num_beams=2)
     plain = hashhop_rows(model, None, settings(), samples=6)
@@ -156,6 +147,7 @@ def test_the_cache_is_measured_after_the_prompt(model):
         assert small.ratio.tolist() == pytest.approx([9 / prompt] * 10)
 
 
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_rows_of_both_variants(model):
     rows = hashhop_rows(model, None, settings(), samples=7, batch_size=4)
     assert list(rows.columns) == ["variant", "sample", "correct", "hops"]
@@ -184,6 +176,3 @@ def test_the_share_of_the_papers_layout(make_tokenizer):
     text = hashhop_dataset(settings("text", paper_share=0.5), make_tokenizer(), seed=0)
     arrows = sum("→" in text.sample(index).prompt for index in range(200))
     assert 70 < arrows < 130
-    assert isinstance(hashhop_dataset(settings("text"), make_tokenizer()).tasks[0], HashHopTask)
-    with pytest.raises(ValueError, match=r"^form: 'words' is unknown; there are tokens, text$"):
-        hashhop_dataset(settings("words"), None)

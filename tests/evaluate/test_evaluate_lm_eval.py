@@ -30,6 +30,7 @@ def articles():
     return pd.DataFrame({"title": list("abc"), "text": TEXTS})
 
 
+@pytest.mark.parametrize("model", ["converted"], indirect=True)
 @pytest.mark.parametrize("begins", [False, True])
 def test_rolling_perplexity_counts_every_token_once_after_one_beginning(
     model, make_tokenizer, articles, tmp_path, begins

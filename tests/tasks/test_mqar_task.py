@@ -70,14 +70,6 @@ def test_distinct_draws_are_uniform_in_every_place():
     assert chisquare(joint[~np.eye(10, dtype=bool)]).pvalue > 0.01
 
 
-def test_keys_and_values_are_uniform_and_unrelated():
-    input_ids, _ = mqar.sample_batch(np.random.default_rng(1), 4000, 34, 32, 4)
-    keys, values = input_ids[:, 0:8:2].flatten(), input_ids[:, 1:8:2].flatten()
-    assert chisquare(torch.bincount(keys, minlength=17)[1:].numpy()).pvalue > 0.01
-    assert chisquare(torch.bincount(values - 17, minlength=17).numpy()).pvalue > 0.01
-    assert chisquare(torch.bincount((keys - 1) * 17 + values - 17, minlength=16 * 17).numpy()).pvalue > 0.01
-
-
 def test_one_generator_decides_everything():
     first, second = (mqar.sample_batch(np.random.default_rng(3), 4, 256, 64, 8) for _ in range(2))
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])

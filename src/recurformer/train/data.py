@@ -110,7 +110,5 @@ class WindowDataset(ItemDataset):
             self._round = number
         input_ids = self.input_ids[self._order[place]]
         labels = input_ids.clone()
-        labels[0] = (
-            IGNORED  # never predicted; said so, because library versions differ in whether it counts in the mean
-        )
+        labels[0] = IGNORED  # never predicted; versions of the library differ in whether it counts in the mean
         return {"input_ids": input_ids, "labels": labels}
