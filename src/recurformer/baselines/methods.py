@@ -103,10 +103,7 @@ class SnapKV(Eviction):
     window: int = 64
     kernel: int = 13
 
-    @property
-    def in_decoding(self) -> None:
-        """Nothing is evicted."""
-        return None
+    prompt_only: ClassVar[bool] = True
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the window, averaged over neighbours."""
@@ -140,12 +137,8 @@ class Citrus(Eviction):
 
     window: int = 32
 
+    prompt_only: ClassVar[bool] = True
     chunk: ClassVar[int | None] = 256
-
-    @property
-    def in_decoding(self) -> None:
-        """Nothing is evicted."""
-        return None
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the chunk's end and of the prompt's end, the same for all heads."""

@@ -30,10 +30,7 @@ class PyramidInferPaper(Eviction):
     minimum: int = 32
     recent_share: float = 0.2
 
-    @property
-    def in_decoding(self) -> None:
-        """Nothing is evicted."""
-        return None
+    prompt_only: ClassVar[bool] = True
 
     def kept(self, context: Context) -> Tensor:
         """What `lengths` says of this layer, (B,)."""
