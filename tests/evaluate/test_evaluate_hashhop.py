@@ -86,7 +86,7 @@ def test_letters_may_take_more_tokens_than_the_right_answer(model, make_tokenize
     """As many more as the keys of a haystack; a hash that is one token needs none."""
     tokenizer, given = make_tokenizer(), []
     monkeypatch.setattr(
-        "recurformer.evaluate.hashhop.generate_greedily",
+        "recurformer.evaluate.generate.generate_greedily",
         lambda model, prompts, limits, *others: given.extend(limits) or ([[]] * len(limits), 1.0),
     )
     hashhop_rows(model, tokenizer, settings(form), variants=["official"], samples=3)

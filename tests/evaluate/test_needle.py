@@ -37,7 +37,7 @@ def reader(monkeypatch):
                 keys[-1] = "1" + keys[-1]
             return ". And another one is ".join(keys)
 
-        monkeypatch.setattr("recurformer.evaluate.needle.generate_greedily", read)
+        monkeypatch.setattr("recurformer.evaluate.generate.generate_greedily", read)
         return seen
 
     return install

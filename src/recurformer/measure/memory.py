@@ -8,6 +8,7 @@ What stays out: the CUDA context, the allocator's rounding and fragmentation, an
 cards therefore hold somewhat less.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,14 +105,7 @@ PROTOCOLS: dict[str, Callable[[PreTrainedModel, int, int], tuple[int, int]]] = {
 
 def longest_length(fits: Callable[[int], bool], maximum: int = 2**40) -> int:
     """The largest n in 0 .. maximum with fits(n), by bisection; `fits` must not become true again once it is false."""
-    low, high = 0, 1
-    while high <= maximum and fits(high):
-        low, high = high, 2 * high
-    high = min(high, maximum + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, maximum + 1), True, key=lambda length: not fits(length))
 
 
 @torch.no_grad()
