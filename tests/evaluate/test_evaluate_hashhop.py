@@ -53,33 +53,6 @@ def test_what_is_scored_is_the_models_own_greedy_writing(model, make_tokenizer, 
         assert rows.correct[index] == original(dataset, index, expected)
 
 
-@pytest.mark.parametrize("form", ["tokens", "text"])
-def test_batches_change_nothing(model, make_tokenizer, form, monkeypatch):
-    """The very tokens, for batches of one, of three and of all; the prompts of the text form differ in length."""
-    tokenizer = make_tokenizer()
-    kind = type(hashhop_dataset(settings(form), tokenizer))
-    original, whole = kind.correct, kind.__getitem__
-    monkeypatch.setattr(
-        kind, "__getitem__", lambda self, i: {key: value[5 * (i % 4) :] for key, value in whole(self, i).items()}
-    )
-    found = []
-    for batch_size in (1, 3, 8):
-        answers = {}
-        monkeypatch.setattr(
-            kind, "correct", lambda self, i, ids, kept=answers: kept.update({i: list(ids)}) or original(self, i, ids)
-        )
-        rows = hashhop_rows(model, tokenizer, settings(form), variants=["paper"], samples=8, batch_size=batch_size)
-        found.append((rows, {index: until_the_end(model, ids) for index, ids in answers.items()}))
-    for rows, answers in found[1:]:
-        assert rows.equals(found[0][0]) and answers == found[0][1]
-
-
-def until_the_end(model, ids):
-    """An answer without what pads it to the longest of its batch."""
-    end = model.generation_config.eos_token_id
-    return ids[: ids.index(end) + 1] if end in ids else ids
-
-
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize(("form", "more"), [("tokens", 0), ("text", MORE_TOKENS)])
 def test_letters_may_take_more_tokens_than_the_right_answer(model, make_tokenizer, form, more, monkeypatch):

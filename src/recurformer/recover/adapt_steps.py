@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,24 @@ def text_windows(
 Progress = Callable[[str], Callable[[int, int], None] | None]
 
 
+@dataclass
 class AdaptationSteps:
-    """The arguments are those of `adapt`; `kept` has what was finished before."""
+    """The fields are the arguments of `adapt`; `kept` has what was finished before."""
 
-    def __init__(
-        self,
-        original: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        kept: KeptSteps,
-        recipe: Recipe,
-        seed: int,
-        train_ids: Tensor,
-        held_out_ids: Tensor,
-        progress: Progress,
-        say: Callable[[str], None],
-    ) -> None:
-        self.original, self.tokenizer, self.kept, self.recipe, self.seed = original, tokenizer, kept, recipe, seed
-        self.train_ids, self.held_out_ids, self.progress, self.say = train_ids, held_out_ids, progress, say
-        self.calibrated_on = train_ids[: recipe.calibrate_windows]
+    original: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    kept: KeptSteps
+    recipe: Recipe
+    seed: int
+    train_ids: Tensor
+    held_out_ids: Tensor
+    progress: Progress
+    say: Callable[[str], None]
+
+    @property
+    def calibrated_on(self) -> Tensor:
+        """Windows from which the closed form is solved."""
+        return self.train_ids[: self.recipe.calibrate_windows]
 
     def choose(self, beta: float) -> dict[str, Any]:
         """Share of windows in which each head looks at recent tokens, and the heads that are replaced."""
@@ -127,14 +127,8 @@ class AdaptationSteps:
         self, name: str, converted: PreTrainedModel, output_dir: Path, steps: int, save_every: int
     ) -> pd.DataFrame:
         recipe = self.recipe
-        settings: dict[str, Any] = {
-            "output_dir": output_dir,
-            "steps": steps,
-            "batch_size": recipe.batch_size,
-            "seed": self.seed,
-            "log_every": 1,
-            "save_every": save_every,
-        }
+        settings: dict[str, Any] = {"output_dir": output_dir, "steps": steps, "batch_size": recipe.batch_size}
+        settings |= {"seed": self.seed, "log_every": 1, "save_every": save_every}
         dataset = WindowDataset(self.train_ids, seed=self.seed)
         if name == "transfer":
             rate = recipe.transfer_learning_rate
