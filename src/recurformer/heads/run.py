@@ -14,6 +14,7 @@ from recurformer.batching import samples_per_batch
 from recurformer.model.attending import attending_by, refuse
 
 IMPLEMENTATION = "recurformer_stream"
+Progress = Callable[[int, int], None] | None
 
 
 class Attend(Protocol):
@@ -62,9 +63,6 @@ def attending(model: PreTrainedModel) -> Iterator[None]:
             yield
         finally:
             model.train(training)
-
-
-Progress = Callable[[int, int], None] | None
 
 
 Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]

@@ -17,20 +17,28 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
+from recurformer.heads.run import reading
 from recurformer.model.mixer_base import repeat_heads
 from recurformer.model.mixer_mamba_open import OPEN, OpenMambaMixer
 from recurformer.recover.pair import ReplacedLayer, replaced_layers
 
+STEP = 0.03
+"""Geometric mean of the heads' step sizes, which the kernels leave open: in the middle of the published range."""
+ITERATIONS = 300
+"""Of L-BFGS, for one layer."""
+
 
 class _Profile:
-    """Sums of one layer's attention by lag over all windows; a forward hook."""
+    """Sums of one layer's attention by lag over all windows."""
 
     def __init__(self, place: ReplacedLayer, lags: int) -> None:
-        self.heads, self.lags, self.windows = list(place.converted.layout.replaced), lags, 0
+        self.attention, self.heads = place.original, list(place.converted.layout.replaced)
+        self.lags, self.windows = lags, 0
         self.sums: Tensor | float = 0.0
 
-    def __call__(self, attention: Any, _: tuple[Tensor, ...], named: dict[str, Any]) -> None:
-        rows = named["hidden_states"]
+    def add(self, named: dict[str, Any]) -> None:
+        """What the layer's attention is called with."""
+        attention, rows = self.attention, named["hidden_states"]
         q, k = (
             project(rows).unflatten(2, (-1, attention.head_dim)) for project in (attention.q_proj, attention.k_proj)
         )
@@ -67,21 +75,16 @@ def lag_profiles(
             f"windows: expected (windows, tokens) of more than lags={lags} tokens, got {tuple(windows.shape)}"
         )
     places = replaced_layers(original, converted)
-    found = {place.index: _Profile(place, lags) for place in places}
-    handles = [place.original.register_forward_pre_hook(found[place.index], with_kwargs=True) for place in places]
-    try:
-        for batch in windows.to(original.device).split(batch_size):
+    profiles = [_Profile(place, lags) for place in places]
+    for batch in windows.to(original.device).split(batch_size):
+        with reading(place.original for place in places) as read:
             original.base_model(batch, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {index: torch.as_tensor(profile.sums) / profile.windows for index, profile in found.items()}
-
-
-STEP = 0.03
-"""Geometric mean of the heads' step sizes, which the kernels leave open: in the middle of the published range."""
-ITERATIONS = 300
-"""Of L-BFGS, for one layer."""
+        for profile, (_, named) in zip(profiles, read, strict=True):
+            profile.add(named)
+    return {
+        place.index: torch.as_tensor(profile.sums) / profile.windows
+        for place, profile in zip(places, profiles, strict=True)
+    }
 
 
 @dataclass(frozen=True)
