@@ -13,7 +13,7 @@ import torch
 from benchmarks.case import Call, Candidate, Case, Options, Work
 from benchmarks.models import facts, prompt, variant, variants
 from benchmarks.work import linear_flops, model_work
-from recurformer.train.parameters import parameter_groups
+from recurformer.train.optimiser import parameter_groups
 
 LENGTHS = (128, 1024)
 BETAS = (0.5,)

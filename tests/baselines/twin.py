@@ -11,7 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from recurformer.baselines import evicting
-from recurformer.baselines.layer import EvictingLayer
+from recurformer.baselines.cache import EvictingLayer
 
 TWIN = "eviction_twin"
 

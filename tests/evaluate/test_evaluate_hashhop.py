@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 from caches import sliding_cache
@@ -8,23 +6,15 @@ from transformers import GenerationConfig
 from recurformer.evaluate.generate import MORE_TOKENS
 from recurformer.evaluate.hashhop import hashhop_rows
 from recurformer.measure.cache import count_cache
-from recurformer.tasks.hashhop import HashHopTask
-from recurformer.tasks.labels import IGNORED
+from recurformer.study import HashHopTask
+from recurformer.tasks import IGNORED
 from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train
 
 
 def settings(form="tokens", **changes):
-    sizes = {
-        "hops": 4,
-        "vocabulary": 64,
-        "chains": 2,
-        "pairs": 8,
-        "hash_length": 2,
-        "characters": 80,
-        "paper_share": 0.0,
-    }
-    return SimpleNamespace(**{"form": form} | sizes | changes)
+    sizes = {"hops": 4, "vocabulary": 64, "chains": 2, "pairs": 8, "hash_length": 2, "characters": 80}
+    return HashHopTask(**{"form": form} | sizes | changes)
 
 
 @torch.no_grad()
@@ -63,40 +53,13 @@ def test_what_is_scored_is_the_models_own_greedy_writing(model, make_tokenizer, 
         assert rows.correct[index] == original(dataset, index, expected)
 
 
-@pytest.mark.parametrize("form", ["tokens", "text"])
-def test_batches_change_nothing(model, make_tokenizer, form, monkeypatch):
-    """The very tokens, for batches of one, of three and of all; the prompts of the text form differ in length."""
-    tokenizer = make_tokenizer()
-    kind = type(hashhop_dataset(settings(form), tokenizer))
-    original, whole = kind.correct, kind.__getitem__
-    monkeypatch.setattr(
-        kind, "__getitem__", lambda self, i: {key: value[5 * (i % 4) :] for key, value in whole(self, i).items()}
-    )
-    found = []
-    for batch_size in (1, 3, 8):
-        answers = {}
-        monkeypatch.setattr(
-            kind, "correct", lambda self, i, ids, kept=answers: kept.update({i: list(ids)}) or original(self, i, ids)
-        )
-        rows = hashhop_rows(model, tokenizer, settings(form), variants=["paper"], samples=8, batch_size=batch_size)
-        found.append((rows, {index: until_the_end(model, ids) for index, ids in answers.items()}))
-    for rows, answers in found[1:]:
-        assert rows.equals(found[0][0]) and answers == found[0][1]
-
-
-def until_the_end(model, ids):
-    """An answer without what pads it to the longest of its batch."""
-    end = model.generation_config.eos_token_id
-    return ids[: ids.index(end) + 1] if end in ids else ids
-
-
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize(("form", "more"), [("tokens", 0), ("text", MORE_TOKENS)])
 def test_letters_may_take_more_tokens_than_the_right_answer(model, make_tokenizer, form, more, monkeypatch):
     """As many more as the keys of a haystack; a hash that is one token needs none."""
     tokenizer, given = make_tokenizer(), []
     monkeypatch.setattr(
-        "recurformer.evaluate.hashhop.generate_greedily",
+        "recurformer.evaluate.generate.generate_greedily",
         lambda model, prompts, limits, *others: given.extend(limits) or ([[]] * len(limits), 1.0),
     )
     hashhop_rows(model, tokenizer, settings(form), variants=["official"], samples=3)
@@ -122,6 +85,7 @@ def test_prompts_are_read_once_and_generation_stops_with_the_last_answer(model):
     assert shapes == [(prompt, 1)]
 
 
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_the_models_generation_settings_do_not_leak_in(model):
     sampled = GenerationConfig(do_sample=True, temperature=5.0, repetition_penalty=9.0, eos_token_id=2, num_beams=2)
     plain = hashhop_rows(model, None, settings(), samples=6)
@@ -156,6 +120,7 @@ def test_the_cache_is_measured_after_the_prompt(model):
         assert small.ratio.tolist() == pytest.approx([9 / prompt] * 10)
 
 
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_rows_of_both_variants(model):
     rows = hashhop_rows(model, None, settings(), samples=7, batch_size=4)
     assert list(rows.columns) == ["variant", "sample", "correct", "hops"]
@@ -184,6 +149,3 @@ def test_the_share_of_the_papers_layout(make_tokenizer):
     text = hashhop_dataset(settings("text", paper_share=0.5), make_tokenizer(), seed=0)
     arrows = sum("→" in text.sample(index).prompt for index in range(200))
     assert 70 < arrows < 130
-    assert isinstance(hashhop_dataset(settings("text"), make_tokenizer()).tasks[0], HashHopTask)
-    with pytest.raises(ValueError, match=r"^form: 'words' is unknown; there are tokens, text$"):
-        hashhop_dataset(settings("words"), None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recurformer.evaluate.mqar import COLUMNS, make_mqar_model, mqar_rows, run_mqar
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.mqar_data import MQARDataset
 
 TRAINING = {"steps": 6, "batch_size": 8, "learning_rate": 9.0, "log_every": 2, "save_every": 100, "schedule": "cosine"}

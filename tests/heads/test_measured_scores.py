@@ -9,13 +9,18 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
 
 from recurformer.heads import replaced
-from recurformer.heads.interface import attending
 from recurformer.heads.probes import HashHopProbes, TextProbes, repeated_tokens
-from recurformer.heads.repeated import echo_scores, induction_scores
-from recurformer.heads.retrieval import lookup_accuracy, retrieval_scores
-from recurformer.heads.sensitivity import sensitivity_scores, window_mask
+from recurformer.heads.run import attending
+from recurformer.heads.scores import (
+    echo_scores,
+    induction_scores,
+    lookup_accuracy,
+    retrieval_scores,
+    sensitivity_scores,
+    window_mask,
+)
 from recurformer.study import HashHopTask, HeadScores
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
 from tests.model.tiny_models import HEADS, LAYERS, QUERY_HEADS, make_backbone, shared_converted, tokens
 
@@ -71,9 +76,7 @@ def direct_sensitivity(model, layer, head, samples) -> float:
     return loss(model, *samples) - windowed
 
 
-@pytest.mark.parametrize("at_once", [1, 4, 100])
-def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples, at_once, monkeypatch):
-    monkeypatch.setattr(replaced, "samples_per_batch", lambda device, count: at_once)
+def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples):
     scores = retrieval_scores(model, *samples, minimum_accuracy=0)
     expected = torch.tensor([direct_retrieval(model, *place, samples) for place in PLACES]).view(scores.shape)
     assert expected.std() > 0.01  # heads differ

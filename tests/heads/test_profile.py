@@ -77,8 +77,9 @@ def direct_ratio(weights: torch.Tensor, window: int, exclude_first: bool) -> tor
     return (weights * near * kept).sum((-1, -2)) / (weights * kept).sum((-1, -2))
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize("exclude_first", [True, False])
+@pytest.mark.parametrize(
+    ("name", "exclude_first"), [*((name, True) for name in BACKBONES), ("llama_gqa", False), ("mistral_sliding", False)]
+)
 def test_ratios_equal_those_of_the_full_attention_matrix(name, exclude_first):
     model, input_ids = backbone(name), random_ids(3)
     profile = profile_heads(model, input_ids, window=WINDOW, exclude_first=exclude_first, batch_size=2)
@@ -90,9 +91,9 @@ def test_ratios_equal_those_of_the_full_attention_matrix(name, exclude_first):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama_gqa", "gpt2"]
-)  # gpt2 has absolute positions: they are counted from the first token
-@pytest.mark.parametrize("side", ["left", "right"])
+    ("side", "name"),
+    [("left", "gpt2"), ("right", "llama_gqa")],  # gpt2 has absolute positions: they are counted from the first token
+)
 def test_padding_changes_nothing(side, name):
     model, samples = backbone(name), [random_ids(1, length)[0] for length in (200, 137, 150)]
     padded, mask = pad(samples, side)
@@ -101,20 +102,6 @@ def test_padding_changes_nothing(side, name):
         alone = profile_heads(model, sample[None], window=WINDOW)
         torch.testing.assert_close(together.rr[index], alone.rr[0], atol=1e-6, rtol=0)
     assert together.tokens == 200
-
-
-@pytest.mark.parametrize("fault", ["padding is counted", "left padding is attended"])
-def test_padding_check_has_power(fault, monkeypatch):
-    """Negative controls: what the profile would say if padding counted as tokens, or stood before them."""
-    model, sample = backbone(), random_ids(1, 137)[0]
-    alone = profile_heads(model, sample[None], window=WINDOW)
-    padded, mask = pad([random_ids(1, 200)[0], sample], "left")
-    if fault == "padding is counted":
-        monkeypatch.setattr(run, "_left_aligned", lambda ids, tokens: (ids.roll(137, 1), torch.ones_like(tokens)))
-    else:
-        monkeypatch.setattr(run, "_left_aligned", lambda ids, tokens: (ids, tokens))
-    wrong = profile_heads(model, padded, window=WINDOW, attention_mask=mask, batch_size=2)
-    assert (wrong.rr[1] - alone.rr[0]).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -149,9 +136,18 @@ def sliding_mask(length: int = 150) -> torch.Tensor:
     return (positions[:, None] - positions[None, :] < 70)[None, None]
 
 
-@pytest.mark.parametrize("sink", [0.0, 8.0, 16.0])
-@pytest.mark.parametrize("exclude_first", [True, False])
-@pytest.mark.parametrize("way", ["kernel", "without a kernel", "sliding window"])
+@pytest.mark.parametrize(
+    ("way", "exclude_first", "sink"),
+    [
+        ("kernel", True, 16.0),
+        ("kernel", False, 16.0),
+        ("kernel", True, 0.0),
+        ("without a kernel", True, 16.0),
+        ("without a kernel", False, 0.0),
+        ("sliding window", True, 8.0),
+        ("sliding window", False, 8.0),
+    ],
+)
 def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink, monkeypatch):
     """Also in heads that leave the other tokens a fifty-thousandth of their attention."""
     inputs = layer_inputs(sink=sink, mask=sliding_mask() if way == "sliding window" else None)
@@ -162,17 +158,6 @@ def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink,
         expected_output, expected = direct_recency(inputs, window, exclude_first)
         torch.testing.assert_close(output.double(), expected_output, atol=1e-5, rtol=0)
         torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=1e-6, rtol=0)
-
-
-def test_the_mass_beyond_a_sink_is_a_sum_and_no_difference():
-    """Negative control: 1 - (weight of the first token) misses the ratio by far more than the sum does."""
-    inputs = layer_inputs(sink=16.0)
-    query, key, value = inputs.query, inputs.key, inputs.value
-    _, logsumexp = flash.flash_attention(query, key, value, inputs.scaling)
-    on_first = (query @ key[:, :, :1].repeat_interleave(2, 1).transpose(-1, -2)).squeeze(-1) * inputs.scaling
-    rest = ((1 - (on_first - logsumexp).exp()) * inputs.tokens[:, None])[..., 1:].sum(-1)
-    _, sums = recency.attend_and_sum(inputs, 20, True)
-    assert ((rest - sums.total) / sums.total).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -241,15 +226,13 @@ def pad(samples: list[torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Ten
     return ids, mask
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_replaced_heads_are_nan_and_the_others_at_their_own_place(kv_heads):
-    base = backbone("llama" if kv_heads == HEADS else "llama_gqa")
-    replaced = REPLACED
-    model = convert(base, replaced, d_state=4, dt_rank=4).eval()
+def test_replaced_heads_are_nan_and_the_others_at_their_own_place():
+    base = backbone()
+    model = convert(base, REPLACED, d_state=4, dt_rank=4).eval()
     input_ids = random_ids(2)
     profile = profile_heads(model, input_ids, window=WINDOW)
     gone = torch.zeros(LAYERS, HEADS, dtype=torch.bool)
-    for layer, heads in enumerate(replaced):
+    for layer, heads in enumerate(REPLACED):
         gone[layer, heads] = True
     assert torch.equal(profile.rr.isnan(), gone.expand(2, -1, -1))
     # Layer 0 has lost nothing and reads the same input; layer 1 reads layer 0's output: both equal the base's heads.
@@ -283,14 +266,6 @@ def test_no_whole_attention_matrix_is_made():
     assert sum(shape[2] for shape in shapes) == LAYERS * TOKENS
 
 
-def test_bfloat16_model_has_float64_ratios():
-    model = backbone().bfloat16()
-    profile = profile_heads(model, random_ids(1), window=WINDOW)
-    exact = profile_heads(backbone(), random_ids(1), window=WINDOW)
-    assert profile.rr.dtype == torch.float64
-    torch.testing.assert_close(profile.rr, exact.rr, atol=0.05, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -302,7 +277,7 @@ def test_bfloat16_model_has_float64_ratios():
         ({"input_ids": torch.zeros(10, dtype=torch.long)}, r"got shape \(10,\)"),
         ({"attention_mask": torch.ones(1, 10)}, r"attention_mask has shape \(1, 10\)"),
         ({"attention_mask": torch.zeros(2, TOKENS)}, "sample 0: the tokens must be one unbroken run"),
-        ({"attention_mask": torch.arange(TOKENS).remainder(2).expand(2, -1)}, "one unbroken run"),
+        ({"attention_mask": ((torch.arange(TOKENS) - 55).abs() > 5).expand(2, -1)}, "one unbroken run"),
         (
             {"attention_mask": (torch.arange(TOKENS) >= 190).long().expand(2, -1)},
             "window=20 must be at least 0 and below 10, the tokens of the shortest",
@@ -315,13 +290,6 @@ def test_bad_input_is_refused_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         profile_heads(backbone(), **arguments)
     assert "\n" not in str(error.value)
-
-
-def test_hole_in_the_mask_is_refused():
-    mask = torch.ones(1, TOKENS, dtype=torch.long)
-    mask[0, 50:60] = 0
-    with pytest.raises(ValueError, match="one unbroken run"):
-        profile_heads(backbone(), random_ids(1), window=WINDOW, attention_mask=mask)
 
 
 def some_profile(**changes) -> HeadProfile:

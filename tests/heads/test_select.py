@@ -69,12 +69,6 @@ def test_groups_are_complete(profile, option, beta):
         assert row == [head for group in sorted(groups) for head in range(group * size, (group + 1) * size)]
 
 
-@given(profiles(), options, st.floats(0, 1))
-def test_same_arguments_same_heads(profile, option, beta):
-    again = HeadProfile(profile.rr.clone(), 5, 0.5, True, profile.kv_heads, 32)
-    assert choose(profile, beta, **option) == choose(again, beta, **option)
-
-
 @given(profiles(), st.floats(0, 1))
 def test_chosen_heads_are_the_most_recency_aware(profile, beta):
     """Every chosen head has at least the RA-I of every other one; at equal RA-I at least its mean recency ratio."""
@@ -176,12 +170,11 @@ def test_a_head_without_a_measured_score_is_refused():
         select_heads(by_hand(), 0.5, by="retrieval", measured=scores)
 
 
-@pytest.mark.parametrize("by", sorted(SELECTORS))
-def test_profiles_of_converted_models_are_refused(by):
+def test_profiles_of_converted_models_are_refused():
     profile = by_hand()
     profile.rr[:, 1, 3] = float("nan")
     with pytest.raises(ValueError, match="layer 1 head 3 has no score"):
-        select_heads(profile, 0.5, by=by)
+        select_heads(profile, 0.5, by="random")
 
 
 def test_scores_need_whole_groups():

@@ -13,12 +13,16 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert
+from recurformer.backbones import make_random
+from recurformer.backbones.shapes import SHAPES, load_shape, meta_model
 from recurformer.measure.cache import (
     cache_bytes,
     count_cache,
     freed_kv_heads,
+    full_bytes,
+    held_bytes,
+    held_ratio,
     measure_cache,
-    pyramidinfer_cache_ratio,
     pyramidinfer_rows,
 )
 
@@ -40,18 +44,8 @@ LLAMA2_7B = {
 }
 # Tables 2 and 4, Llama2-7B, as printed
 PRINTED = {
-    (0.00, 10_240): 1.0000,
-    (0.25, 10_240): 0.7510,
-    (0.50, 10_240): 0.5020,
-    (0.75, 10_240): 0.2530,
-    (0.90, 10_240): 0.1030,
-    (1.00, 10_240): 0.0040,
-    (0.00, 61_440): 1.0000,
-    (0.25, 61_440): 0.7500,
-    (0.50, 61_440): 0.5000,
-    (0.75, 61_440): 0.2500,
-    (0.90, 61_440): 0.1000,
-    (1.00, 61_440): 0.0010,
+    10_240: {0.00: 1.0000, 0.25: 0.7510, 0.50: 0.5020, 0.75: 0.2530, 0.90: 0.1030, 1.00: 0.0040},
+    61_440: {0.00: 1.0000, 0.25: 0.7500, 0.50: 0.5000, 0.75: 0.2500, 0.90: 0.1000, 1.00: 0.0010},
 }
 
 
@@ -67,11 +61,16 @@ def real_cache(model, length: int, batch_size: int = 1):
     return cache_bytes(cache)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "heads", [[[], []], [[0, 1], []], [[0], [1, 2, 3]], [[0, 1, 2, 3], [2, 3]], [[0, 1, 2, 3], [0, 1, 2, 3]]], ids=str
+    ("heads", "dtype", "length", "batch_size"),
+    [
+        ([[], []], torch.bfloat16, 37, 2),
+        ([[0, 1], []], torch.float32, 1, 1),
+        ([[0], [1, 2, 3]], torch.bfloat16, 3, 1),
+        ([[0, 1, 2, 3], [2, 3]], torch.float32, 37, 2),
+        ([[0, 1, 2, 3], [0, 1, 2, 3]], torch.bfloat16, 1, 1),
+    ],
 )
-@pytest.mark.parametrize(("length", "batch_size"), [(1, 1), (3, 1), (37, 2)])
 def test_meta_count_equals_the_cache_of_a_real_run(heads, dtype, length, batch_size):
     model = convert(LlamaForCausalLM(LlamaConfig(**TINY)).to(dtype), heads, d_state=3, dt_rank=2).eval()
     counted = count_cache(model, length, batch_size)
@@ -116,31 +115,20 @@ def test_splitting_a_group_frees_nothing():
     assert freed_kv_heads([[0, 2], []], 4, 2) == 0 and freed_kv_heads([[0, 1], [0, 1, 2, 3]], 4, 2) == 3
 
 
-@pytest.fixture(scope="module")
-def llama2_7b():
+def test_llama2_cells_of_table_4():
     base = on_meta(LlamaForCausalLM, LlamaConfig(**LLAMA2_7B))
-    betas = sorted({beta for beta, _ in PRINTED})
-    return measure_cache(base, "llama2-7b", betas, lengths=[10_240, 61_440], units=["kv_group"])
-
-
-@pytest.mark.parametrize(("beta", "length"), PRINTED)
-def test_llama2_cells_of_table_4(llama2_7b, beta, length):
-    row = llama2_7b[(llama2_7b.beta == beta) & (llama2_7b.length == length)].iloc[0]
-    assert round(row.ratio, 3) == round(PRINTED[beta, length], 3)
-    # the closed formula: fp32 recurrent state, and a conv state of 2 (c = 36) or 4 bytes (c = 40)
-    share = round(1024 * beta) / 1024
-    width = {"conv:bfloat16 recurrent:float32": 36, "conv:float32 recurrent:float32": 40, "": 0}[row.state_dtype]
-    # at beta = 1 the first layer stores one scalar pair per token to know how many it has seen
-    ticks = 1 / (32 * 4096) if beta == 1 else 0
-    assert row.ratio == pytest.approx(1 - share + width * share / length + ticks, abs=1e-12)
-    assert row.heads_replaced == row.kv_heads_freed == round(1024 * beta)
-    assert row.total_bytes == row.kv_bytes + row.conv_bytes + row.recurrent_bytes
-
-
-def test_golden_cells_have_power():
-    """Negative control: 16-bit recurrent states would miss a printed cell."""
-    share = 922 / 1024
-    assert round(1 - share + 20 * share / 10_240, 3) != 0.103
+    found = measure_cache(base, "llama2-7b", [*PRINTED[10_240]], lengths=[*PRINTED], units=["kv_group"])
+    assert len(found) == 12
+    for row in found.itertuples():
+        assert round(row.ratio, 3) == round(PRINTED[row.length][row.beta], 3)
+        # the closed formula: fp32 recurrent state, and a conv state of 2 (c = 36) or 4 bytes (c = 40)
+        share = round(1024 * row.beta) / 1024
+        width = {"conv:bfloat16 recurrent:float32": 36, "conv:float32 recurrent:float32": 40, "": 0}[row.state_dtype]
+        # at beta = 1 the first layer stores one scalar pair per token to know how many it has seen
+        ticks = 1 / (32 * 4096) if row.beta == 1 else 0
+        assert row.ratio == pytest.approx(1 - share + width * share / row.length + ticks, abs=1e-12)
+        assert row.heads_replaced == row.kv_heads_freed == round(1024 * row.beta)
+        assert row.total_bytes == row.kv_bytes + row.conv_bytes + row.recurrent_bytes
 
 
 def test_rows_of_cache_csv_with_a_profile():
@@ -154,20 +142,9 @@ def test_rows_of_cache_csv_with_a_profile():
     assert (group.kv_heads_freed == 2).all() and (head.kv_heads_freed <= 2).all()
     assert (head.heads_replaced == 4).all()
     assert list(frame.columns) == [
-        "model",
-        "unit",
-        "beta",
-        "length",
-        "kv_bytes",
-        "conv_bytes",
-        "recurrent_bytes",
-        "total_bytes",
-        "state_dtype",
-        "ratio",
-        "heads_replaced",
-        "kv_heads_freed",
-        "ranking",
-    ]
+        "model", "unit", "beta", "length", "kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype",
+        "ratio", "heads_replaced", "kv_heads_freed", "ranking",
+    ]  # fmt: skip
 
 
 def test_bad_input_is_refused():
@@ -185,15 +162,21 @@ def test_bad_input_is_refused():
 
 @pytest.mark.parametrize(("length", "printed"), [(10_240, 0.1054), (61_440, 0.1043)])
 def test_pyramidinfer_as_printed(length, printed):
-    assert round(pyramidinfer_cache_ratio(length, 32), 4) == printed
     rows = pyramidinfer_rows([length])
     assert rows.to_dict("records")[0]["method"] == "pyramidinfer"
     assert round(rows.ratio[0], 4) == printed
 
 
-def test_pyramidinfer_edges():
-    assert pyramidinfer_cache_ratio(10, 4) == 1.0  # never more than there is
-    assert pyramidinfer_cache_ratio(1000, 2, keep=0.5, minimum=1) == 0.75
-    for arguments in ({"length": 0}, {"layers": 0}, {"minimum": 0}, {"keep": 0.0}, {"keep": 1.1}):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            pyramidinfer_cache_ratio(**{"length": 10, "layers": 2, **arguments})
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_full_cache_is_what_the_original_really_holds(shape):
+    dtype = torch.bfloat16
+    counted = count_cache(meta_model(load_shape(shape), dtype), 64, batch_size=3).bytes.sum()
+    assert full_bytes(load_shape(shape), dtype) == counted / (3 * 64)
+
+
+def test_a_head_size_of_its_own_counts():
+    model = make_random("llama", hidden_size=32, layers=2, heads=4, kv_heads=1, head_dim=12, vocab_size=16)
+    cache = DynamicCache(config=model.config)
+    model(torch.zeros(2, 5, dtype=torch.long), past_key_values=cache)
+    assert held_bytes(cache, 10) == full_bytes(model.config, torch.float32) == 2 * 2 * 12 * 4
+    assert held_ratio([held_bytes(cache, 10), 0.0], model.config, torch.float32) == 0.5

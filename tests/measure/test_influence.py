@@ -71,19 +71,6 @@ def test_unrolled_form_is_the_scan():
     torch.testing.assert_close(unrolled_output(arguments), expected, atol=1e-10, rtol=1e-10)
 
 
-def test_unrolled_form_is_the_jacobian():
-    arguments = random_scan()
-    u = arguments["u"].clone().requires_grad_()
-    y = selective_scan(**{**arguments, "u": u})
-    weights = unrolled_weights(*(arguments[name] for name in ("delta", "A", "B", "C")), 7)
-    for channel in range(u.shape[1]):
-        (gradient,) = torch.autograd.grad(y[0, channel, 7], u, retain_graph=True)
-        expected = weights[0, channel].clone()
-        expected[7] += arguments["D"][channel]
-        torch.testing.assert_close(gradient[0, channel, :8], expected)
-        assert gradient[0, channel, 8:].abs().max() == 0 and gradient[1].abs().max() == 0
-
-
 def matrices_of(block, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The slow reference: T as a product of lower-triangular matrices (B, D, L, L), and what the bias gives (B, D, L).
 

@@ -97,20 +97,13 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
         assert any(length < trial.length <= 1.011 * length for trial in kept if not trial.fits)
 
 
-def test_reading_the_ends_finds_the_length_that_reading_everything_finds(tmp_path):
-    ends, whole = (
-        in_a_fresh_process(partial(searched, tmp_path / answer, "chunked", beta=0.5, **{"search-whole": answer}))[0]
-        for answer in ("no", "yes")
-    )
-    assert (ends["whole"], whole["whole"]) == (False, True)
-    # to the byte the memory of both is compared where no library takes any: in tests/model/test_chunked_prefill.py
-    assert ends["l_m"] == pytest.approx(whole["l_m"], rel=0.3)
-    assert ends["cache_bytes"] / ends["l_m"] == pytest.approx(whole["cache_bytes"] / whole["l_m"], rel=0.01)
-
-
-def test_a_ceiling_is_said_to_be_one(tmp_path):
-    row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 130})
-    assert (row["l_m"], row["at_least"], row["trials"]) == (130, True, 1)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_ceiling_is_said_to_be_one(tmp_path, whole):
+    """With the ends of a prompt or all of it read; that both take the same memory: tests/model/test_chunked_prefill."""
+    options = {"beta": 0.5, "search-maximum": 330, "search-whole": "yes" if whole else "no"}
+    row = measured(tmp_path, "chunked", **options)
+    assert (row["l_m"], row["at_least"], row["trials"], row["whole"]) == (330, True, 1, whole)
+    assert 330 * CACHE_BYTES / 2 < row["cache_bytes"] < 330 * CACHE_BYTES
     assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
     record = json.loads((tmp_path / "memory.run.json").read_text())
     assert record["settings"]["memory_gib"] == str(LIMIT / 2**30)

@@ -27,7 +27,7 @@ from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.convert import convert
 from recurformer.model.export import save_with_code
 from recurformer.model.mixers import MIXERS
-from recurformer.train.parameters import parameter_groups
+from recurformer.train.optimiser import parameter_groups
 from recurformer.train.trainer import train
 
 OTHERS = [name for name in MIXERS if name != "mamba"]

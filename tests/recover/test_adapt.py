@@ -16,7 +16,7 @@ from recurformer.cli.main import main
 from recurformer.corpora.documents import read_documents
 from recurformer.corpora.package import ResourceError
 from recurformer.measure.cache import count_cache
-from recurformer.recover.adapt_text import text_windows
+from recurformer.recover.adapt_steps import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.quality import quality_rows
 from recurformer.recover.recipe import RECIPES, Plan, Recipe, plan_steps

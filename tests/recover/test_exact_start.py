@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from recurformer import convert
-from recurformer.recover.exact_start import Kernels, exact_start, fit_kernels, write_kernels
-from recurformer.recover.lags import lag_profiles
+from recurformer.recover.exact_start import Kernels, exact_start, fit_kernels, lag_profiles, write_kernels
 from recurformer.recover.pair import replaced_layers
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 

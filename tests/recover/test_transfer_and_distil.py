@@ -1,5 +1,7 @@
 """Transfer and distillation: what is minimised, what may change, and that a killed run ends with the same bytes."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,6 +16,7 @@ from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
 STEPS = {"transfer": transfer, "distil": distil}
+MIXERS = ("mamba", "mamba_open", "gated", "retention", "window", "window_state")
 
 
 @pytest.fixture
@@ -39,9 +42,9 @@ class Killed(WindowDataset):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
-@pytest.mark.parametrize("mixer", ["mamba", "mamba_open", "gated", "retention", "window", "window_state"])
-def test_transfer_measures_each_mixer_on_the_originals_inputs(backbone, heads, mixer):
+@pytest.mark.parametrize(("model", "mixer"), zip(MATRIX, cycle(MIXERS)))
+def test_transfer_measures_each_mixer_on_the_originals_inputs(model, mixer):
+    backbone, heads = model
     original = make_backbone(backbone).double()
     converted = converted_from(original, HEADS[heads], mixer)
     input_ids = tokens(2, 14)

@@ -143,10 +143,6 @@ def test_score_stops_at_the_first_error(generated, expected):
     assert score_hashes(generated, ["aa", "bb", "cc"]) == expected
 
 
-def test_score_of_token_ids():
-    assert score_hashes([7, 8, 3], [7, 8, 9]) == 2
-
-
 def test_h_gq():
     mean, low, high = h_gq([16, 16, 8, 0], hops=16)
     assert mean == 0.625 and 0 < low < 0.625 < high < 1

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from recurformer.backbones import make_random
-from recurformer.tasks.hashhop import HashHopTokens, score_hashes
-from recurformer.tasks.tokenizer import HASH_SPECIALS, hash_tokenizer
+from recurformer.tasks import IGNORED
+from recurformer.tasks.hashhop import score_hashes
+from recurformer.tasks.hashhop_tokens import HashHopTokens
+from recurformer.tasks.tokenizer import HASH_SPECIALS, hash_tokenizer, hash_word
 
 tasks = st.builds(
     lambda variant, chains, hops, lone: HashHopTokens(
@@ -47,24 +49,22 @@ def test_layout_and_labels(task, seed):
         assert marks == [-100] * task.prompt_length + chain + [-100]
         assert min({*links, *links.values()}) >= len(HASH_SPECIALS) and max(ids) < task.vocabulary
         assert len({*links, *links.values()}) == task.hashes_needed
-        assert task.target(torch.tensor(ids)).tolist() == chain
-        assert task.prompt(torch.tensor(ids)).tolist() == prompt
 
 
 @settings(max_examples=30, deadline=None)
 @given(tasks, st.integers(0, 1000))
 def test_text_reads_back_to_the_same_ids(task, seed):
-    input_ids, _ = task.sample(np.random.default_rng(seed))
+    (ids,), (marks,) = (part.tolist() for part in task.sample_batch(np.random.default_rng(seed), 1))
     tokenizer = hash_tokenizer(task.vocabulary)
     assert len(tokenizer) == task.vocabulary
-    assert tokenizer(task.render(input_ids))["input_ids"] == input_ids.tolist()
-    answer = tokenizer.decode(task.target(input_ids))
-    assert score_hashes(answer, task.render(task.target(input_ids)).split()) == task.hops
+    assert tokenizer(" ".join(map(hash_word, ids)))["input_ids"] == ids
+    target = [token for token in marks if token != IGNORED]
+    assert score_hashes(tokenizer.decode(target), [hash_word(token) for token in target]) == task.hops
 
 
 def test_official_chains_are_all_full():
     task = HashHopTokens(vocabulary=128, chains=3, hops=5)
-    ids, _ = task.sample(np.random.default_rng(0))
+    (ids,), _ = task.sample_batch(np.random.default_rng(0), 1)
     pairs = ids[1 : task.prompt_length - 2].reshape(-1, 3)[:, :2].tolist()
     links, values = dict(pairs), {value for _, value in pairs}
     starts = [key for key in links if key not in values]
@@ -84,16 +84,6 @@ def test_hashes_positions_and_query_are_uniform():
     keys = ids[:, 1 : task.prompt_length - 2 : 3]
     place = (keys == ids[:, task.prompt_length - 1 : task.prompt_length]).int().argmax(dim=1)
     assert chisquare(torch.bincount(place, minlength=8).numpy()).pvalue > 0.01
-
-
-def test_deterministic_and_independent_of_global_state():
-    task = HashHopTokens()
-    torch.manual_seed(0)
-    first = task.sample_batch(np.random.default_rng(1), 4)
-    torch.manual_seed(1)
-    second = task.sample_batch(np.random.default_rng(1), 4)
-    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
-    assert not torch.equal(first[0][0], first[0][1])
 
 
 def test_labels_fit_transformers_convention():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from recurformer.tasks import IGNORED
 from recurformer.tasks.key_value import key_value_samples
-from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
 
 PAIRS, QUESTIONS = 6, 3

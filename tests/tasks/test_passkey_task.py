@@ -117,7 +117,6 @@ def test_several_that_are_asked_for_stand_about_the_depth_in_any_order():
     [
         ({"tokens": 50}, "tokens is 50"),
         ({"depth": 1.5}, "depth is 1.5"),
-        ({"digits": 0}, "digits is 0"),
         ({"needles": 2, "asked": 3}, "asked is 3 of 2 needles; there can be 1 to 8"),
         ({"needles": 9}, "asked is 1 of 9 needles"),
         ({"filler": [" "]}, "no sentence"),

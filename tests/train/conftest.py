@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.data import item_generator
 
 

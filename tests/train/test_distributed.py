@@ -12,7 +12,7 @@ from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessException
 
 from recurformer.study import Distributed, Training
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.data import ItemDataset, item_generator
 from recurformer.train.distributed import train_distributed
 from recurformer.train.metrics import TrainingDiverged

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from recurformer.tasks import IGNORED
 from recurformer.tasks.hashhop import HashHopTask
 from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.tokenizer import byte_tokenizer
 from recurformer.train.data import WindowDataset, pad_batch
 from recurformer.train.hashhop_data import HashHopTextDataset, HashHopTokenDataset

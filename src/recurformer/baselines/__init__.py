@@ -1,8 +1,7 @@
 """The baselines that RecurFormer is compared with: caches that evict tokens; see `evicting` and `make_cache`."""
 
-from recurformer.baselines.budget import matching_budget
 from recurformer.baselines.cache import EvictingCache
-from recurformer.baselines.interface import evicting
-from recurformer.baselines.registry import EVICTIONS, make_cache, make_eviction
+from recurformer.baselines.interface import evicting, make_cache, make_eviction, matching_budget
+from recurformer.baselines.methods import EVICTIONS
 
 __all__ = ["EVICTIONS", "EvictingCache", "evicting", "make_cache", "make_eviction", "matching_budget"]

@@ -29,6 +29,7 @@ class Eviction(ABC):
     accumulates: ClassVar[bool] = False  # needs what `importance` said about the tokens that stayed, the next time
     compensates: ClassVar[bool] = False  # one of the kept tokens is the mean of the dropped ones
     prunes_states: ClassVar[bool] = False  # of tokens read at once, dropped ones go no deeper; what is cached stays
+    prompt_only: ClassVar[bool] = False  # only tokens that are read at once are evicted; generated ones stay
     chunk: ClassVar[int | None] = None  # tokens that are read before the first eviction; None: all of a forward pass
 
     def __post_init__(self) -> None:
@@ -46,8 +47,8 @@ class Eviction(ABC):
 
     @property
     def in_decoding(self) -> "Eviction | None":
-        """What evicts after each generated token; None: nothing does, only tokens that are read at once are evicted."""
-        return self
+        """What evicts after each generated token; None: nothing does."""
+        return None if self.prompt_only else self
 
     def share(self, tokens: int) -> float:
         """Return the budget as a share of so many tokens."""

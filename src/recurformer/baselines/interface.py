@@ -1,6 +1,6 @@
-"""Let a model attend through an EvictingCache, by transformers' attention interface."""
+"""Give a model a cache that evicts, and let it attend through that, by transformers' attention interface."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,8 +10,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from recurformer.baselines.cache import EvictingCache
-from recurformer.baselines.pruning import StatePruning
+from recurformer.baselines.eviction import Eviction
+from recurformer.baselines.held import StatePruning
+from recurformer.baselines.methods import EVICTIONS
+from recurformer.heads.probes import Repeated
+from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.attending import attending_by, refuse
+from recurformer.model.convert import convert
 
 IMPLEMENTATION = "recurformer_evicting"
 
@@ -92,3 +97,45 @@ def _hooks(layer: nn.Module) -> list[Any]:
         layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
         layer.register_forward_hook(_leave_layer, with_kwargs=True),
     ]
+
+
+def make_eviction(
+    model: PreTrainedModel, method: str, budget: float | int, repeated: Repeated | None = None
+) -> Eviction:
+    """Return a method with what it has to know about `model`.
+
+    Args:
+        model: a causal language model that has not been converted.
+        method: a name in `EVICTIONS`.
+        budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
+            number of tokens.
+        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, which
+            tell little about a model that reads no text.
+
+    Raises:
+        ValueError: an unknown method, a bad budget, a converted model.
+    """
+    if method not in EVICTIONS:
+        raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(EVICTIONS)}")
+    if any(getattr(model.config, "recurrent_heads", [])):
+        raise ValueError(f"method={method!r} evicts from a model's own attention; this one has been converted")
+    return EVICTIONS[method].for_model(model, budget, repeated)
+
+
+def make_cache(model: PreTrainedModel, method: str, budget: float | int) -> EvictingCache:
+    """Return an empty cache for one batch, to be used inside `evicting(model)`: see `make_eviction`."""
+    return EvictingCache(make_eviction(model, method, budget), model.config.num_hidden_layers)
+
+
+def matching_budget(model: PreTrainedModel, heads: Sequence[Sequence[int]], length: int, **mamba: Any) -> float:
+    """Return the share of the model's cache that it takes after conversion, at most 1.0: recurrent states count too.
+
+    Args:
+        model: the unconverted model; only its shape and type matter.
+        heads: for each layer, the heads to replace; see `recurformer.select_heads`.
+        length: tokens in the cache.
+        **mamba: sizes of the Mamba blocks; see `recurformer.convert`.
+    """
+    base = meta_twin(model)
+    converted = convert(base, heads, **mamba)
+    return min(float(count_cache(converted, length).bytes.sum() / count_cache(base, length).bytes.sum()), 1.0)

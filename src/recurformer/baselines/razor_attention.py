@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from recurformer.baselines.context import Context
 from recurformer.baselines.eviction import Eviction, budgeted
 from recurformer.heads.probes import Repeated
-from recurformer.heads.repeated import echo_scores, induction_scores
+from recurformer.heads.scores import echo_scores, induction_scores
 
 PERIOD, REPEATS = 64, 4  # of the random tokens that the heads of a model of text are judged on
 ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
@@ -87,7 +87,7 @@ def look_back(model: PreTrainedModel, repeated: Repeated) -> tuple[Tensor, Tenso
     """Echo and induction scores of the KV heads on repeated random tokens, each that of its highest query head.
 
     Returns:
-        echo, induction (layers, KV heads); see `recurformer.heads.repeated`, whose signs are the opposite.
+        echo, induction (layers, KV heads); see `recurformer.heads.scores`, whose signs are the opposite.
     """
     kv_heads = model.config.num_key_value_heads
     echo, induction = (

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from recurformer.evaluate.generate import NewCache
-from recurformer.measure.held import held_bytes, held_ratio
+from recurformer.measure.cache import held_bytes, held_ratio
 
 BIN = 32
 COLUMNS = ["window", "position", "tokens", "negative_log_likelihood"]

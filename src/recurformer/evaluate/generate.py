@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, GenerationConfig, PreTrainedModel
 
-from recurformer.measure.held import held_bytes
+from recurformer.measure.cache import held_bytes
 from recurformer.train.data import pad_batch
 
 NewCache = Callable[[], Cache]
@@ -66,3 +66,31 @@ def generate_greedily(
         model.generation_config = own
     answers = written[:, batch["input_ids"].shape[1] :].tolist()
     return [answer[:limit] for answer, limit in zip(answers, limits, strict=True)], held[0]
+
+
+def write_answers(
+    model: PreTrainedModel,
+    prompts: Sequence[Tensor],
+    limits: Sequence[int],
+    pad_token_id: int,
+    batch_size: int,
+    new_cache: NewCache | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[list[list[int]], list[float]]:
+    """What the model writes after each of many prompts, those of like lengths together, so that little is padded.
+
+    Returns:
+        As of `generate_greedily`: token ids of each answer, and the bytes held, one value a batch.
+    """
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    answers: list[list[int]] = [[] for _ in order]
+    held: list[float] = []
+    for start in range(0, len(order), batch_size):
+        indices = order[start : start + batch_size]
+        batch, asked = [prompts[index] for index in indices], [limits[index] for index in indices]
+        written, batch_held = generate_greedily(model, batch, asked, pad_token_id, new_cache)
+        held.append(batch_held)
+        for index, answer in zip(indices, written, strict=True):
+            answers[index] = answer
+        progress(start + len(indices))
+    return answers, held

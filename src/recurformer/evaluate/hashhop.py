@@ -6,16 +6,15 @@ error, is not the metric. The model writes as many tokens as the right answer ha
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import pandas as pd
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
-from recurformer.measure.held import held_ratio
+from recurformer.evaluate.generate import MORE_TOKENS, NewCache, write_answers
+from recurformer.measure.cache import held_ratio
 from recurformer.study import HashHopTask as HashHopSettings
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.data import Item
 from recurformer.train.hashhop_data import hashhop_dataset
 
@@ -55,33 +54,22 @@ def hashhop_rows(
     rows: list[tuple[str, int, int, int]] = []
     for variant in variants:
         dataset = hashhop_dataset(task, tokenizer, seed=seed, variant=variant, stream="test")
-        prompts = [_prompt(dataset[index]) for index in range(samples)]
-        # like with like, so that little or nothing is padded
-        order = sorted(range(samples), key=lambda index: len(prompts[index].input_ids))
-        correct = [0] * samples
-        for start in range(0, samples, batch_size):
-            indices = order[start : start + batch_size]
-            ids, lengths = zip(*(prompts[index] for index in indices), strict=True)
-            limits = [length + more for length in lengths]
-            answers, batch_held = generate_greedily(model, ids, limits, dataset.pad_token_id, new_cache)
-            held.append(batch_held)
-            for index, answer in zip(indices, answers, strict=True):
-                correct[index] = dataset.correct(index, answer)
+        ids, lengths = zip(*(_prompt(dataset[index]) for index in range(samples)), strict=True)
+        limits = [length + more for length in lengths]
+
+        def done(count: int, before: int = len(rows)) -> None:
             if progress is not None:
-                progress(len(rows) + start + len(indices), samples * len(variants))
-        rows += [(variant, index, count, task.hops) for index, count in enumerate(correct)]
+                progress(before + count, samples * len(variants))
+
+        answers, batches = write_answers(model, ids, limits, dataset.pad_token_id, batch_size, new_cache, done)
+        held += batches
+        rows += [(variant, index, dataset.correct(index, answer), task.hops) for index, answer in enumerate(answers)]
     frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops"])
     return frame if original is None else frame.assign(ratio=held_ratio(held, original, model.dtype))
 
 
-class _Prompt(NamedTuple):
+def _prompt(item: Item) -> tuple[torch.Tensor, int]:
     """What the model continues, and how many tokens the right answer has."""
-
-    input_ids: torch.Tensor
-    answer: int
-
-
-def _prompt(item: Item) -> _Prompt:
     asked = item["labels"] != IGNORED
     first = int(asked.nonzero()[0])
-    return _Prompt(item["input_ids"][:first], len(asked) - first)
+    return item["input_ids"][:first], len(asked) - first

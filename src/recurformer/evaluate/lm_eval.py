@@ -171,9 +171,7 @@ def _run_hub(
         return _run(model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples)
     except ImportError as error:
         raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[long-context]") from None
-    except (
-        OSError
-    ) as error:  # the base of all that requests and the hub's client raise when they cannot reach or find something
+    except OSError as error:  # the base of what requests and the hub's client raise when they cannot reach something
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"task {name!r}: its data cannot be loaded from the hub ({reason})") from None
 

@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.batching import samples_per_batch
-from recurformer.evaluate.generate import MORE_TOKENS, NewCache, generate_greedily
-from recurformer.measure.held import held_ratio
-from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeySample, PasskeyTask, score_passkey
+from recurformer.evaluate.generate import MORE_TOKENS, NewCache, write_answers
+from recurformer.measure.cache import held_ratio
+from recurformer.tasks.passkey import NEEDLE_TASKS, PasskeyTask, score_passkey
 from recurformer.train.data import item_generator, pad_token
 
 COLUMNS = ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
@@ -69,35 +69,20 @@ def needle_rows(
             generators[task, depth].sample(item_generator(seed, number, "test"))
             for number, (task, depth, _) in enumerate(cells)
         ]
+        prompts = [torch.tensor(tokenizer(problem.prompt, verbose=False).input_ids) for problem in problems]
+        answers = [tokenizer(problem.answer, add_special_tokens=False).input_ids for problem in problems]
+        limits = [len(answer) + MORE_TOKENS for answer in answers]
         size = batch_size or samples_per_batch(model.device.type, length)
-        order = sorted(range(len(cells)), key=lambda index: problems[index].tokens)  # little is padded
-        correct = dict.fromkeys(order, 0)
-        held: list[float] = []
-        for start in range(0, len(order), size):
-            indices = order[start : start + size]
-            right, batch_held = _answer(model, tokenizer, [problems[index] for index in indices], new_cache)
-            correct.update(zip(indices, right, strict=True))
-            held.append(batch_held)
+
+        def done(count: int, before: int = len(rows)) -> None:
             if progress is not None:
-                progress(len(rows) + start + len(indices), total)
+                progress(before + count, total)
+
+        written, held = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
+        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
         ratio = held_ratio(held, original, model.dtype)
         rows += [
-            (task, length, depth, sample, correct[index], len(problems[index].keys), ratio)
-            for index, (task, depth, sample) in enumerate(cells)
+            (task, length, depth, sample, score_passkey(text, problem.keys), len(problem.keys), ratio)
+            for (task, depth, sample), problem, text in zip(cells, problems, texts, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _answer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[PasskeySample],
-    new_cache: NewCache | None,
-) -> tuple[list[int], float]:
-    """Right keys of each problem, and what the cache held (see `generate_greedily`)."""
-    prompts = [torch.tensor(tokenizer(problem.prompt, verbose=False).input_ids) for problem in problems]
-    answers = [tokenizer(problem.answer, add_special_tokens=False).input_ids for problem in problems]
-    limits = [len(answer) + MORE_TOKENS for answer in answers]
-    written, held = generate_greedily(model, prompts, limits, pad_token(tokenizer), new_cache)
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    return [score_passkey(text, problem.keys) for text, problem in zip(texts, problems, strict=True)], held

@@ -4,8 +4,7 @@ The layers below the head do not change, so they are run once. From its layer on
 samples side by side, in each of which another head is replaced. What replaces it is not known here.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurformer.batching import samples_per_batch
-from recurformer.heads.interface import attending
-from recurformer.heads.run import Progress, check_batch, retained_heads
-from recurformer.tasks.labels import IGNORED
+from recurformer.heads.run import Arguments, Progress, attending, check_batch, reading, retained_heads
+from recurformer.tasks import IGNORED
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """Attends with a layer's query, key, value, mask and scaling, as `Attend` gets them; returns (B, L, H, head_dim)."""
@@ -63,25 +61,9 @@ class _OneReplaced:
         return output
 
 
-@contextmanager
-def _recording(layers: Any) -> Iterator[list[tuple[Tensor, dict[str, Any]]]]:
-    """What every layer reads in a forward pass: its hidden states (B, L, hidden) and keyword arguments."""
-    read: list[tuple[Tensor, dict[str, Any]]] = []
-
-    def record(module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        read.append((args[0], kwargs))
-
-    handles = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in layers]
-    try:
-        yield read
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _run_from(base: Any, layer: int, read: list[tuple[Tensor, dict[str, Any]]], attend: _OneReplaced) -> Tensor:
+def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced) -> Tensor:
     """What the model ends with, (copies * B, L, hidden), when its layers from `layer` on read copies of the samples."""
-    hidden = read[layer][0].repeat(len(attend.heads), 1, 1)
+    hidden = read[layer][0][0].repeat(len(attend.heads), 1, 1)
     for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
         hidden = above(hidden, **{**arguments, "attend": attend})
     return base.norm(hidden)
@@ -122,7 +104,7 @@ def loss_rises(
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
     at_once = samples_per_batch(model.device.type, input_ids.numel())
     with attending(model):
-        with _recording(base.layers) as read:
+        with reading(base.layers) as read:
             unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
             loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
         if not unchanged.attended:

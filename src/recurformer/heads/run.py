@@ -1,17 +1,83 @@
 """Run a model over samples with attention of our own in the place of its own; what that does is not known here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
 
 from recurformer.batching import samples_per_batch
-from recurformer.heads.interface import attending
+from recurformer.model.attending import attending_by, refuse
 
+IMPLEMENTATION = "recurformer_stream"
 Progress = Callable[[int, int], None] | None
+
+
+class Attend(Protocol):
+    """What a model in `attending` calls instead of its own attention."""
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
+    ) -> Tensor:
+        """Return (B, L, H, head_dim) of one layer; for the arguments see `LayerInputs`."""
+
+
+def _attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    attend: Attend | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    refuse(module, kwargs, "whose weights cannot be streamed")
+    if attend is None:
+        raise ValueError(f"{type(module).__name__} is not handed the keyword arguments of the forward pass")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return attend(module.layer_idx, query, key, value, attention_mask, scaling), None
+
+
+AttentionInterface.register(IMPLEMENTATION, _attention)
+# Without a mask function under the same name the library hands every layer the mask None, silently: a sliding window
+# would not slide.
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+@contextmanager
+def attending(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model is in evaluation mode and needs `attend`; afterwards it is as before, also after an error.
+
+    Raises:
+        ValueError: the model does not attend through transformers' attention interface.
+    """
+    training = model.training
+    with attending_by(model, IMPLEMENTATION):
+        try:
+            model.eval()
+            yield
+        finally:
+            model.train(training)
+
+
+Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]
+"""Of one call of a module: those by position and those by name."""
+
+
+@contextmanager
+def reading(modules: Iterable[nn.Module]) -> Iterator[list[Arguments]]:
+    """Collect the arguments of every call of some modules, in the order of the calls, while the block runs."""
+    read: list[Arguments] = []
+    with ExitStack() as stack:
+        for module in modules:
+            handle = module.register_forward_pre_hook(lambda _, *arguments: read.append(arguments), with_kwargs=True)
+            stack.callback(handle.remove)
+        yield read
 
 
 @dataclass(frozen=True)

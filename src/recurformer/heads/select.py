@@ -1,17 +1,17 @@
 """Choosing the heads to replace: the share beta that a ranking puts first (section 3.2)."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
+from recurformer.study.method import MeasuredScore, Unit
 
-Unit = Literal["kv_group", "head", "layer"]
 Scope = Literal["global", "layer"]
-UNITS = ("kv_group", "head", "layer")
-SCOPES = ("global", "layer")
+UNITS = get_args(Unit)
+SCOPES = get_args(Scope)
 
 
 def ra_i_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
@@ -44,7 +44,7 @@ SELECTORS: dict[str, Callable[[HeadProfile, int], Tensor]] = {
     "random": random_scores,
     "inverse_ra_i": inverse_ra_i_scores,
 }
-MEASURED = ("retrieval", "echo", "induction", "sensitivity")
+MEASURED = get_args(MeasuredScore)
 """Rankings whose scores need the model itself, not its profile: `recurformer.heads.scores` measures them."""
 
 

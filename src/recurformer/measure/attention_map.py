@@ -81,13 +81,14 @@ def attention_maps(
     sums = _MapSums(representative_heads(profile), tokens)
     watch_attention(model, input_ids, sums, batch_size, progress)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
-    frames = []
-    for level, (layer, head) in sums.heads.items():
-        frame = pd.DataFrame({"query": query, "key": key, "weight": sums.maps[level].numpy()[query, key] / samples})
-        frame.insert(0, "model", name)
-        frame.insert(1, "level", level)
-        frame.insert(2, "layer", layer)
-        frame.insert(3, "head", head)
-        frame.insert(4, "ra_i", int(profile.ra_i[layer, head]))
-        frames.append(frame.assign(samples=samples))
+    frames = [
+        pd.DataFrame(
+            {
+                "model": name, "level": level, "layer": layer, "head": head, "ra_i": int(profile.ra_i[layer, head]),
+                "query": query, "key": key, "weight": sums.maps[level].numpy()[query, key] / samples,
+                "samples": samples,
+            }
+        )
+        for level, (layer, head) in sums.heads.items()
+    ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import Scope, random_ranking, rank_heads, select_heads
@@ -122,7 +122,6 @@ def measure_cache(
     scope: Scope = "global",
     by: str = "ra_i",
     seed: int = 0,
-    batch_size: int = 1,
     mamba: dict[str, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
@@ -139,7 +138,6 @@ def measure_cache(
         scope: see `select_heads`.
         by: ranking used with `profile`.
         seed: of a random ranking.
-        batch_size: sequences in the cache.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
         progress: called with (conversions done, conversions).
 
@@ -156,7 +154,7 @@ def measure_cache(
     layers, heads, kv_heads = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
     if profile is not None and profile.shape != (layers, heads):
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {(layers, heads)}")
-    original = {length: _summary(count_cache(base, length, batch_size))["total_bytes"] for length in lengths}
+    original = {length: _summary(count_cache(base, length))["total_bytes"] for length in lengths}
     counted: dict[str, list[dict[str, Any]]] = {}  # units often choose the same heads: count them once
     rows = []
     for done, (unit, beta) in enumerate([(unit, beta) for unit in units for beta in betas], start=1):
@@ -166,53 +164,57 @@ def measure_cache(
             chosen = select_heads(profile, beta, unit, scope, by, seed)
         if str(chosen) not in counted:
             converted = convert(base, chosen, "mamba", **(mamba or {}))
-            counted[str(chosen)] = [_summary(count_cache(converted, length, batch_size)) for length in lengths]
+            counted[str(chosen)] = [_summary(count_cache(converted, length)) for length in lengths]
         for length, counts in zip(lengths, counted[str(chosen)], strict=True):
             rows.append(
                 {
-                    "model": name,
-                    "unit": unit,
-                    "beta": beta,
-                    "length": length,
-                    **counts,
-                    "ratio": counts["total_bytes"] / original[length],
-                    "heads_replaced": sum(map(len, chosen)),
+                    "model": name, "unit": unit, "beta": beta, "length": length, **counts,
+                    "ratio": counts["total_bytes"] / original[length], "heads_replaced": sum(map(len, chosen)),
                     "kv_heads_freed": freed_kv_heads(chosen, heads, kv_heads),
                     "ranking": "random" if profile is None else "profile",
                 }
-            )
+            )  # fmt: skip
         if progress is not None:
             progress(done, len(units) * len(betas))
     return pd.DataFrame(rows)
 
 
-def pyramidinfer_cache_ratio(length: int, layers: int, keep: float = 0.7, minimum: int = 32) -> float:
-    """PyramidInfer's cache over the full cache, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
+def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
+    """Tokens that each of PyramidInfer's layers keeps, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
 
-    Layer l keeps floor(length * keep^l) tokens, at least `minimum` and never more than there are. The paper's
-    "P_reduce = 0.7" is therefore a share kept, of the whole length, in every layer.
-
-    Raises:
-        ValueError: length, layers or minimum below 1, or keep outside (0, 1].
+    Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
+    is therefore a share kept, of the whole length, in every layer.
     """
-    for name, value in (("length", length), ("layers", layers), ("minimum", minimum)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep={keep} must lie in (0, 1]: it is the share of tokens that the next layer keeps")
-    kept = sum(min(length, max(minimum, int(length * keep**layer))) for layer in range(layers))
-    return kept / (layers * length)
+    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
 
 
 def pyramidinfer_rows(
     lengths: Sequence[int] = (10_240, 61_440),
     model: str = "llama2-7b",
     layers: int = 32,
-    keep: float = 0.7,
-    minimum: int = 32,
 ) -> pd.DataFrame:
     """The rows of pyramidinfer.csv: model, method ("pyramidinfer"), length, ratio."""
-    rows = [
-        (model, "pyramidinfer", length, pyramidinfer_cache_ratio(length, layers, keep, minimum)) for length in lengths
-    ]
-    return pd.DataFrame(rows, columns=["model", "method", "length", "ratio"])
+    ratios = [sum(pyramid_lengths(length, layers)) / (layers * length) for length in lengths]
+    return pd.DataFrame({"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios})
+
+
+def held_bytes(cache: Cache, tokens: int) -> float:
+    """Bytes for each of the `tokens` (those of all sequences together) that the cache has seen."""
+    return float(cache_bytes(cache).bytes.sum()) / tokens
+
+
+def full_bytes(original: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes that a full cache of the original model holds for each token."""
+    size = getattr(original, "head_dim", None) or original.hidden_size // original.num_attention_heads
+    return original.num_hidden_layers * 2 * original.num_key_value_heads * size * dtype.itemsize
+
+
+def held_ratio(held: Sequence[float], original: PreTrainedConfig, dtype: torch.dtype) -> float:
+    """Mean of `held_bytes` over the bytes of the original's full cache.
+
+    Args:
+        held: one value a batch.
+        original: of the model before anything was changed.
+        dtype: of the measured model, so that keeping the same weights in fewer bits does not count as a smaller cache.
+    """
+    return sum(held) / len(held) / full_bytes(original, dtype)

@@ -17,17 +17,18 @@ from recurformer.measure.peak import PeakMemory
 from recurformer.model.convert import convert
 
 MIXERS = ("attention", "mamba")  # layer 0 and layer 1 of the measured model
+WIDTH, HEADS = 128, 4  # its dimension d; its attention heads, and those that the Mamba block replaces
 
 
-def _two_mixers(hidden_size: int, heads: int, mamba: dict[str, int]) -> nn.Module:
+def _two_mixers(mamba: dict[str, int]) -> nn.Module:
     """A model on the meta device whose layer 0 attends and whose layer 1 is one Mamba block over as many heads."""
     config = LlamaConfig(
-        hidden_size=hidden_size, num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=heads,
-        intermediate_size=hidden_size, vocab_size=8,
+        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=HEADS,
+        intermediate_size=WIDTH, vocab_size=8,
     )  # fmt: skip
     with torch.device("meta"):
         base = LlamaForCausalLM(config).eval()
-    model = convert(base, [[], list(range(heads))], "mamba", **mamba)
+    model = convert(base, [[], list(range(HEADS))], "mamba", **mamba)
     model.set_attn_implementation("eager")
     return model
 
@@ -48,9 +49,7 @@ def _record_peak(module: nn.Module, cache: Callable[[], Cache], layer: int, peak
 
 
 @torch.no_grad()
-def measure_complexity(
-    lengths: Sequence[int], hidden_size: int = 128, heads: int = 4, mamba: dict[str, int] | None = None
-) -> pd.DataFrame:
+def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = None) -> pd.DataFrame:
     """Measure prefill over each length, and one generation step behind as many tokens: the rows of complexity.csv.
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
@@ -58,21 +57,19 @@ def measure_complexity(
 
     Args:
         lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Large against
-            `hidden_size`, else the l * d terms of Table 1 hide the l^2 term.
-        hidden_size: model dimension d.
-        heads: attention heads, and heads that the Mamba block replaces.
+            `WIDTH`, else the l * d terms of Table 1 hide the l^2 term.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
 
     Returns:
         mixer ("attention", "mamba"), phase ("prefill", "generation"), quantity ("cache_peak", "cache_size"), length,
-        bytes, width (`hidden_size`).
+        bytes, width (`WIDTH`).
 
     Raises:
         ValueError: a length below 1.
     """
     if not lengths or min(lengths) < 1:
         raise ValueError(f"lengths must be at least 1 token each, got {list(lengths)}")
-    model: Any = _two_mixers(hidden_size, heads, mamba or {})
+    model: Any = _two_mixers(mamba or {})
     peaks: dict[str, int] = {}
     cache = DynamicCache(config=model.config)
     attention, block = model.base_model.layers[0].self_attn, model.base_model.layers[1].self_attn.mamba
@@ -89,4 +86,4 @@ def measure_complexity(
                 rows.append((mixer, phase, "cache_peak", length, peaks[mixer]))
                 rows.append((mixer, phase, "cache_size", length, int(sizes[layer])))
     columns = ["mixer", "phase", "quantity", "length", "bytes"]
-    return pd.DataFrame(rows, columns=columns).assign(width=hidden_size)
+    return pd.DataFrame(rows, columns=columns).assign(width=WIDTH)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from recurformer.heads.run import Progress, check_batch
 from recurformer.heads.stream import AttentionBlock, watch_attention
+from recurformer.tasks.interval import mean_interval
 
 NORMS = {"l1": 1, "l2": 2}
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
@@ -98,14 +99,15 @@ def sink_statistics(
     for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
         parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key]))
     frames = [
-        pd.DataFrame({"quantity": quantity, "query": queries, "key": keys, "value": values / samples})
+        pd.DataFrame(
+            {
+                "model": name, "layer": layer, "head": head, "quantity": quantity, "query": queries, "key": keys,
+                "value": values / samples, "samples": samples,
+            }
+        )
         for quantity, queries, keys, values in parts
-    ]
-    frame = pd.concat(frames, ignore_index=True)
-    frame.insert(0, "model", name)
-    frame.insert(1, "layer", layer)
-    frame.insert(2, "head", head)
-    return frame.assign(samples=samples)
+    ]  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,15 +175,6 @@ def token_contributions(
     return sums.result
 
 
-def _mean_interval(values: Tensor) -> tuple[float, float]:
-    """95 % confidence interval of the mean over windows, each window one observation (Student's t)."""
-    from scipy import stats
-
-    windows = values.numpy()
-    half = stats.t.ppf(0.975, len(windows) - 1) * windows.std(ddof=1) / len(windows) ** 0.5
-    return windows.mean() - half, windows.mean() + half
-
-
 def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
     """Summarise contributions: the rows of contribution.csv (Table 5).
 
@@ -210,7 +203,7 @@ def contribution_table(contributions: Contributions, name: str) -> pd.DataFrame:
         for tokens, values in kinds.items():
             flat = values[~values.isnan()]
             mean, half = float(flat.mean()), NORMAL_95 * float(flat.std())
-            intervals = {"mean": _mean_interval(per_window[tokens]), "spread": (mean - half, mean + half)}
+            intervals = {"mean": mean_interval(per_window[tokens].numpy())[1:], "spread": (mean - half, mean + half)}
             rows += [
                 (name, norm, tokens, interval, mean, low, high, samples, p_value)
                 for interval, (low, high) in intervals.items()

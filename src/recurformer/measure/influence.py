@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurformer.heads.profile import HeadProfile
-from recurformer.heads.run import check_batch
+from recurformer.heads.run import check_batch, reading
 from recurformer.heads.select import ra_i_scores
 from recurformer.heads.stream import AttentionBlock, watch_attention
 
@@ -63,18 +63,8 @@ def token_weights(
 ) -> Tensor:
     """The row t = `query` of T: what the scan's output at t takes of each token's row of in_proj, the skip included.
 
-    Args:
-        delta: step sizes after bias and softplus (B, D, L).
-        A: state transition (D, N), negative.
-        B: input matrix of every step (B, N, L).
-        C: output matrix of every step (B, N, L).
-        D: skip weight of every channel (D,).
-        sigmoid: g, that in SiLU, at every step (B, D, L).
-        taps: w, of the convolution (D, K); the last one is the token's own.
-        query: t.
-
-    Returns:
-        (B, D, t + 1).
+    `D` (D,) are the skip weights, `sigmoid` (B, D, L) is g, that in SiLU, at every step, `taps` (D, K) are w, of the
+    convolution, the last one the token's own. All else is as of `unrolled_weights`.
     """
     steps = unrolled_weights(delta, A, B, C, query)
     steps[..., -1] += D
@@ -83,40 +73,6 @@ def token_weights(
     for lag, tap in enumerate(taps.flip(-1).unbind(-1)[: query + 1]):
         weights[..., : query + 1 - lag] += steps[..., lag:] * tap[:, None]
     return weights
-
-
-class _BlockInputs:
-    """What the convolution and `x_proj` of a Mamba block read and give, from which a token's weights follow."""
-
-    def __init__(self, block: Any):
-        self.block = block
-        self.rows: Tensor | None = None  # r, (B, L, D)
-        self.projected: Tensor | None = None  # step sizes in low rank, B and C, (B, L, rank + 2 N)
-
-    def keep_rows(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self.rows = args[0]
-
-    def keep_projected(self, module: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self.projected = output
-
-    def arguments(self) -> dict[str, Tensor]:
-        """The tensors that `token_weights` takes, in float64."""
-        assert self.rows is not None and self.projected is not None
-        width, conv = self.block.A_log.shape[1], self.block.conv1d
-        rank = self.projected.shape[-1] - 2 * width
-        steps, B, C = self.projected.split([rank, width, width], -1)
-        delta = F.softplus(self.block.dt_proj(steps).double())
-        taps = conv.weight.double()
-        before = F.pad(self.rows.double().transpose(1, 2), (taps.shape[-1] - 1, 0))
-        return {
-            "delta": delta.transpose(1, 2),
-            "A": -torch.exp(self.block.A_log.double()),
-            "B": B.double().transpose(1, 2),
-            "C": C.double().transpose(1, 2),
-            "D": self.block.D.double(),
-            "sigmoid": F.conv1d(before, taps, conv.bias.double(), groups=len(taps)).sigmoid(),
-            "taps": taps.squeeze(1),
-        }
 
 
 @torch.no_grad()
@@ -133,20 +89,27 @@ def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> di
     block = getattr(base.layers[layer].self_attn, "mamba", None)
     if block is None:
         raise ValueError(f"layer {layer} has no Mamba block: none of its heads was replaced")
-    inputs = _BlockInputs(block)
-    handles = [
-        block.conv1d.register_forward_hook(inputs.keep_rows),
-        block.x_proj.register_forward_hook(inputs.keep_projected),
-    ]
     training = model.training
     model.eval()
     try:
-        base(input_ids.to(model.device), use_cache=False)
-        return inputs.arguments()
+        with reading([block.conv1d, block.x_proj]) as read:
+            base(input_ids.to(model.device), use_cache=False)
     finally:
-        for handle in handles:
-            handle.remove()
         model.train(training)
+    ((rows, *_), _), ((convolved, *_), _) = read  # r, (B, L, D); what step sizes, B and C are projected from
+    width, conv = block.A_log.shape[1], block.conv1d
+    steps, B, C = block.x_proj(convolved).split([block.dt_proj.in_features, width, width], -1)
+    taps = conv.weight.double()
+    before = F.pad(rows.double().transpose(1, 2), (taps.shape[-1] - 1, 0))
+    return {
+        "delta": F.softplus(block.dt_proj(steps).double()).transpose(1, 2),
+        "A": -torch.exp(block.A_log.double()),
+        "B": B.double().transpose(1, 2),
+        "C": C.double().transpose(1, 2),
+        "D": block.D.double(),
+        "sigmoid": F.conv1d(before, taps, conv.bias.double(), groups=len(taps)).sigmoid(),
+        "taps": taps.squeeze(1),
+    }
 
 
 def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
@@ -244,15 +207,10 @@ def measure_influence(
     frames = [
         pd.DataFrame(
             {
-                "model": name,
-                "mixer": mixer,
-                "layer": layer,
-                "head": index,
-                "query": position,
-                "key": range(position + 1),
-                "weight": row.numpy(),
+                "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
+                "key": range(position + 1), "weight": row.numpy(),
             }
         )
         for (mixer, index), row in weights.items()
-    ]
+    ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)

@@ -8,21 +8,60 @@ What stays out: the CUDA context, the allocator's rounding and fragmentation, an
 cards therefore hold somewhat less.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
-from recurformer.measure.parameters import count_parameters
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.model.convert import convert
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, read_chunk
+
+# The first kind whose mark is part of a parameter's dotted name. A Mamba block lives inside the attention module.
+MARKS = {
+    "mamba": ("mamba",),
+    "attention": ("self_attn",),
+    "mlp": ("mlp",),
+    "norm": ("norm", "input_layernorm", "post_attention_layernorm"),
+    "embedding": ("embed_tokens",),
+    "head": ("lm_head",),
+}
+KINDS = tuple(MARKS)
+
+
+def parameter_kind(name: str) -> str:
+    """Name the kind of the parameter with this dotted name.
+
+    Raises:
+        ValueError: no kind fits.
+    """
+    parts = set(name.split("."))
+    for kind, marks in MARKS.items():
+        if parts.intersection(marks):
+            return kind
+    raise ValueError(f"parameter {name!r} is of no known kind ({', '.join(KINDS)})")
+
+
+def count_parameters(model: nn.Module) -> pd.DataFrame:
+    """Count parameters: one row for each kind (kind, parameters), also for kinds that the model lacks.
+
+    A tied language-model head shares the embedding's parameters and counts as 0.
+
+    Raises:
+        ValueError: a parameter whose kind is unknown.
+    """
+    counts = dict.fromkeys(KINDS, 0)
+    for name, parameter in model.named_parameters():  # each shared parameter once, under its first name
+        counts[parameter_kind(name)] += parameter.numel()
+    return pd.DataFrame({"kind": list(counts), "parameters": list(counts.values())})
+
 
 GIB = 2**30
 PROBES = (16_384, 32_768)  # the peak is affine between and beyond: both are far above all constant terms
@@ -66,14 +105,7 @@ PROTOCOLS: dict[str, Callable[[PreTrainedModel, int, int], tuple[int, int]]] = {
 
 def longest_length(fits: Callable[[int], bool], maximum: int = 2**40) -> int:
     """The largest n in 0 .. maximum with fits(n), by bisection; `fits` must not become true again once it is false."""
-    low, high = 0, 1
-    while high <= maximum and fits(high):
-        low, high = high, 2 * high
-    high = min(high, maximum + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, maximum + 1), True, key=lambda length: not fits(length))
 
 
 @torch.no_grad()
@@ -166,7 +198,6 @@ def measure_memory(
     name: str,
     betas: Sequence[float],
     memory_gib: float = 80.0,
-    protocols: Sequence[str] = tuple(PROTOCOLS),
     chunk: int = 1024,
     seed: int = 0,
     mamba: dict[str, int] | None = None,
@@ -179,7 +210,6 @@ def measure_memory(
         name: written to the column `model`.
         betas: shares of heads to replace, see `converted_twin`.
         memory_gib: memory of the card in GiB.
-        protocols: names in `PROTOCOLS`.
         chunk: tokens of a chunk in the chunked protocol.
         seed: of the random order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
@@ -190,12 +220,12 @@ def measure_memory(
         of the Mamba blocks among them; 0 at beta 0), the columns of `longest_input`, memory_bytes, source ("model").
 
     Raises:
-        ValueError: beta outside [0, 1], an unknown protocol, or a parameter of no kind that `count_parameters` knows.
+        ValueError: beta outside [0, 1], or a parameter of no kind that `count_parameters` knows.
     """
     rows = []
     for done, beta in enumerate(betas, start=1):
         converted = converted_twin(model, beta, seed, mamba)
-        rows += [memory_row(converted, name, beta, protocol, int(memory_gib * GIB), chunk) for protocol in protocols]
+        rows += [memory_row(converted, name, beta, protocol, int(memory_gib * GIB), chunk) for protocol in PROTOCOLS]
         if progress is not None:
             progress(done, len(betas))
     return pd.DataFrame(rows)

@@ -13,8 +13,7 @@ from recurformer.corpora.documents import Documents
 from recurformer.heads.select import replaced_count
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
-from recurformer.recover.adapt_steps import AdaptationSteps, Progress
-from recurformer.recover.adapt_text import text_windows
+from recurformer.recover.adapt_steps import AdaptationSteps, Progress, text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.recipe import RECIPES, Recipe
 from recurformer.train.checkpoints import fingerprint

@@ -60,16 +60,11 @@ def cache_bytes_of(
 ) -> list[dict[str, int]]:
     """What both hold after so many tokens, counted from the cache objects of models of the type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
-    return [
-        {
-            "length": length,
-            **{
-                name: int(count_cache(model, length).bytes.sum())
-                for name, model in (("original", before), ("adapted", after))
-            },
-        }
-        for length in lengths
-    ]
+
+    def held(model: PreTrainedModel, length: int) -> int:
+        return int(count_cache(model, length).bytes.sum())
+
+    return [{"length": length, "original": held(before, length), "adapted": held(after, length)} for length in lengths]
 
 
 def speed_of(

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.corpora.documents import Documents
+from recurformer.corpora.windows import encode_text, windows
 from recurformer.heads.profiling import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
@@ -19,32 +21,57 @@ from recurformer.recover.adapt_measures import passkeys_of, quality_of
 from recurformer.recover.calibrate import calibrate
 from recurformer.recover.distil import distil
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.recipe import RESERVED, TIMED_STEPS, Plan, Recipe, plan_steps
+from recurformer.recover.recipe import MINIMUM_WINDOWS, RESERVED, TIMED_STEPS, Plan, Recipe, plan_steps
 from recurformer.recover.trained import TRAINED
 from recurformer.recover.transfer import transfer
 from recurformer.train.data import WindowDataset
 
+
+def text_windows(
+    documents: Documents, tokenizer: PreTrainedTokenizerBase, recipe: Recipe, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Windows (windows, recipe.tokens) for training and, at most `recipe.held_out_windows`, for measuring.
+
+    Raises:
+        ValueError: there are fewer than `MINIMUM_WINDOWS`; says how many tokens there are.
+    """
+    found = []
+    for (name, least), texts in zip(MINIMUM_WINDOWS.items(), documents, strict=True):
+        try:
+            found.append(windows(texts, tokenizer, recipe.tokens, seed=seed))
+        except ValueError:
+            found.append(torch.empty(0, recipe.tokens, dtype=torch.long))
+        if len(found[-1]) < least:
+            there = sum(len(encode_text(tokenizer, text)) for text in texts)
+            raise ValueError(
+                f"the texts are too short: the {len(texts)} {name} documents have {there:,} tokens, which give "
+                f"{len(found[-1])} windows of {recipe.tokens}; {least} are needed, so {least * recipe.tokens:,} tokens "
+                f"in documents of {recipe.tokens} or more"
+            )
+    return found[0], found[1][: recipe.held_out_windows]
+
+
 Progress = Callable[[str], Callable[[int, int], None] | None]
 
 
+@dataclass
 class AdaptationSteps:
-    """The arguments are those of `adapt`; `kept` has what was finished before."""
+    """The fields are the arguments of `adapt`; `kept` has what was finished before."""
 
-    def __init__(
-        self,
-        original: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        kept: KeptSteps,
-        recipe: Recipe,
-        seed: int,
-        train_ids: Tensor,
-        held_out_ids: Tensor,
-        progress: Progress,
-        say: Callable[[str], None],
-    ) -> None:
-        self.original, self.tokenizer, self.kept, self.recipe, self.seed = original, tokenizer, kept, recipe, seed
-        self.train_ids, self.held_out_ids, self.progress, self.say = train_ids, held_out_ids, progress, say
-        self.calibrated_on = train_ids[: recipe.calibrate_windows]
+    original: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    kept: KeptSteps
+    recipe: Recipe
+    seed: int
+    train_ids: Tensor
+    held_out_ids: Tensor
+    progress: Progress
+    say: Callable[[str], None]
+
+    @property
+    def calibrated_on(self) -> Tensor:
+        """Windows from which the closed form is solved."""
+        return self.train_ids[: self.recipe.calibrate_windows]
 
     def choose(self, beta: float) -> dict[str, Any]:
         """Share of windows in which each head looks at recent tokens, and the heads that are replaced."""
@@ -100,14 +127,8 @@ class AdaptationSteps:
         self, name: str, converted: PreTrainedModel, output_dir: Path, steps: int, save_every: int
     ) -> pd.DataFrame:
         recipe = self.recipe
-        settings: dict[str, Any] = {
-            "output_dir": output_dir,
-            "steps": steps,
-            "batch_size": recipe.batch_size,
-            "seed": self.seed,
-            "log_every": 1,
-            "save_every": save_every,
-        }
+        settings: dict[str, Any] = {"output_dir": output_dir, "steps": steps, "batch_size": recipe.batch_size}
+        settings |= {"seed": self.seed, "log_every": 1, "save_every": save_every}
         dataset = WindowDataset(self.train_ids, seed=self.seed)
         if name == "transfer":
             rate = recipe.transfer_learning_rate

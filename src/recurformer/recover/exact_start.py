@@ -15,16 +15,76 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
+from recurformer.heads.run import reading
 from recurformer.model.mixer_base import repeat_heads
 from recurformer.model.mixer_mamba_open import OPEN, OpenMambaMixer
-from recurformer.recover.lags import lag_profiles
-from recurformer.recover.pair import replaced_layers
+from recurformer.recover.pair import ReplacedLayer, replaced_layers
 
 STEP = 0.03
 """Geometric mean of the heads' step sizes, which the kernels leave open: in the middle of the published range."""
 ITERATIONS = 300
 """Of L-BFGS, for one layer."""
+
+
+class _Profile:
+    """Sums of one layer's attention by lag over all windows."""
+
+    def __init__(self, place: ReplacedLayer, lags: int) -> None:
+        self.attention, self.heads = place.original, list(place.converted.layout.replaced)
+        self.lags, self.windows = lags, 0
+        self.sums: Tensor | float = 0.0
+
+    def add(self, named: dict[str, Any]) -> None:
+        """What the layer's attention is called with."""
+        attention, rows = self.attention, named["hidden_states"]
+        q, k = (
+            project(rows).unflatten(2, (-1, attention.head_dim)) for project in (attention.q_proj, attention.k_proj)
+        )
+        q, k = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *named["position_embeddings"])
+        k = repeat_kv(k, attention.num_key_value_groups)[:, self.heads]
+        scores = q[:, self.heads] @ k.mT * attention.scaling
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        weights = scores.masked_fill(future, -torch.inf).float().softmax(-1).sum(0)[..., 1:]  # without the sink
+        lags = [weights.diagonal(-1 - lag, -2, -1).mean(-1) for lag in range(self.lags)]
+        self.sums = self.sums + torch.stack(lags, 1).double()
+        self.windows += len(rows)
+
+
+@torch.no_grad()
+def lag_profiles(
+    original: PreTrainedModel, converted: PreTrainedModel, windows: Tensor, *, lags: int = 256, batch_size: int = 1
+) -> dict[int, Tensor]:
+    """Return the mean attention of each layer's replaced heads by lag, (heads, lags) in float64.
+
+    The first token, on which many heads leave what they need nowhere, is left out; nothing is normalised for it.
+
+    Args:
+        original: the model that `converted` was converted from.
+        converted: says which heads are replaced.
+        windows: (windows, L) token ids, without padding.
+        lags: 0 to `lags` - 1 are measured; at most L - 1 of them.
+        batch_size: windows in one forward pass.
+
+    Raises:
+        ValueError: windows that are too short, or models that are no pair (`replaced_layers`).
+    """
+    if windows.ndim != 2 or not len(windows) or not 0 < lags < windows.shape[1]:
+        raise ValueError(
+            f"windows: expected (windows, tokens) of more than lags={lags} tokens, got {tuple(windows.shape)}"
+        )
+    places = replaced_layers(original, converted)
+    profiles = [_Profile(place, lags) for place in places]
+    for batch in windows.to(original.device).split(batch_size):
+        with reading(place.original for place in places) as read:
+            original.base_model(batch, use_cache=False)
+        for profile, (_, named) in zip(profiles, read, strict=True):
+            profile.add(named)
+    return {
+        place.index: torch.as_tensor(profile.sums) / profile.windows
+        for place, profile in zip(places, profiles, strict=True)
+    }
 
 
 @dataclass(frozen=True)

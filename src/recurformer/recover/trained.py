@@ -7,21 +7,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from recurformer.model.mixers import MIXERS
+from recurformer.train.optimiser import in_mixer
 
 LORA_RANK = 8
 LORA_TARGETS = r".*\.layers\.\d+\.(self_attn|mlp)\.\w+_proj"
 """Projections of retained heads and MLPs; a mixer's own lie one level deeper."""
 
 
-def _in_mixer(name: str) -> bool:
-    return bool(MIXERS.keys() & name.split("."))
-
-
 TRAINED: dict[str, Callable[[str], bool]] = {
-    "mixers": _in_mixer,
+    "mixers": in_mixer,
     "attention": lambda name: ".self_attn." in name,
-    "lora": lambda name: _in_mixer(name) or "lora_" in name,
+    "lora": lambda name: in_mixer(name) or "lora_" in name,
     "all": lambda name: True,
 }
 """Whether a parameter of that name is trained: the mixers alone, whole attention layers with them, mixers in full and
@@ -46,7 +42,7 @@ def only_training(model: PreTrainedModel, trained: str, seed: int = 0) -> Iterat
     if model.dtype in {torch.float16, torch.bfloat16}:
         raise ValueError(f"converted: its weights are {model.dtype}, too coarse for small steps; load it in float32")
     before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    if trained == "mixers" and not any(map(_in_mixer, before)):
+    if trained == "mixers" and not any(map(in_mixer, before)):
         raise ValueError(f"mixer {model.config.mixer!r} has no parameters: there is nothing to train")
     adapters: Any = _adapt(model, seed) if trained == "lora" else None
     try:

@@ -5,8 +5,6 @@ crosses neither MLPs nor the language-model head. Second stage of MOHAWK (arXiv 
 2505.03005), with the error measured behind the output projection, as a share of what the heads add.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from recurformer.recover.pair import ReplacedLayer, inputs_of, relative_error, replaced_layers
+from recurformer.heads.run import reading
+from recurformer.recover.pair import ReplacedLayer, relative_error, replaced_layers
 from recurformer.recover.trained import only_training
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.data import Item
@@ -50,24 +49,19 @@ class Transfer:
 
     def errors(self, input_ids: Tensor) -> Tensor:
         """The relative error of each layer with replaced heads, (layers,), on the original's inputs (B, L)."""
-        with torch.no_grad(), ExitStack() as watching:
-            found = [self._watch(place, watching) for place in self.places]
+        attentions = [place.original for place in self.places]
+        projections = [attention.o_proj for attention in attentions]
+        with torch.no_grad(), reading(attentions) as read, reading(projections) as heads:
             self.original.base_model(input_ids, use_cache=False)
-        return torch.stack([self._error(place, *seen) for place, seen in zip(self.places, found, strict=True)])
-
-    @staticmethod
-    def _watch(place: ReplacedLayer, watching: ExitStack) -> tuple[list[dict[str, Any]], list[Tensor]]:
-        """The arguments of the layer's attention, and the heads' outputs, once the original has run."""
-        read: list[dict[str, Any]] = []
-        handle = place.original.register_forward_pre_hook(
-            lambda _, arguments, named: read.append(named), with_kwargs=True
+        return torch.stack(
+            [
+                self._error(place, arguments, outputs)
+                for place, (_, arguments), ((outputs,), _) in zip(self.places, read, heads, strict=True)
+            ]
         )
-        watching.callback(handle.remove)
-        return read, watching.enter_context(inputs_of(place.original.o_proj))
 
     @staticmethod
-    def _error(place: ReplacedLayer, read: Sequence[dict[str, Any]], outputs: Sequence[Tensor]) -> Tensor:
-        (arguments,), (heads,) = read, outputs
+    def _error(place: ReplacedLayer, arguments: dict[str, Any], heads: Tensor) -> Tensor:
         ours = place.converted.replaced_outputs(arguments["hidden_states"], arguments["position_embeddings"])
         return relative_error(ours, heads[..., place.features], place.output_weight.detach())
 

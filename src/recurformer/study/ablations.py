@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from recurformer.study.block import Beta, Block, Budget, Count, Seed, Share
-from recurformer.study.method import HeadScores, MeasuredScore, Mixer, RecencySettings, Window
+from recurformer.study.method import HeadScores, Mixer, RecencySettings, Selector, Untrained, Window
 
 Eviction = Literal[
     "streaming_llm",
@@ -18,9 +18,6 @@ Eviction = Literal[
     "citrus",
     "big_bird",
 ]
-Untrained = Literal["window", "linear", "mean", "zero"]
-"""Mixers that have nothing to learn: no weights but the replaced heads' own."""
-Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]
 
 
 class Needle(Block):

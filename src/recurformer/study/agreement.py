@@ -7,7 +7,80 @@ from recurformer.study.method import MeasuredScore
 from recurformer.tasks.sizes import HASH_VOCABULARY, HashHopTokenSizes
 
 if TYPE_CHECKING:
-    from recurformer.study import Study
+    from recurformer.study import Backbone, Study
+
+
+def _name(study: "Study") -> None:
+    """The folders of the default study lie beside those of the others."""
+    folders = "ablations backbones bench caches corpus device hashhop language logs mqar recovered tables tracking"
+    if study.study.lower() in folders.split():
+        raise ValueError(f"study: {study.study!r} is the name of a folder of the default study; choose another")
+    if "." in study.study:
+        raise ValueError(f"study: {study.study!r} could be a file of the default study; leave out the dot")
+
+
+def _random_backbones(study: "Study") -> None:
+    """A random backbone knows nothing until it is trained, and no text to be profiled on."""
+    for name in study.hashhop.backbones:
+        missing = [key for key in ("pretraining", "profiling") if getattr(study.hashhop, key) is None]
+        if missing and name in study.backbones and study.backbones[name].source == "random":
+            raise ValueError(f"hashhop.{missing[0]}: this key is missing; {name!r} is random and needs it")
+
+
+def _known(study: "Study", key: str, name: str) -> "Backbone":
+    if name not in study.backbones:
+        known = ", ".join(sorted(study.backbones))
+        raise ValueError(f"{key}: {name!r} has no entry in backbones (there are: {known})")
+    return study.backbones[name]
+
+
+def _backbones(study: "Study") -> None:
+    """Every name of a backbone has an entry."""
+    for name in study.caches.measured:
+        if name not in study.caches.backbones:
+            raise ValueError(f"caches.measured: {name!r} is not in caches.backbones; add it there")
+    shapes = ("caches", "device_measurements")
+    for block in ("language", "hashhop", *shapes):
+        for name in getattr(study, block).backbones:
+            if _known(study, f"{block}.backbones", name).source == "shape" and block not in shapes:
+                raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
+
+
+def _sink_heads(study: "Study") -> None:
+    """Figure 2 shows heads that the backbones of its text have."""
+    for name, shown in study.language.sink_heads.items():
+        if name not in study.language.backbones:
+            raise ValueError(f"language.sink_heads: {name!r} is not in language.backbones; add it there")
+        for key, count in study.backbones[name].counts.items():
+            value = getattr(shown, key)
+            if value is not None and count is not None and value >= count:
+                raise ValueError(
+                    f"language.sink_heads.{name}.{key} = {value}: {name} has {count}, counted from 0 to {count - 1}"
+                )
+
+
+def _batches(study: "Study") -> None:
+    """Every process of a distributed training gets the same number of samples in every pass."""
+    for name, spread in study.distributed.items():
+        _known(study, "distributed", name)
+        parts = spread.processes * spread.gradient_accumulation
+        for task in ("language", "hashhop"):
+            block = getattr(study, task)
+            if name in block.backbones and block.training.batch_size % parts:
+                raise ValueError(
+                    f"distributed.{name}: processes times gradient_accumulation is {parts};"
+                    f" choose a divisor of {task}.training.batch_size {block.training.batch_size}"
+                )
+
+
+def _originals(study: "Study") -> None:
+    """What ablations are compared with must be there: a profile, and on HashHop the original, trained likewise."""
+    for task in ("language", "hashhop"):
+        for name in getattr(study.ablations, task).backbones:
+            if name not in getattr(study, task).backbones:
+                raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
+    if 0 not in study.betas:
+        raise ValueError("betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0")
 
 
 def _choice_of_heads(study: "Study") -> None:
@@ -99,7 +172,14 @@ def _recoveries(study: "Study") -> None:
             raise ValueError(f"language.recovery: {name!r} is trained by several processes, which measure no curve")
 
 
+RULES = (
+    _name, _random_backbones, _backbones, _sink_heads, _batches, _originals,
+    _choice_of_heads, _tokenizers, _sizes_of_hashhop, _windows, _pooled_heads, _recoveries,
+)  # fmt: skip
+"""In this order: the later ones rely on what the earlier ones have found."""
+
+
 def check_agreement(study: "Study") -> None:
     """Raise a ValueError that names the key which the others do not allow."""
-    for check in (_choice_of_heads, _tokenizers, _sizes_of_hashhop, _windows, _pooled_heads, _recoveries):
+    for check in RULES:
         check(study)

@@ -4,11 +4,15 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from recurformer.study.block import NUMBER, Beta, Block, Count, Rate, Several, Share
+from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Rate, Several, Share
 
 Unit = Literal["kv_group", "head", "layer"]
 Mixer = Literal["mamba", "mamba_open", "window", "linear", "gated", "retention", "window_state", "mean", "zero"]
+Untrained = Literal["window", "linear", "mean", "zero"]
+"""Mixers that have nothing to learn: no weights but the replaced heads' own."""
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
+"""Rankings of heads whose scores are measured on the model itself, not read from its profile."""
+Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]
 
 
 class RecencyRatio(Block):
@@ -44,7 +48,7 @@ class Selection(Block):
     layer: whole layers."""
     scope: Literal["global", "layer"] = "global"
     """global: ranked over all layers; layer: the same share in each layer."""
-    by: Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore] = "ra_i"
+    by: Selector = "ra_i"
     """The ranking: share of samples with a high recency ratio, mean recency ratio, two controls, and scores measured on
     the model (`head_scores`)."""
 
@@ -127,7 +131,7 @@ class Window(Block):
 
     window_tokens: Count = 64
     """Last tokens that the mixers `window` and `mean` read, the token itself among them."""
-    sink_tokens: Annotated[int, NUMBER, Field(ge=0, lt=2**31)] = 4
+    sink_tokens: Index = 4
     """First tokens that the mixer `window` never forgets."""
 
 

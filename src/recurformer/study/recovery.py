@@ -1,14 +1,12 @@
 """Recovery: how converted models learn from their original, recipe by recipe, on equally many tokens."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Name, Rate, Seed, Share
-from recurformer.study.method import Mixer
+from recurformer.study.method import Mixer, Untrained
 
-WITHOUT_PARAMETERS = ("window", "linear", "mean", "zero")
-"""Mixers that have nothing to learn: no weights but the replaced heads' own."""
 EQUAL_BYTES = "bytes_"
 """How the names of recipes begin that are compared with each other at equal bytes."""
 
@@ -59,7 +57,7 @@ class Arm(Block):
         if self.start != "random" and not self.calibrate_windows:
             raise ValueError(f"start: {self.start!r} belongs to a closed form; give calibrate_windows")
         for key in ("calibrate_windows", "transfer_steps"):
-            if getattr(self, key) and self.mixer in WITHOUT_PARAMETERS:
+            if getattr(self, key) and self.mixer in get_args(Untrained):
                 raise ValueError(f"{key}: {self.mixer!r} ends in no linear layer and learns nothing; leave it out")
         return self
 

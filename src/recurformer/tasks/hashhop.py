@@ -17,11 +17,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.interval import Estimate, bounded_mean
 from recurformer.tasks.sizes import HashHopTextSizes
-
-__all__ = ["HashHopSample", "HashHopTask", "HashHopTokens", "draw_hashes", "h_gq", "score_hashes"]
 
 ALPHABET = np.array(list(string.ascii_lowercase + string.ascii_uppercase))
 HASH = re.compile(r"\w+")

@@ -10,24 +10,16 @@ The layouts are those of the text form (`hashhop`): `official` has several full 
 chain and lone pairs. All samples of a task have the same length, so batches stack without padding.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
+from recurformer.tasks import IGNORED
 from recurformer.tasks.draw import draw_distinct
-from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.sizes import BOS, EOS, HASH_SPECIALS, QUERY, SEPARATOR, HashHopTokenSizes
-from recurformer.tasks.tokenizer import hash_word
 
 
 class HashHopTokens(HashHopTokenSizes):
     """Generator of HashHop problems in tokens, of these sizes."""
-
-    def sample(self, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """One problem: input_ids (length,) and labels (length,), as in `sample_batch`."""
-        input_ids, labels = self.sample_batch(rng, 1)
-        return input_ids[0], labels[0]
 
     def sample_batch(self, rng: np.random.Generator, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Independent problems.
@@ -60,15 +52,3 @@ class HashHopTokens(HashHopTokenSizes):
         labels = np.full_like(input_ids, IGNORED)
         labels[:, answer] = chains[:, 0, 1:]
         return torch.from_numpy(input_ids), torch.from_numpy(labels)
-
-    def prompt(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """The part (…, prompt_length) of samples (…, length) that a model continues."""
-        return input_ids[..., : self.prompt_length]
-
-    def target(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """The hashes (…, hops) that it should continue with."""
-        return input_ids[..., self.prompt_length : self.prompt_length + self.hops]
-
-    def render(self, input_ids: Sequence[int] | torch.Tensor) -> str:
-        """Text of one sample (or of a part of it) that `hash_tokenizer` reads back to the same ids."""
-        return " ".join(hash_word(int(token)) for token in input_ids)

@@ -42,8 +42,8 @@ def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95)
     return Estimate(mean, float(min(max(centre - half, 0.0), mean)), float(max(min(centre + half, 1.0), mean)))
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Mean of values without bounds, with Student's t interval; of a single value all three are that value.
+def mean_interval(values: Sequence[float] | np.ndarray) -> Estimate:
+    """Mean of values without bounds, with Student's 95 % interval; of a single value all three are that value.
 
     Raises:
         ValueError: no values.
@@ -54,5 +54,5 @@ def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95
     if found.ndim != 1 or not len(found):
         raise ValueError("mean_interval: give a flat, non-empty list of values")
     mean, n = float(found.mean()), len(found)
-    half = float(t.ppf(0.5 + confidence / 2, n - 1) * found.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    half = float(t.ppf(0.975, n - 1) * found.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return Estimate(mean, mean - half, mean + half)

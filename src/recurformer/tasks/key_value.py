@@ -15,8 +15,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from recurformer.corpora.windows import encode_text, text_prefix
+from recurformer.tasks import IGNORED
 from recurformer.tasks.draw import draw_distinct
-from recurformer.tasks.labels import IGNORED
 
 # words behind a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
 ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))

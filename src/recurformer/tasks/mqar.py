@@ -11,51 +11,12 @@ answered with its value.
 Labels stand at the query's own position: the model's output at position i predicts labels[i], without another shift.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-import pandas as pd
 import torch
 
+from recurformer.tasks import IGNORED
 from recurformer.tasks.draw import draw_distinct, draw_weighted
-from recurformer.tasks.interval import bounded_mean
-from recurformer.tasks.labels import IGNORED
 from recurformer.tasks.sizes import check_mqar
-
-
-class Slice(NamedTuple):
-    """Samples of one size: tokens, and key-value pairs among them."""
-
-    length: int
-    pairs: int
-
-
-# The mixture that the paper describes (train on 4-64 pairs in 64-256 tokens, test on 4-256 pairs in 64-1,024), as
-# zoology publishes it.
-TRAIN_SLICES = (Slice(64, 4), Slice(128, 8), Slice(256, 16), Slice(256, 32), Slice(256, 64))
-TEST_SLICES = (
-    Slice(64, 4),
-    Slice(64, 8),
-    Slice(64, 16),
-    Slice(128, 32),
-    Slice(256, 64),
-    Slice(512, 128),
-    Slice(1024, 256),
-)
-
-
-def sample(
-    rng: np.random.Generator,
-    vocabulary: int,
-    length: int,
-    pairs: int,
-    power: float = 0.01,
-    *,
-    random_non_queries: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One sample: input_ids (length,) and labels (length,), as in `sample_batch`."""
-    input_ids, labels = sample_batch(rng, 1, vocabulary, length, pairs, power, random_non_queries=random_non_queries)
-    return input_ids[0], labels[0]
 
 
 def sample_batch(
@@ -65,8 +26,6 @@ def sample_batch(
     length: int,
     pairs: int,
     power: float = 0.01,
-    *,
-    random_non_queries: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Independent samples, fast enough to be drawn during training.
 
@@ -79,7 +38,6 @@ def sample_batch(
         pairs: key-value pairs, each queried once.
         power: exponent a of the gaps' law p(i) ∝ i^(a-1), in slots of two tokens; 1 is uniform. With pairs = length / 4
             every slot is used, whatever the power.
-        random_non_queries: replace the filler by random tokens, which may happen to be keys.
 
     Returns:
         input_ids (batch, length) and labels (batch, length), int64; labels are -100 but at the queries.
@@ -101,9 +59,6 @@ def sample_batch(
     input_ids[:, 1 : 2 * pairs : 2] = values
     np.put_along_axis(input_ids, positions, keys, axis=1)
     np.put_along_axis(labels, positions, values, axis=1)
-    if random_non_queries:
-        filler = input_ids == 0
-        input_ids[filler] = rng.integers(vocabulary, size=int(filler.sum()))
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
@@ -122,23 +77,3 @@ def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torc
         predictions = predictions.argmax(dim=-1)
     asked = labels != IGNORED
     return ((predictions == labels) & asked).sum(dim=-1), asked.sum(dim=-1)
-
-
-def slice_accuracy(measured: pd.DataFrame, by: tuple[str, ...] = ("length", "pairs")) -> pd.DataFrame:
-    """Accuracy of each slice, never one mean over all: sizes differ too much in difficulty.
-
-    Args:
-        measured: rows with the columns `by`, correct and queries, for example one a sample.
-        by: columns that name a slice.
-
-    Returns:
-        One row a slice: the columns `by`, correct, queries, samples, accuracy, and low and high, the limits of the 95 %
-        interval over samples (queries of one sample are not independent).
-    """
-    rows = []
-    for name, group in measured.groupby(list(by), sort=True):
-        _, low, high = bounded_mean((group["correct"] / group["queries"]).to_numpy())
-        totals = group[["correct", "queries"]].sum()
-        accuracy = totals["correct"] / totals["queries"]
-        rows.append((*name, int(totals["correct"]), int(totals["queries"]), len(group), accuracy, low, high))
-    return pd.DataFrame(rows, columns=[*by, "correct", "queries", "samples", "accuracy", "low", "high"])

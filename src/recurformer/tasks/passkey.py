@@ -29,6 +29,7 @@ FILLER = ("The grass is green. The sky is blue. The sun is yellow. Here we go. T
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 NUMBER = re.compile(r"\d+")
 LONGEST = 0.1
+DIGITS = 5  # of a key
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,6 @@ class PasskeyTask:
             tenth of it.
         depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several that are asked for
             are spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
-        digits: digits of a key.
         filler: texts to hide the needles in; each sample starts at a random sentence of them. Default: the original
             five sentences.
         needles: hidden keys; several have owners, and each stands there once, not twice.
@@ -91,7 +91,6 @@ class PasskeyTask:
     tokenizer: PreTrainedTokenizerBase
     tokens: int = 1024
     depth: float | None = None
-    digits: int = 5
     filler: Sequence[str] = FILLER
     needles: int = 1
     asked: int = 1
@@ -100,11 +99,9 @@ class PasskeyTask:
     def __post_init__(self) -> None:
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"depth is {self.depth}; it must be between 0 and 1")
-        if self.digits < 1:
-            raise ValueError(f"digits is {self.digits}; a key needs at least one")
         if not 1 <= self.asked <= self.needles <= len(OWNERS):
             raise ValueError(f"asked is {self.asked} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
-        bare = self._count(self._write([], [_Needle("8" * self.digits, of) for of in self._owners(OWNERS)]))
+        bare = self._count(self._write([], [_Needle("8" * DIGITS, of) for of in self._owners(OWNERS)]))
         needed = bare + max(self.sizes, default=0)
         if needed > self.tokens:
             raise ValueError(f"tokens is {self.tokens}; the bare prompt and one sentence need up to {needed}")
@@ -149,7 +146,7 @@ class PasskeyTask:
         """The needles, first those that are asked for."""
         keys: dict[str, None] = {}
         while len(keys) < self.needles:
-            keys[str(rng.integers(10 ** (self.digits - 1), 10**self.digits))] = None
+            keys[str(rng.integers(10 ** (DIGITS - 1), 10**DIGITS))] = None
         depth = float(rng.uniform()) if self.depth is None else self.depth
         reach = min(depth, 1 - depth)
         spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)

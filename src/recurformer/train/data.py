@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 
 Item = dict[str, torch.Tensor]
 
@@ -70,7 +70,7 @@ class BlockDataset(ItemDataset):
 
     block = 64
 
-    def __init__(self, seed: int, stream: str, size: int | None) -> None:
+    def __init__(self, seed: int, stream: str, size: int | None = None) -> None:
         super().__init__(seed, stream, size)
         self._number, self._kept = -1, (torch.empty(0), torch.empty(0))
 
@@ -110,7 +110,5 @@ class WindowDataset(ItemDataset):
             self._round = number
         input_ids = self.input_ids[self._order[place]]
         labels = input_ids.clone()
-        labels[0] = (
-            IGNORED  # never predicted; said so, because library versions differ in whether it counts in the mean
-        )
+        labels[0] = IGNORED  # never predicted; versions of the library differ in whether it counts in the mean
         return {"input_ids": input_ids, "labels": labels}

@@ -20,12 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from recurformer.study import Distributed, Training
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, step_of
 from recurformer.train.data import Item, ItemDataset
 from recurformer.train.metrics import MetricLog, TrainingDiverged
-from recurformer.train.parameters import parameter_groups
-from recurformer.train.schedules import SCHEDULES
+from recurformer.train.optimiser import SCHEDULES, parameter_groups
 from recurformer.train.sharded import load_checkpoint, save_checkpoint
 from recurformer.train.surroundings import quiet_library, training_state
 from recurformer.train.time_limit import TimeLimit

@@ -1,6 +1,6 @@
 """HashHop samples as a dataset, in both forms: one token a hash for small models, letters for pretrained ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from recurformer.study import HashHopTask as HashHopSettings
+from recurformer.tasks import IGNORED
 from recurformer.tasks.hashhop import HashHopSample, HashHopTask, score_hashes
 from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.labels import IGNORED
 from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator, pad_token
 
 
@@ -95,26 +95,6 @@ class HashHopTextDataset(ItemDataset):
 
 
 HashHopDataset = HashHopTokenDataset | HashHopTextDataset
-Form = Callable[..., HashHopDataset]
-
-
-def _tokens(task: HashHopSettings, tokenizer: Any, shares: dict[str, float], **where: Any) -> HashHopTokenDataset:
-    sizes: dict[str, Any] = {
-        "vocabulary": task.vocabulary,
-        "chains": task.chains,
-        "hops": task.hops,
-        "pairs": task.pairs,
-    }
-    return HashHopTokenDataset({HashHopTokens(variant=name, **sizes): share for name, share in shares.items()}, **where)
-
-
-def _text(task: HashHopSettings, tokenizer: Any, shares: dict[str, float], **where: Any) -> HashHopTextDataset:
-    sizes: dict[str, Any] = {"hash_length": task.hash_length, "hops": task.hops, "characters": task.characters}
-    layouts = {HashHopTask(variant=name, **sizes): share for name, share in shares.items()}
-    return HashHopTextDataset(layouts, tokenizer, **where)
-
-
-FORMS: dict[str, Form] = {"tokens": _tokens, "text": _text}
 
 
 def hashhop_dataset(
@@ -136,8 +116,12 @@ def hashhop_dataset(
         variant: "official" or "paper"; None: both, "paper" with the share that the task says.
         stream: a name in `STREAMS`.
     """
-    if task.form not in FORMS:
-        raise ValueError(f"form: {task.form!r} is unknown; there are {', '.join(FORMS)}")
     mixed = {"official": 1 - task.paper_share, "paper": task.paper_share}
     shares = {name: share for name, share in mixed.items() if share} if variant is None else {variant: 1.0}
-    return FORMS[task.form](task, tokenizer, shares, seed=seed, stream=stream, size=size)
+    sizes: list[tuple[dict[str, Any], float]] = [(vars(task.sizes(name)), share) for name, share in shares.items()]
+    if task.form == "tokens":
+        tokens = {HashHopTokens(**layout): share for layout, share in sizes}
+        return HashHopTokenDataset(tokens, seed, stream, size)
+    if tokenizer is None:
+        raise ValueError("hashhop: the form text needs a tokenizer")
+    return HashHopTextDataset({HashHopTask(**layout): share for layout, share in sizes}, tokenizer, seed, stream, size)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+PROGRESS_SECONDS = 10.0
+
 
 class TrainingDiverged(ValueError):
     """The loss stopped being a finite number. The last checkpoint from before is kept."""
@@ -25,7 +27,6 @@ class MetricLog:
         steps: steps of the whole run, for the progress line.
         every: steps between two lines.
         on_row: called with every row that is written; its time is not the training's.
-        progress_seconds: least time between two progress lines on stderr.
     """
 
     def __init__(
@@ -34,10 +35,8 @@ class MetricLog:
         steps: int,
         every: int,
         on_row: Callable[[dict[str, float]], None] | None = None,
-        progress_seconds: float = 10.0,
     ) -> None:
-        self.path, self.steps, self.every, self.progress_seconds = path, steps, every, progress_seconds
-        self.on_row = on_row
+        self.path, self.steps, self.every, self.on_row = path, steps, every, on_row
         self.rows = _read_rows(path)
         self.tokens = 0
         self.losses: list[torch.Tensor] = []
@@ -98,9 +97,9 @@ class MetricLog:
             self.started += time.perf_counter() - began
 
     def show_progress(self, step: int) -> None:
-        """One line on stderr, at most every `progress_seconds`."""
+        """One line on stderr, at most every `PROGRESS_SECONDS`."""
         now = time.perf_counter()
-        if now - self.last_progress < self.progress_seconds:
+        if now - self.last_progress < PROGRESS_SECONDS:
             return
         self.last_progress = now
         left = (now - self.started) / (step - self.first_step) * (self.steps - step)

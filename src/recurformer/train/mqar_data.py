@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from recurformer.tasks import mqar
-from recurformer.tasks.labels import IGNORED
+from recurformer.tasks import IGNORED, mqar
 from recurformer.tasks.sizes import check_mqar
 from recurformer.train.data import BlockDataset, Item, item_generator
 
@@ -22,8 +21,6 @@ class MQARDataset(BlockDataset):
         batch_size: items of the same slice in a row.
         seed: of all items.
         stream: a name in `STREAMS`.
-        power: of the law of the gaps between queries.
-        size: what `len` reports.
     """
 
     def __init__(
@@ -32,17 +29,14 @@ class MQARDataset(BlockDataset):
         vocabulary: int,
         batch_size: int,
         seed: int,
-        *,
         stream: str = "train",
-        power: float = 0.01,
-        size: int | None = None,
     ) -> None:
-        super().__init__(seed, stream, size)
+        super().__init__(seed, stream)
         if not slices:
             raise ValueError("mqar: the list of slices is empty; give at least one (length, pairs)")
         for length, pairs in slices:
             check_mqar(vocabulary, length, pairs)
-        self.slices, self.vocabulary, self.block, self.power = list(slices), vocabulary, batch_size, power
+        self.slices, self.vocabulary, self.block = list(slices), vocabulary, batch_size
 
     def draw(self, number: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """See `BlockDataset.draw`."""
@@ -52,7 +46,7 @@ class MQARDataset(BlockDataset):
     def _draw_slice(
         self, rng: np.random.Generator, samples: int, length: int, pairs: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        input_ids, labels = mqar.sample_batch(rng, samples, self.vocabulary, length, pairs, self.power)
+        input_ids, labels = mqar.sample_batch(rng, samples, self.vocabulary, length, pairs)
         return input_ids, unshift(labels)
 
 

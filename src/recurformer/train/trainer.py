@@ -1,23 +1,21 @@
 """One training run of a causal language model through transformers' `Trainer`: resumable, logged, reproducible."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_collate
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
 from recurformer.files import alone_in, writing_weights
 from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
 from recurformer.train.data import Item
 from recurformer.train.metrics import MetricLog, TrainingDiverged
-from recurformer.train.one_device import OneDeviceArguments, fast_bf16
-from recurformer.train.parameters import parameter_groups
-from recurformer.train.schedules import SCHEDULES
-from recurformer.train.surroundings import quiet_library, training_state
+from recurformer.train.optimiser import SCHEDULES, parameter_groups
+from recurformer.train.surroundings import OneDeviceArguments, fast_bf16, quiet_library, training_state
 from recurformer.train.time_limit import TimeLimit
 
 __all__ = ["Objective", "TrainingDiverged", "train"]
@@ -72,7 +70,7 @@ def train(
         mamba_learning_rate: peak learning rate of the Mamba blocks; None: the same, 0: they stay as they are.
         weight_decay: of matrices; biases, norms, A_log and D are not decayed.
         warmup_share: share of the steps over which the learning rate rises.
-        schedule: a name in `recurformer.train.schedules.SCHEDULES`.
+        schedule: a name in `recurformer.train.optimiser.SCHEDULES`.
         gradient_clip: largest norm of the gradient.
         seed: of what is random in the model, such as dropout; the data have their own.
         log_every: steps between two lines of metrics.jsonl.
@@ -146,7 +144,7 @@ def train(
             model=model,
             args=arguments,
             train_dataset=dataset,
-            data_collator=getattr(dataset, "collate", _stack),
+            data_collator=getattr(dataset, "collate", default_collate),
             optimizers=(optimizer, scheduler),
             callbacks=[callback],
         )
@@ -157,23 +155,6 @@ def train(
     if (step := trainer.state.global_step) < steps:
         raise limit.stopped(step, steps)
     return pd.DataFrame(log.rows)
-
-
-def _stack(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {key: torch.stack([item[key] for item in items]) for key in items[0]}
-
-
-class _ItemsInOrder(torch.utils.data.Sampler[int]):
-    """Items 0, 1, … `count` - 1: what is random about them lies in the dataset."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-    def __len__(self) -> int:
-        return self.count
 
 
 class _LeanTrainer(Trainer):
@@ -190,7 +171,7 @@ class _LeanTrainer(Trainer):
             DataLoader(
                 self.train_dataset,  # type: ignore[arg-type]
                 batch_size=self.args.train_batch_size,
-                sampler=_ItemsInOrder(self._samples()),
+                sampler=SequentialSampler(range(self._samples())),  # what is random lies in the dataset
                 collate_fn=self.data_collator,
                 pin_memory=self.args.dataloader_pin_memory,
             )

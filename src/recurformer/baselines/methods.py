@@ -1,0 +1,190 @@
+"""The eviction methods by name. A new one is a class here, a line of `EVICTIONS`, and its name in `study.ablations`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recurformer.baselines.context import PADDING, Context
+from recurformer.baselines.eviction import Eviction, judging_window
+from recurformer.baselines.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
+from recurformer.baselines.razor_attention import RazorAttention
+
+
+@dataclass(frozen=True)
+class StreamingLLM(Eviction):
+    """StreamingLLM (arXiv 2309.17453): the first tokens, half the budget at most, and the last ones.
+
+    Keys keep the rotation of the place where they were read; the original counts places within the cache.
+
+    Attributes:
+        sinks: first tokens that stay.
+    """
+
+    sinks: int = 4
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """The newer, the more."""
+        return context.slots.float()
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The sinks."""
+        return context.first((kept // 2).clamp(max=self.sinks))
+
+
+@dataclass(frozen=True)
+class H2O(Eviction):
+    """H2O (arXiv 2306.14048): the last half of the budget, and of the others those with the largest sum of attention.
+
+    Tokens that are read at once are judged at once, when all have been read. Query heads that share keys are averaged.
+    """
+
+    accumulates: ClassVar[bool] = True
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """The sum of attention so far."""
+        scores = context.accumulated
+        for _, weights in context.weights():
+            scores = scores + weights.mean(2).sum(2)
+        return scores
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The last tokens."""
+        return context.last(kept - kept // 2)
+
+
+@dataclass(frozen=True)
+class Scissorhands(Eviction):
+    """Scissorhands (arXiv 2305.17118): the last tokens, and of the others those that most queries gave more than the
+    mean weight of what they saw.
+
+    A prompt's last `history` queries count, and all generated ones; equals go to the newer token. One token leaves at
+    a time where the original drops half the cache at once. Query heads that share keys count together.
+
+    Attributes:
+        history: queries of a prompt that count.
+        recent: last tokens that stay; half the budget at most.
+    """
+
+    history: int = 400
+    recent: int = 10
+
+    accumulates: ClassVar[bool] = True
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """How many queries gave more than their mean so far."""
+        scores, new = context.accumulated, context.queries.shape[3]
+        seen = (context.slots != PADDING).cumsum(-1)[:, :, None, -new:, None]  # keys that each query sees
+        for start, weights in context.weights(self.history):
+            scores = scores + (weights * seen[:, :, :, start : start + weights.shape[3]] > 1).sum((2, 3))
+        return scores
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The last tokens."""
+        return context.last((kept // 2).clamp(max=self.recent))
+
+
+@dataclass(frozen=True)
+class SnapKV(Eviction):
+    """SnapKV (arXiv 2404.14469): the window of last tokens, and of the others those to which the window attends most,
+    smoothed over neighbours.
+
+    Only tokens that are read several at a time (the prompt) are evicted: the cache grows with each generated token.
+    Window and kernel are those of the paper's section 5.4 (needles and retrieval with Command-R), the mean is the
+    code's; the smaller ones of 5.1.1 (16 and 5) and 5.3 (32 and 7) keep but a part of a number written digit by digit.
+
+    Attributes:
+        window: last tokens that judge and stay; half the budget at most.
+        kernel: neighbours, odd, over which the attention is averaged.
+    """
+
+    window: int = 64
+    kernel: int = 13
+
+    prompt_only: ClassVar[bool] = True
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the window, averaged over neighbours."""
+        attention = context.recent_attention(judging_window(context, kept, self.window)).mean(2)
+        attention = attention.masked_fill(self.protected(context, kept), 0.0)
+        return F.avg_pool1d(attention, self.kernel, stride=1, padding=self.kernel // 2)
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The window."""
+        return context.last(judging_window(context, kept, self.window))
+
+
+@dataclass(frozen=True)
+class Citrus(Eviction):
+    """CItruS (arXiv 2406.12018): the prompt is read in chunks; after each one stay the tokens that its end and the
+    prompt's end attend to most.
+
+    The prompt's last tokens stand for the instruction. The original has two caches, one for each of the two judges;
+    here one cache serves both, and their attention is added. Only tokens that are read several at a time (the prompt)
+    are evicted: the cache grows with each generated token.
+
+    The prompt's end judges with more knowledge than in the original. There a chunk passes all layers before the next
+    one is read. So the judging instruction has read only the tokens kept from earlier chunks. Here all chunks pass a
+    layer before any enters the next one. So from the second layer on, the prompt's end has also read the tokens kept
+    from later chunks when it judges an early one. In a prompt of one chunk both are the same. Tokens before the end
+    attend to the tokens that it chose. So only the last logits of a prompt are those of a text read in order.
+
+    Attributes:
+        window: last tokens of a chunk and of the prompt that judge; those of the chunk stay, half the budget at most.
+    """
+
+    window: int = 32
+
+    prompt_only: ClassVar[bool] = True
+    chunk: ClassVar[int | None] = 256
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the chunk's end and of the prompt's end, the same for all heads."""
+        window = judging_window(context, kept, self.window)
+        return (context.recent_attention(window) + context.final_attention(window)).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The chunk's end."""
+        return context.last(judging_window(context, kept, self.window))
+
+
+@dataclass(frozen=True)
+class BigBird(Eviction):
+    """BigBird's sparse pattern (arXiv 2007.14062): the first tokens, the last half of the budget, and of the others
+    random ones, other ones in each head.
+
+    A token draws its lot once, by its place, so that each stays or goes for good.
+
+    Attributes:
+        sinks: first tokens that stay; a quarter of the budget at most.
+        seed: of the lots.
+    """
+
+    sinks: int = 4
+    seed: int = 0
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """The lots."""
+        generator = torch.Generator().manual_seed(self.seed * context.layers + context.layer)
+        lots = torch.rand(int(context.tokens.max()), max(context.heads) + 1, generator=generator)
+        lots = lots.T[context.heads].to(kept.device).expand(len(kept), -1, -1)
+        return lots.gather(-1, context.slots.clamp(min=0).long())
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The first and the last tokens."""
+        return context.first((kept // 4).clamp(max=self.sinks)) | context.last(kept - kept // 2)
+
+
+EVICTIONS: dict[str, type[Eviction]] = {
+    "streaming_llm": StreamingLLM,
+    "h2o": H2O,
+    "snapkv": SnapKV,
+    "scissorhands": Scissorhands,
+    "pyramidinfer_paper": PyramidInferPaper,
+    "pyramidinfer_official": PyramidInferOfficial,
+    "razor_attention": RazorAttention,
+    "citrus": Citrus,
+    "big_bird": BigBird,
+}
