@@ -86,7 +86,7 @@ def test_a_recording_without_a_card_is_refused(tmp_path, monkeypatch, capsys):
 def test_measurement_files_are_read_by_their_names(tmp_path, kind):
     import pandas as pd
 
-    from recurformer.cli.measurements import read_measurements
+    from recurformer.cli.results import read_measurements
 
     frames = [pd.DataFrame({"beta": [0.5], "value": [number]}) for number in (1, 2)]
     files = [tmp_path / str(number) / f"mqar.{kind}" for number in (1, 2)]

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
+from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
 from recurformer.plan.rules import request
 from recurformer.study import load_study
@@ -260,14 +261,14 @@ def lm_eval_hashhop_flags():
 
 
 def code(stage):
-    """A digest of the modules that `stage` uses: when they change, its jobs run again. Computed for the stages of the
-    jobs at hand only, as a job of a cluster starts Snakemake anew.
+    """A digest of the code that `stage` uses: when it changes, its jobs run again. Computed for the stages of the jobs
+    at hand only, as a job of a cluster starts Snakemake anew.
     """
     return partial(stage_digest, stage)
 
 
 def stage_digest(stage, wildcards):
-    return code_digest(f"recurformer.cli.{stage}")
+    return code_digest(code_of(stage))
 
 
 def training_flags(task, recipe="training"):
@@ -305,7 +306,7 @@ def arm_flags(wildcards):
 
 
 def training_code(stage):
-    """As `code`, of the modules that train a backbone: in one process, or over several."""
+    """As `code`, of what trains a backbone: in one process, or over several."""
 
     def of_backbone(wildcards):
         distributed = wildcards.backbone in config["distributed"]
