@@ -222,6 +222,39 @@ def settings_at(keys, prefix, wildcards):
     return as_flags(block or {}, prefix)
 
 
+def files(*names):
+    """Inputs of a rule as flags of the same names, those that are there."""
+    return partial(file_flags, names)
+
+
+def file_flags(names, wildcards, input):
+    return as_flags({name: str(input[name]) for name in names if input[name]})
+
+
+def seed_of_job(wildcards):
+    return wildcards.get("seed", config["seed"])
+
+
+def run_flags(wildcards):
+    """Which share of replaced heads, where it is one of the study's own, and which seed."""
+    return as_flags({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
+
+
+def ranked_shares(wildcards, input):
+    """All shares of replaced heads, and what ranks the heads; nothing behind the flag: at random."""
+    profile = [str(input.profile)] if input.profile else []
+    return as_flags(
+        {"profile": profile, "betas": config["betas"], "seed": config["seed"]}
+    )
+
+
+def one_search(wildcards, output):
+    """One share of replaced heads, how a prompt is read, and where the trials are kept."""
+    one = {name: wildcards[name] for name in ("beta", "protocol")}
+    trials = os.path.join(os.path.dirname(output.rows), "trials.jsonl")
+    return as_flags({**one, "seed": config["seed"], "trials": trials})
+
+
 def as_measured():
     """The type in which trained models, and what they are compared with, are measured."""
     return as_flags({"dtype": config["evaluation_dtype"]})
@@ -289,11 +322,6 @@ def curve_flags(wildcards, output):
         return []
     points = {key: RECOVERY[key] for key in ("held_out", "halvings")}
     return as_flags({"recovery": str(output.recovery)} | points)
-
-
-def original_flag(wildcards, input):
-    """The model that the curve of the paper's own training has as its yardstick."""
-    return as_flags({"original": str(input.original)}) if RECOVERY else []
 
 
 def arm_flags(wildcards):

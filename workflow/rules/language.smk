@@ -26,17 +26,17 @@ rule train_text:
         runtime=runtime,
         gpu=gpu,
     params:
-        settings=training_flags("language"),
-        tokens=config["language"]["tokens"],
+        original=files("original"),
         curve=curve_flags,
-        original=original_flag,
+        run=run_flags,
+        tokens=config["language"]["tokens"],
+        settings=training_flags("language"),
         code=training_code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
             --metrics {output.metrics:q} {params.original:q} {params.curve:q} \
-            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            --tokens {params.tokens:q} {params.settings:q} \
+            --name {wildcards.backbone:q} {params.run:q} --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 

@@ -49,8 +49,9 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     tokenizer = open_tokenizer(args.before)
     frames = []
     for name in MEASURED:
+        model = open_model(getattr(args, name), args.dtype)
         rows = perplexity_rows(
-            open_model(getattr(args, name), args.dtype),
+            model,
             tokenizer,
             articles,
             **settings.model_dump(),
