@@ -11,44 +11,73 @@ from recurformer import digest
 from recurformer.cli.main import STAGES, code_of
 
 
+def remembering(function):
+    """A function of a file that is called once for each content of it: most edits leave most files."""
+    kept = {}
+
+    def remembered(path):
+        key = path, path.read_bytes()
+        if key not in kept:
+            kept[key] = function(path)
+        return kept[key]
+
+    return remembered
+
+
 def forget():
     """A run reads every module once; these tests edit them."""
-    for remembered in (digest._tree, digest._names, digest._content, digest._used_by):
+    for remembered in (digest._names, digest._used_by, digest.code_used, digest.code_digest):
         remembered.cache_clear()
-    digest.code_used.cache_clear()
-    digest.code_digest.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the package, and the digests of its stages."""
+    root = tmp_path_factory.mktemp("copy") / "recurformer"
+    shutil.copytree(Path(recurformer.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digest, "ROOT", root)
+        patch.setattr(digest, "_tree", remembering(digest._tree.__wrapped__))
+        forget()
+        yield root, {stage: digest.code_digest(code_of(stage)) for stage in STAGES}
+    forget()
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package that may be edited."""
-    root = tmp_path / "recurformer"
-    shutil.copytree(Path(recurformer.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(digest, "ROOT", root)
-    forget()
-    yield root
-    forget()
+def changed_by(copied):
+    """The stages whose digest an edit of files changes; afterwards the files are as they were."""
+    root, before = copied
+    saved = {}
+
+    def changed(edit, *names):
+        paths = [root / name for name in names]
+        saved.update((path, path.read_text()) for path in paths)
+        for path in paths:
+            edit(path)
+        digest._content.cache_clear()
+        forget()
+        return {stage for stage in STAGES if digest.code_digest(code_of(stage)) != before[stage]}
+
+    yield changed
+    for path, text in saved.items():
+        path.write_text(text)
 
 
-def changed_by(edit):
-    """The stages whose digest an edit changes."""
-    before = {stage: digest.code_digest(code_of(stage)) for stage in STAGES}
-    edit()
-    forget()
-    return {stage for stage in STAGES if digest.code_digest(code_of(stage)) != before[stage]}
+def append(path):
+    path.write_text(path.read_text() + "\nEXTRA = 1\n")
 
 
-def append(path, text="\nEXTRA = 1\n"):
-    path.write_text(path.read_text() + text)
+def insert(function):
+    """Adds a line at the beginning of a function."""
 
+    def edit(path):
+        text = path.read_text()
+        (node,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == function)
+        lines = text.splitlines(keepends=True)
+        lines.insert(node.body[0].lineno - 1, "    extra = 1\n")
+        path.write_text("".join(lines))
 
-def insert(path, function):
-    """A line at the beginning of a function."""
-    text = path.read_text()
-    (node,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == function)
-    lines = text.splitlines(keepends=True)
-    lines.insert(node.body[0].lineno - 1, "    extra = 1\n")
-    path.write_text("".join(lines))
+    return edit
 
 
 TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
@@ -57,10 +86,14 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
 @pytest.mark.parametrize(
     ("module", "some", "others"),
     [
-        ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"profile", "train", "hashhop", "cache-peak"}),
-        ("heads/profile.py", {"select", "profile", "attention-map"}, {"train", "hashhop", "contribution"}),
-        ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS - {"adapt"}),
-        ("corpora/windows.py", {"train", "recover", "continuation", "sink"}, {"train-hashhop", "hashhop", "mqar"}),
+        ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"profile", "train-hashhop", "convert"}),
+        ("heads/profile.py", {"select", "profile", "attention-map"}, {"train-hashhop", "contribution"}),
+        ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        (
+            "corpora/windows.py",
+            {"train", "recover", "continuation", "sink"},
+            {"train-hashhop", "profile-hashhop", "hashhop", "mqar"},
+        ),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("study/method.py", set(), set(STAGES)),
         ("cli/main.py", set(), set(STAGES)),
@@ -68,8 +101,8 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         ("render/style.py", {"figure"}, {"select", "compare"}),
     ],
 )
-def test_a_module_counts_for_the_stages_that_use_it(package, module, some, others):
-    changed = changed_by(lambda: append(package / module))
+def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, others):
+    changed = changed_by(append, module)
     assert some <= changed
     assert not others & changed
 
@@ -87,26 +120,23 @@ def test_a_module_counts_for_the_stages_that_use_it(package, module, some, other
         ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
 )
-def test_of_a_module_of_stages_only_what_a_stage_names_counts_for_it(package, module, function, stages):
+def test_of_a_module_of_stages_only_what_a_stage_names_counts_for_it(changed_by, module, function, stages):
     """Else an edit of an evaluator would run trainings again."""
-    assert changed_by(lambda: insert(package / f"cli/{module}.py", function)) == stages
+    assert changed_by(insert(function), f"cli/{module}.py") == stages
 
 
-def test_a_constant_counts_for_the_stages_that_name_it(package):
-    def edit():
-        path = package / "cli/training.py"
+def test_a_constant_counts_for_the_stages_that_name_it(changed_by):
+    def edit(path):
         path.write_text(path.read_text().replace('"halvings"}', '"halvings", "name"}'))
 
-    assert changed_by(edit) == TRAININGS
+    assert changed_by(edit, "cli/training.py") == TRAININGS
 
 
-def test_comments_docstrings_and_layout_do_not_count(package):
-    def edit():
-        for module in (package / "heads/select.py", package / "cli/heads.py"):
-            text = module.read_text()
-            module.write_text("# A remark.\n" + text.replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
+def test_comments_docstrings_and_layout_do_not_count(changed_by):
+    def edit(path):
+        path.write_text("# A remark.\n" + path.read_text().replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
 
-    assert changed_by(edit) == set()
+    assert changed_by(edit, "heads/select.py", "cli/heads.py") == set()
 
 
 @pytest.mark.parametrize(
@@ -116,8 +146,8 @@ def test_comments_docstrings_and_layout_do_not_count(package):
         ("render/recurformer.mplstyle", {"figure"}, {"table"}),
     ],
 )
-def test_data_files_count_for_the_stages_that_read_them(package, file, some, others):
-    changed = changed_by(lambda: append(package / file, "\n# A remark.\n"))
+def test_data_files_count_for_the_stages_that_read_them(changed_by, file, some, others):
+    changed = changed_by(append, file)
     assert some <= changed
     assert not others & changed
 

@@ -117,7 +117,7 @@ def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
 
 
 def test_the_papers_own_method_is_trained_once_for_the_study_and_its_ablations(dry):
-    """At the share of heads that the study itself trains, an ablation measures that model; at others, one of its own."""
+    """At the share of heads that the study trains too, an ablation measures that model; at others, one of its own."""
     own = "results/paper/ablations/language/llama2-7b/heads/ra_i-kv_group-0/beta-{}/mamba/trained/"
     measured = {words[3]: words[2] for words in dry("ablations", "paper").commands if words[1] == "needle"}
     assert measured[f"{own.format(0.5)}needle.csv"] == "results/paper/language/llama2-7b/beta-0.5/seed-0/trained"

@@ -155,7 +155,7 @@ ABLATION_TABLES = {
         "recovery",
     ],
 }
-SUBJECTS = {
+LABELS = {
     "table1": "growth of the cache",
     "table2": "quality and cache by method",
     "table3": "perplexity",
@@ -418,5 +418,5 @@ def report_labels(wildcards):
     (name,) = wildcards
     return {
         "Number": re.sub(r"(?=\d)", " ", name).capitalize(),
-        "Subject": SUBJECTS[name],
+        "Subject": LABELS[name],
     }

@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import InputPath
 from recurformer.cli.identity import Identity, identified, measure
-from recurformer.cli.stage import (
-    ARTICLES,
-    DTYPE,
-    MEASURED_BETA,
-    NAME,
-    argument,
-    checkpoint,
-    csv,
-    progress,
-    seed,
-    stage,
-)
+from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, checkpoint, csv, progress, seed, stage
 from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
 
 if TYPE_CHECKING:

@@ -4,18 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath
-from recurformer.cli.stage import (
-    ARTICLES,
-    DTYPE,
-    NAME,
-    argument,
-    checkpoint,
-    csv,
-    parquet,
-    progress,
-    seed,
-    stage,
-)
+from recurformer.cli.stage import ARTICLES, DTYPE, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.study import Maps, SinkHead
 
 if TYPE_CHECKING:
