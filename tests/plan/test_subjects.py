@@ -36,3 +36,16 @@ def test_only_the_papers_mixer_on_the_studys_own_heads_is_the_papers_method():
     own = {path for path, subject in SUBJECTS.items() if subject.is_papers("ra_i", "layer")}
     assert own == {"heads/ra_i-layer-0/beta-0.75/mamba/trained"}
     assert not Subject("heads", "mamba", "random", choice=1, beta=0.75).is_papers("random", "kv_group")
+
+
+def test_measurements_of_a_changed_model_say_how_it_was_changed():
+    said = {path: subject.identity() for path, subject in SUBJECTS.items() if subject.identity()}
+    assert said == {
+        "heads/ra_i-layer-0/beta-0.75/mamba/trained": {
+            "family": "layers", "method": "mamba", "setting": 0.75, "by": "ra_i", "trained": True, "choice": 0,
+        },
+        "recovered/paper_98k/beta-0.5/trained": {
+            "family": "recovered", "method": "paper_98k", "setting": 0.5, "trained": True,
+        },
+        "pooled/2/trained": {"family": "pooled", "method": "mean", "trained": True},
+    }  # fmt: skip

@@ -1,52 +1,3 @@
-rule head_scores:
-    input:
-        checkpoint=base_checkpoint,
-        profile=ranking_profile,
-        articles=probed_text,
-    output:
-        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
-        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
-    log:
-        "<logs>/head_scores/{task}/{backbone}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("ablations", "scores"),
-        task=flags("hashhop", "task", prefix="task-"),
-        by=score_flags,
-        random_seeds=ABLATIONS["seeds"],
-        seed=config["seed"],
-        code=code("head_scores"),
-    shell:
-        """
-        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
-            {params.settings:q} {params.task:q} {params.by:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-use rule profile_text as ra_i_settings with:
-    output:
-        rows="<results>/ablations/language/{backbone}/ra_i_settings.csv",
-        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
-    log:
-        "<logs>/ra_i_settings/language/{backbone}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
-    params:
-        stage="ra-i-settings",
-        more=flags("ablations", "recency"),
-        code=code("ra_i_settings"),
-
-
 use rule select as select_other with:
     input:
         unpack(chosen_by),
@@ -97,10 +48,8 @@ rule pool_kv:
         "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         code=code("pool_kv"),
     shell:
@@ -157,11 +106,8 @@ rule needle:
         "<results>/ablations/language/{backbone}/{subject}/needle.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         stage="needle",
         text=files("articles"),
@@ -247,7 +193,7 @@ use rule ablation_hashhop as hashhop_sizes with:
 
 use rule claims as ablation_claims with:
     input:
-        measurements=ablation_measurements,
+        measurements=used_by(ABLATION_FIGURES, RECOVERY_FIGURES),
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/ablations/claims", ".json", ".csv", ".md"),

@@ -8,10 +8,8 @@ rule memory:
         "<results>/caches/{backbone}/memory.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         stage="memory",
         what=as_flags({"betas": config["betas"], "seed": config["seed"]}),
@@ -55,9 +53,7 @@ use rule memory as longest_input with:
     benchmark:
         "<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.benchmark.tsv"
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         stage="longest-input",
         what=one_search,
@@ -75,10 +71,8 @@ rule complexity:
         "<results>/caches/complexity.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         stage="complexity",
         settings=flags("caches", "sizes"),

@@ -14,9 +14,7 @@ rule device_tests:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         markers=lambda wildcards: DEVICE["tests"],
     shell:
@@ -36,9 +34,7 @@ use rule memory as cache_peak with:
         "<results>/device/{backbone}/cache_peak.benchmark.tsv"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         stage="cache-peak",
         what=as_flags(
@@ -64,9 +60,7 @@ rule speed:
         "../../environment.yml"
     threads: 16  # or all there are: nothing else may run while something is timed
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         device=DEVICE["device"],
         seconds=DEVICE["speed_seconds"],

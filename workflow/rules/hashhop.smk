@@ -13,11 +13,8 @@ rule train_hashhop:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         run=run_flags,
         settings=training_flags("hashhop"),
@@ -58,11 +55,8 @@ rule hashhop:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         run=run_flags,
         settings=flags("hashhop", "evaluation"),

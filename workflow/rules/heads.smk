@@ -13,9 +13,7 @@ rule profile_text:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         stage="profile",
         files=[],
@@ -112,11 +110,8 @@ rule profile_hashhop:
         "<results>/hashhop/{backbone}/profile.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("hashhop", "profiling"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -142,10 +137,8 @@ rule select:
         "<results>/{task}/{backbone}/beta-{beta}/heads.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         choice=as_flags({"seed": config["seed"], **config["selection"]}),
         code=code("select"),
@@ -171,10 +164,8 @@ rule convert:
         "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         mixer=[],
         seed=seed_of_job,
@@ -187,3 +178,50 @@ rule convert:
             --seed {params.seed:q} {params.mamba:q} {params.window:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
+
+
+rule head_scores:
+    input:
+        checkpoint=base_checkpoint,
+        profile=ranking_profile,
+        articles=probed_text,
+    output:
+        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
+        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
+    log:
+        "<logs>/head_scores/{task}/{backbone}.log",
+    benchmark:
+        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    threads: 2
+    resources:
+        **ON_CARD,
+    params:
+        settings=flags("ablations", "scores"),
+        task=flags("hashhop", "task", prefix="task-"),
+        by=score_flags,
+        random_seeds=ABLATIONS["seeds"],
+        seed=config["seed"],
+        code=code("head_scores"),
+    shell:
+        """
+        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
+            {params.settings:q} {params.task:q} {params.by:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
+        """
+
+
+use rule profile_text as ra_i_settings with:
+    output:
+        rows="<results>/ablations/language/{backbone}/ra_i_settings.csv",
+        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
+    log:
+        "<logs>/ra_i_settings/language/{backbone}.log",
+    benchmark:
+        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
+    params:
+        stage="ra-i-settings",
+        more=flags("ablations", "recency"),
+        code=code("ra_i_settings"),

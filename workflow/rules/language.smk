@@ -22,9 +22,7 @@ rule train_text:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         original=files("original"),
         curve=curve_flags,
@@ -62,9 +60,7 @@ rule recover:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=training_flags("language"),
         arm=arm_flags,
@@ -100,9 +96,7 @@ rule perplexity:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("language", "perplexity"),
         dtype=as_measured(),
@@ -131,9 +125,7 @@ rule lm_eval:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("language", "tasks"),
         hashhop=lm_eval_hashhop_flags(),

@@ -159,15 +159,19 @@ def score_flags(wildcards, input):
     """Which scores a task's selectors need, of those that are no ranking of the profile, and the text to read."""
     selectors = ABLATIONS[wildcards.task]["selectors"]
     names = [name for name in selectors if name in MEASURED_SCORES]
-    text = {"articles": str(input.articles)} if input.articles else {}
-    return as_flags({"by": names, **text})
+    return as_flags({"by": names}) + file_flags(["articles"], wildcards, input)
+
+
+def studys_own(task, backbone, beta):
+    """A model that the study trains whether it has ablations or not."""
+    return f"<results>/{task}/{backbone}/beta-{beta}/seed-{config['seed']}/trained"
 
 
 def original_of(task, backbone):
     """What changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
     if task == "language":
         return f"<results>/backbones/{backbone}"
-    return f"<results>/hashhop/{backbone}/beta-0.0/seed-{config['seed']}/trained"
+    return studys_own(task, backbone, 0.0)
 
 
 def is_studys(task, subject):
@@ -180,7 +184,7 @@ def is_studys(task, subject):
 def model_of(task, backbone, subject):
     """The model of a subject that has one of its own; of all others, the original."""
     if subject.kind == "original_trained" or is_studys(task, subject):
-        return f"<results>/{task}/{backbone}/beta-{subject.beta}/seed-{config['seed']}/trained"
+        return studys_own(task, backbone, subject.beta)
     if subject.kind == "recovered":
         seed = seeds_of(subject.name)[0]
         return f"<results>/recovered/{backbone}/{subject.name}/beta-{subject.beta}/seed-{seed}/trained"
@@ -196,13 +200,9 @@ def measured(task, file):
 
     def inputs(wildcards):
         backbone, subject = wildcards.backbone, Subject.parse(wildcards.subject)
-        found = {
-            "checkpoint": model_of(task, backbone, subject),
-            "original": original_of(task, backbone),
-            "profile": [],
-            "scores": [],
-            "match": [],
-        }
+        found = {"checkpoint": model_of(task, backbone, subject)}
+        found |= {"original": original_of(task, backbone)}
+        found |= dict.fromkeys(["profile", "scores", "match"], [])
         if subject.kind == "evicted":
             found["match"] = matched(task, backbone, file)
         if subject.kind == "replaced":
@@ -225,33 +225,23 @@ def identity(task):
 
 
 def identity_of(task, subject, input):
-    match subject.kind:
-        case "original" | "original_trained":
-            return {"trained": task == "hashhop" or subject.is_trained}
-        case "evicted":
-            match = [str(file) for file in input.match] or None
-            said = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
-            return {**said, "match": match}
-        case "pooled":
-            return {"family": "pooled", "method": "mean", "trained": True}
-        case "replaced":
-            said = {"replace": subject.name, "betas": ABLATIONS["betas"]}
-            said |= {"choice": subject.choice}
-            said |= {"selection": {"by": subject.by, "unit": subject.unit}}
-            said |= {
-                name: str(input[name]) for name in ("profile", "scores") if input[name]
-            }
-            return {**said, **ABLATIONS[task]["window"]}
-        case "recovered":
-            said = {"family": "recovered", "method": subject.name}
-            said |= {"setting": subject.beta, "trained": True}
-            chosen = {"by": config["selection"]["by"]}
-            return {**said, **chosen, "seed": seeds_of(subject.name)[0]}
-        case "heads":
-            family = "layers" if subject.unit == "layer" else "mixer"
-            said = {"family": family, "method": subject.name, "setting": subject.beta}
-            said |= {"by": subject.by, "trained": True}
-            return {**said, "choice": subject.choice}
+    said = subject.identity()
+    if subject.kind in {"original", "original_trained"}:
+        said = {"trained": task == "hashhop" or subject.is_trained}
+    elif subject.kind == "evicted":
+        said = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
+        said["match"] = [str(file) for file in input.match] or None
+    elif subject.kind == "replaced":
+        said = {"replace": subject.name, "betas": ABLATIONS["betas"]}
+        said |= {"choice": subject.choice}
+        said |= {"selection": {"by": subject.by, "unit": subject.unit}}
+        said |= {
+            file: str(input[file]) for file in ("profile", "scores") if input[file]
+        }
+        said |= ABLATIONS[task]["window"]
+    elif subject.kind == "recovered":
+        said |= {"by": config["selection"]["by"], "seed": seeds_of(subject.name)[0]}
+    return said
 
 
 def choosing(task, backbone, by):

@@ -116,7 +116,7 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
     return rows
 
 
-def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrainedModel") -> "pd.DataFrame":
+def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrainedModel", seed: int) -> "pd.DataFrame":
     """The rows of the tasks, with the tokenizer of `args.checkpoint`."""
     from recurformer.cli.checkpoints import open_texts, open_tokenizer
     from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
@@ -126,7 +126,7 @@ def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrai
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
         limits=dict(settings.limits),
-        seed=args.seed,
+        seed=seed,
         hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
@@ -147,7 +147,7 @@ def lm_eval(args: Namespace, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFr
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
     from recurformer.cli.checkpoints import open_model
 
-    rows = _tasks(args, settings, sizes, open_model(args.checkpoint, args.dtype))
+    rows = _tasks(args, settings, sizes, open_model(args.checkpoint, args.dtype), args.seed)
     print(rows.to_string(index=False))
     return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
 
@@ -164,7 +164,7 @@ def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         if new_cache is not None:
             raise ValueError("--evict: lm-eval makes the cache itself; measure an eviction by needle or continuation")
-        return _tasks(args, settings, sizes, model)
+        return _tasks(args, settings, sizes, model, identity.seed)
 
     rows = measure(args, identity, rows_of)
     print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))

@@ -123,6 +123,6 @@ def plan(args: Namespace) -> None:
 
 
 def _print_memory(settings: dict[str, Any]) -> None:
-    from recurformer.plan.memory_plan import memory_table
+    from recurformer.plan.listing import memory_table
 
     print(memory_table(settings))

@@ -65,3 +65,15 @@ class Subject:
     def is_papers(self, by: str, unit: str) -> bool:
         """Whether it is the paper's own method with the heads that a study chooses, which the study trains anyway."""
         return self == Subject("heads", "mamba", by, unit, beta=self.beta)
+
+    def identity(self) -> dict[str, Any]:
+        """What the columns of its measurements say of a model that was changed before it is measured; else nothing."""
+        if self.kind == "pooled":
+            return {"family": "pooled", "method": "mean", "trained": True}
+        said: dict[str, Any] = {"method": self.name, "setting": self.beta}
+        if self.kind == "recovered":
+            return {"family": "recovered", **said, "trained": True}
+        if self.kind == "heads":
+            family = "layers" if self.unit == "layer" else "mixer"
+            return {"family": family, **said, "by": self.by, "trained": True, "choice": self.choice}
+        return {}
