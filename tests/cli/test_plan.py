@@ -9,8 +9,9 @@ import pytest
 
 from recurformer.cli.main import main
 from recurformer.cli.study import read_study
-from recurformer.plan import FORMULA, Expected, Job, by_rule, dry_run, estimate, past_costs, summary, totals
-from recurformer.plan.dry_run import read_dry_run
+from recurformer.plan.dry_run import Job, dry_run, read_dry_run
+from recurformer.plan.estimates import FORMULA, Expected, estimate, past_costs
+from recurformer.plan.listing import by_rule, summary, totals
 
 ROOT = Path(__file__).parents[2]
 SMOKE = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")

@@ -33,11 +33,7 @@ MEMORY = csv("memory")
     device="counts",
 )
 def cache(
-    args: Namespace,
-    sizes: Sizes,
-    backbone: Shape,
-    selection: Annotated[Selection, "selection-"],
-    mamba: Mixer,
+    args: Namespace, sizes: Sizes, backbone: Shape, selection: Annotated[Selection, "selection-"], mamba: Mixer
 ) -> "pd.DataFrame":
     """Count a shape's cache at every share of replaced heads, from the model's own cache objects (Tables 2 and 4)."""
     from recurformer.heads.profile import HeadProfile
@@ -86,12 +82,7 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
     )
 
 
-@stage(
-    "the longest input by a memory model",
-    *(NAME, BETAS, seed("a random ranking")),
-    output=MEMORY,
-    device="counts",
-)
+@stage("the longest input by a memory model", *(NAME, BETAS, seed("a random ranking")), output=MEMORY, device="counts")
 def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
     """The longest input that fits a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
     from recurformer.measure.memory import measure_memory

@@ -40,11 +40,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     for name in MEASURED:
         model = open_model(getattr(args, name), args.dtype)
         rows = perplexity_rows(
-            model,
-            tokenizer,
-            articles,
-            **settings.model_dump(),
-            progress=progress(f"{name}: window"),
+            model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
         )
         print(f"{name}: perplexity {perplexity(rows):.3f} over {rows.tokens.sum():,} tokens")
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))

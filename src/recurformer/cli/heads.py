@@ -37,9 +37,7 @@ def profile(args: Namespace, settings: Profiling) -> None:
 
 
 @stage(
-    "recency ratios of every head on HashHop",
-    *(checkpoint(), PROFILE, NAME, seed("the samples")),
-    device="computes",
+    "recency ratios of every head on HashHop", *(checkpoint(), PROFILE, NAME, seed("the samples")), device="computes"
 )
 def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> None:
     """Recency ratios of every head over HashHop samples, for models that know no other language."""

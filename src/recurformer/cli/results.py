@@ -29,11 +29,7 @@ MEASUREMENTS = argument(
 
 def _out(formats: str) -> Callable[..., object]:
     return argument(
-        "--out",
-        type=OutputPath,
-        nargs="+",
-        required=True,
-        help=f"files to write; the suffix ({formats}) is the format",
+        "--out", type=OutputPath, nargs="+", required=True, help=f"files to write; the suffix ({formats}) is the format"
     )
 
 

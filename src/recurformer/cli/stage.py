@@ -37,11 +37,6 @@ def argument(*names: str, **options: Any) -> Argument:
     return lambda parser: parser.add_argument(*names, **options)
 
 
-def block(kind: type[Block], prefix: str = "") -> Argument:
-    """A settings block that is read elsewhere than in the stage's function itself."""
-    return lambda parser: add_block(parser, kind, prefix)
-
-
 def checkpoint(text: str = "folder of the model") -> Argument:
     """The folder of the model, the first argument."""
     return argument("checkpoint", type=InputPath, help=text)

@@ -95,7 +95,10 @@ def plan(args: Namespace) -> None:
     other jobs of the same rule and model, else from a formula. Jobs that none of them covers are unknown: what their
     rules request is shown instead.
     """
-    from recurformer.plan import ASSUMPTIONS, FORMULA, by_job, by_rule, dry_run, estimate, known_costs, summary, totals
+    from recurformer.plan.dry_run import dry_run
+    from recurformer.plan.estimates import FORMULA, estimate, known_costs
+    from recurformer.plan.listing import by_job, by_rule, summary, totals
+    from recurformer.plan.resources import ASSUMPTIONS
 
     settings = read_study(args.configfile).model_dump(mode="json")
     if args.memory:

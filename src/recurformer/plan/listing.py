@@ -11,8 +11,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from recurformer.plan.costs import FORMULA, Expected
 from recurformer.plan.dry_run import Job
+from recurformer.plan.estimates import FORMULA, Expected
 from recurformer.plan.resources import CONTEXT_MB, MB
 from recurformer.plan.training_memory import STRATEGIES, Training, training_bytes
 from recurformer.plan.work_training import train
