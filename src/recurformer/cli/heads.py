@@ -26,9 +26,10 @@ def profile(args: Namespace, settings: Profiling) -> None:
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profiling import profile_heads
 
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     measured = profile_heads(
         open_model(args.checkpoint),
-        text_windows(args, settings.tokens, settings.samples, seed=args.seed),
+        input_ids,
         window=settings.window,
         threshold=settings.threshold,
         progress=progress("window"),
@@ -107,9 +108,10 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     from recurformer.heads.profiling import profile_windows
     from recurformer.heads.recency_settings import recency_settings
 
+    input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
     profiles = profile_windows(
         open_model(args.checkpoint),
-        text_windows(args, usual.tokens, usual.samples, seed=args.seed),
+        input_ids,
         sorted({usual.window, *others.windows}),
         threshold=usual.threshold,
         progress=progress("window"),

@@ -10,9 +10,9 @@ from typing import Any
 
 from recurformer import __version__
 from recurformer.cards import own_cards
-from recurformer.cli import claims, launch
+from recurformer.cli import launch
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath, paths_of
-from recurformer.cli.stage import STAGES, Stage, code_of, stage
+from recurformer.cli.stage import STAGES, Stage, code_of
 from recurformer.records import run_record
 from recurformer.study import Distributed
 
@@ -25,7 +25,6 @@ MODULES = (
 """Modules of stages, in the order in which the command's help lists them."""
 for _module in MODULES:
     import_module(f"recurformer.cli.{_module}")
-stage("decide every claim of the paper on the measurements there are", claims.add_arguments, name="claims")(claims.run)
 
 BEFORE = ("plan", "study")
 """What is called before a study runs."""

@@ -11,6 +11,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from recurformer.cli import claims
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
@@ -144,6 +145,9 @@ def figure(args: Namespace) -> None:
         with atomic_path(target) as path:
             save_figure(drawn, path, runs_behind(args.measurements))
         print(Path(target).name)
+
+
+stage("decide every claim of the paper on the measurements there are", claims.add_arguments, name="claims")(claims.run)
 
 
 @stage(

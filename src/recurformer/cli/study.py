@@ -63,21 +63,6 @@ def read_study(config: str) -> Study:
 
 
 @stage(
-    "check a study's configuration and print it in full",
-    argument("config", nargs="?", help="YAML file"),
-    argument("--describe", action="store_true", help="describe every key in Markdown instead"),
-)
-def study(args: Namespace) -> None:
-    """Check a study's configuration and print it in full, or describe every key."""
-    if args.describe:
-        print(describe(), end="")
-        return
-    if args.config is None:
-        raise ValueError("name a YAML file, or ask for --describe")
-    print(yaml.safe_dump(read_study(args.config).model_dump(mode="json"), sort_keys=False), end="")
-
-
-@stage(
     "list the jobs of a run, with their reasons, times and resources",
     argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)"),
     argument("--configfile", type=InputPath, default="config/default.yaml", help="the study (YAML)"),
@@ -129,3 +114,18 @@ def _print_memory(settings: dict[str, Any]) -> None:
     from recurformer.plan.listing import memory_table
 
     print(memory_table(settings))
+
+
+@stage(
+    "check a study's configuration and print it in full",
+    argument("config", nargs="?", help="YAML file"),
+    argument("--describe", action="store_true", help="describe every key in Markdown instead"),
+)
+def study(args: Namespace) -> None:
+    """Check a study's configuration and print it in full, or describe every key."""
+    if args.describe:
+        print(describe(), end="")
+        return
+    if args.config is None:
+        raise ValueError("name a YAML file, or ask for --describe")
+    print(yaml.safe_dump(read_study(args.config).model_dump(mode="json"), sort_keys=False), end="")
