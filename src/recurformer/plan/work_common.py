@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from recurformer.batching import samples_per_batch
 from recurformer.plan.resources import Work
@@ -27,14 +27,15 @@ class Light:
 
 
 Formula = Callable[[Study, Names], Work | Light]
+F = TypeVar("F", bound=Formula)
 WORKS: dict[str, Light | Formula] = {}
 """Rule -> its work."""
 
 
-def work_of(*rules: str) -> Callable[[Formula], Formula]:
+def work_of(*rules: str) -> Callable[[F], F]:
     """Declare a function as the work of some rules."""
 
-    def declare(formula: Formula) -> Formula:
+    def declare(formula: F) -> F:
         WORKS.update(dict.fromkeys(rules, formula))
         return formula
 

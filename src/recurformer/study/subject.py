@@ -48,7 +48,8 @@ class Subject:
         """
         for kind, form in FORMS.items():
             pattern = re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{PARTS[part[1]]})", form)
-            if found := re.fullmatch(pattern, path) or re.fullmatch(pattern, f"{path}/trained"):
+            ends = [path, f"{path}/trained"] if form.endswith("/trained") else [path]
+            if found := next(filter(None, (re.fullmatch(pattern, end) for end in ends)), None):
                 parts: dict[str, Any] = found.groupdict()
                 numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
                 return cls(kind, **parts | numbers)
