@@ -63,15 +63,7 @@ def _place(imported: str) -> str | None:
     module = f"{parent}.{name}" if name and _find(f"{parent}.{name}") else parent
     if module == PACKAGE or _is_plumbing(module):
         return None
-    return imported if module == parent and _has_stages(module) else module
-
-
-def _has_stages(module: str) -> bool:
-    return module.startswith(f"{STAGES}.")
-
-
-def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return imported if module == parent and module.startswith(f"{STAGES}.") else module
 
 
 @cache
@@ -79,13 +71,11 @@ def _names(path: Path) -> dict[str, ast.stmt]:
     """The statement at the top of a module that gives each name its value."""
     found: dict[str, ast.stmt] = {}
     for node in _tree(path).body:
-        if _is_for_types(node):
-            continue
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.name] = node
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found.update(dict.fromkeys((alias.asname or alias.name.partition(".")[0] for alias in node.names), node))
-        else:
+        elif not isinstance(node, ast.If):  # which guards what only types need
             names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
             found.update((part.id, node) for part in names)
     return found
@@ -126,10 +116,9 @@ def _used_by(place: str) -> tuple[frozenset[str], bytes]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         found = _place(dict(_imported(module, path, node))[name])
         return frozenset({found} if found else {}), b""
-    imports = (_place(found) for _, found in _imported(module, path, node))
-    return frozenset({*(f"{module}:{other}" for other in _named(path, node) - {name}), *filter(None, imports)}), _dump(
-        node
-    ).encode()
+    imported = {found for _, found in _imported(module, path, node)}
+    named = {f"{module}:{other}" for other in _named(path, node) - {name}}
+    return frozenset({*named, *filter(None, map(_place, imported))}), _dump(node).encode()
 
 
 def _is_plumbing(module: str) -> bool:
