@@ -29,7 +29,7 @@ SHOWN = 12
 _NATIVE = re.compile(r"\.so[\w.]*\)$|\(\?\)$")
 _TORCH = re.compile(r"\((libtorch(?!_python)|libc10|libgomp|libmkl|mamba-)")
 _META = re.compile(r"\(torch/_(refs|prims|prims_common|decomp|meta_registrations)\b")
-_STAGE = re.compile(r"run \(recurformer/cli/(\w+)\.py:\d+\)$")
+_STAGE = re.compile(r"run \(recurformer/cli/stage\.py:\d+\);(\w+) \(recurformer/cli/\w+\.py:\d+\)")
 _MAIN_THREAD = re.compile(r".*process (\d+):.*?;thread \(\1\)[^;]*;(.*) (\d+)")
 """The process's own entry follows those of its ancestors; its main thread has its number."""
 _IMPORT = "_find_and_load ("
@@ -72,7 +72,7 @@ def samples(lines: Iterable[str]) -> Iterator[Sample]:
         if not (found := _MAIN_THREAD.match(line)):
             continue
         frames = found[2].split(";")
-        stage = next((match[1].replace("_", "-") for frame in frames if (match := _STAGE.match(frame))), None)
+        stage = match[1].replace("_", "-") if (match := _STAGE.search(found[2])) else None
         native = _native_top(frames)
         python = [_LINE.sub(")", frame) for frame in frames[: len(frames) - len(native)]][-2:]
         yield Sample(int(found[1]), stage, _kind(frames, native, stage), " > ".join(python), int(found[3]))

@@ -1,8 +1,9 @@
-"""A digest of the code that a module really uses, so that a workflow runs again what an edit affects and nothing else.
+"""A digest of the code that a stage really uses, so that a workflow runs again what an edit affects and nothing else.
 
-It covers the module and all modules of this package that it imports, directly or not, at the top or inside functions.
-Comments, docstrings and formatting do not count, nor does the version of Python. A data file counts for the modules
-that name it or its folder. Code that no module imports by name is not seen.
+It starts at one function. Of the command's own modules, which hold many stages each, it covers the functions, classes
+and constants that this one names, directly or not; of all others that they import, at the top or inside functions, it
+covers the whole module. Comments, docstrings and formatting do not count, nor does the version of Python. A data file
+counts for the modules that name it or its folder. Code that nothing imports or names is not seen.
 """
 
 import ast
@@ -10,11 +11,15 @@ from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from symtable import SymbolTable, symtable
 
 PACKAGE = "recurformer"
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
-PLUMBING = frozenset({"study", "records", "files", "digest", "tracking", "cli.main", "cli.launch", "cli.arguments"})
+STAGES = f"{PACKAGE}.cli"
+PLUMBING = frozenset(
+    {"study", "records", "files", "digest", "tracking", "cli.main", "cli.launch", "cli.arguments", "cli.stage"}
+)
 """Modules (and what lies in them) that carry settings and files but compute nothing: settings are tracked as params."""
 
 
@@ -38,21 +43,82 @@ def _tree(path: Path) -> ast.Module:
     return tree
 
 
-@cache
-def _imports(module: str, path: Path) -> set[str]:
+def _imported(module: str, path: Path, node: ast.AST) -> Iterator[tuple[str, str]]:
+    """(name that it binds, what it is) of every import in a part of a module."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    found: set[str] = set()
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parent = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                parent = ".".join([*above, *([node.module] if node.module else [])])
-            found.add(parent)
-            found.update(f"{parent}.{alias.name}" for alias in node.names)
-    return {name for name in found if name.startswith(f"{PACKAGE}.") and not _is_plumbing(name)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Import):
+            yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in part.names)
+        elif isinstance(part, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - part.level + 1] if part.level else []
+            parent = ".".join([*above, *([part.module] if part.module else [])])
+            yield from ((alias.asname or alias.name, f"{parent}:{alias.name}") for alias in part.names)
+
+
+def _place(imported: str) -> str | None:
+    """What counts of an import: a name in a module of stages, else a whole module; None outside of this package."""
+    parent, _, name = imported.partition(":")
+    if not parent.startswith(f"{PACKAGE}.") and parent != PACKAGE:
+        return None
+    module = f"{parent}.{name}" if name and _find(f"{parent}.{name}") else parent
+    if module == PACKAGE or _is_plumbing(module):
+        return None
+    return imported if module == parent and module.startswith(f"{STAGES}.") else module
+
+
+@cache
+def _names(path: Path) -> dict[str, ast.stmt]:
+    """The statement at the top of a module that gives each name its value."""
+    found: dict[str, ast.stmt] = {}
+    for node in _tree(path).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(dict.fromkeys((alias.asname or alias.name.partition(".")[0] for alias in node.names), node))
+        elif not isinstance(node, ast.If):  # which guards what only types need
+            names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+            found.update((part.id, node) for part in names)
+    return found
+
+
+def _globals(table: SymbolTable) -> Iterator[str]:
+    yield from (symbol.get_name() for symbol in table.get_symbols() if symbol.is_global())
+    for inner in table.get_children():
+        yield from _globals(inner)
+
+
+def _named(path: Path, node: ast.stmt) -> set[str]:
+    """Names at the top of a module that a statement there uses; a function's own names are none of them."""
+    outside: list[ast.AST] = [node]
+    found = set()
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        scopes = symtable(path.read_text(encoding="utf-8"), str(path), "exec").get_children()
+        found = {name for scope in scopes if scope.get_name() == node.name for name in _globals(scope)}
+        outside = [*node.decorator_list, *([node.args] if isinstance(node, ast.FunctionDef) else node.bases)]
+    found.update(part.id for root in outside for part in ast.walk(root) if isinstance(part, ast.Name))
+    return found & _names(path).keys()
+
+
+@cache
+def _used_by(place: str) -> tuple[frozenset[str], bytes]:
+    """The places that a place uses, and what counts of its own code."""
+    module, _, name = place.partition(":")
+    path = _find(module)
+    if path is None:
+        raise ValueError(f"{module}: no such module")
+    if not name:
+        imported = {found for _, found in _imported(module, path, _tree(path))}
+        parents = {module.rpartition(".")[0]} - {PACKAGE}
+        return frozenset({*filter(None, map(_place, imported)), *parents}), _content(path)
+    if name not in _names(path):
+        raise ValueError(f"{place}: no such name in the module")
+    node = _names(path)[name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        found = _place(dict(_imported(module, path, node))[name])
+        return frozenset({found} if found else {}), b""
+    imported = {found for _, found in _imported(module, path, node)}
+    named = {f"{module}:{other}" for other in _named(path, node) - {name}}
+    return frozenset({*named, *filter(None, map(_place, imported))}), _dump(node).encode()
 
 
 def _is_plumbing(module: str) -> bool:
@@ -82,30 +148,26 @@ def _content(path: Path) -> bytes:
     return _dump(_tree(path)).encode() + b"\n" + b"".join(file.read_bytes() for file in _data(path))
 
 
-def modules_used(module: str) -> dict[str, Path]:
-    """`module` and all modules of the package that it imports, with their files.
+@cache
+def code_used(place: str) -> dict[str, bytes]:
+    """A place (`module` or `module:name`) and all that it uses, with what counts of its code.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: there is no such module or name.
     """
-    if _find(module) is None:
-        raise ValueError(f"{module}: no such module")
-    found: dict[str, Path] = {}
-    waiting = [module]
+    found: dict[str, bytes] = {}
+    waiting = [place]
     while waiting:
-        name = waiting.pop()
-        path = _find(name)  # None for `from module import function`, which names a function as if it were a module
-        if path is None or name in found or name == PACKAGE:
-            continue
-        found[name] = path
-        waiting.extend({*_imports(name, path), name.rpartition(".")[0]})
+        if (one := waiting.pop()) not in found:
+            used, found[one] = _used_by(one)
+            waiting.extend(used)
     return found
 
 
 @cache
-def code_digest(module: str) -> str:
-    """Sixteen hexadecimal digits that change when the code used by `module` does."""
+def code_digest(place: str) -> str:
+    """Sixteen hexadecimal digits that change when the code used by a place (`module` or `module:name`) does."""
     digest = sha256()
-    for name, path in sorted(modules_used(module).items()):
-        digest.update(f"{name}\n".encode() + _content(path))
+    for name, content in sorted(code_used(place).items()):
+        digest.update(f"{name}\n".encode() + content)
     return digest.hexdigest()[:16]

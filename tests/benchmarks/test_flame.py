@@ -11,7 +11,7 @@ from benchmarks.flame import BETWEEN, OPERATOR, PROCESS
 
 ABOVE = 'process 5:"snakemake all";process 6:"bash -c set -euo pipefail; recurformer x"'
 MAIN = f'{ABOVE};process 7:"";thread (7): MainThread;0x7f (libc.so.6);main (recurformer/cli/main.py:151)'
-STAGE = f"{MAIN};run (recurformer/cli/profile_hashhop.py:25)"
+STAGE = f"{MAIN};run (recurformer/cli/stage.py:136);profile_hashhop (recurformer/cli/heads.py:55)"
 LINEAR = "Linear.forward (torch/nn/modules/linear.py:134)"
 
 
@@ -57,7 +57,7 @@ def test_seconds_and_shares_of_a_stage():
         "processes": 1, OPERATOR: 3, BETWEEN: 1, PROCESS: 1, "share between": 0.25, "share outside operators": 0.4,
     }  # fmt: skip
     (between,) = flame.rows_between(found, rate=10).itertuples(index=False)
-    assert between == ("profile-hashhop", f"run (recurformer/cli/profile_hashhop.py) > {LINEAR[:-5]})", 1)
+    assert between == ("profile-hashhop", f"profile_hashhop (recurformer/cli/heads.py) > {LINEAR[:-5]})", 1)
 
 
 @pytest.mark.skipif(not which("py-spy"), reason="py-spy is not installed")

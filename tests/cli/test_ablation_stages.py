@@ -129,15 +129,6 @@ def test_evictions_keep_as_much_as_others_held(world, tmp_path):
     assert held_by == pytest.approx({0.5: 0.5, 0.75: 0.75}, rel=0.1)  # where the tokens stood counts too
 
 
-def test_what_to_match_must_say_how_much_was_held(world, tmp_path, capsys):
-    held, out = tmp_path / "held.csv", tmp_path / "rows.csv"
-    pd.DataFrame({"accuracy": [0.7]}).to_csv(held)
-    words = ["--evict", "streaming_llm", "--budgets", "0.5", "--match", str(held)]
-    assert run_stage(world, "continuation", out, *words) == 1
-    assert f"--match {held}: has no column ratio" in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_other_sizes_of_hashhop_stand_beside_that_of_the_training(world, tmp_path):
     sizes, usual = tmp_path / "sizes.csv", tmp_path / "usual.csv"
     where = [str(world / "hashes"), str(sizes), "--original", str(world / "hashes"), "--name", "tiny"]
@@ -184,7 +175,7 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
 
 
-@pytest.mark.parametrize(("pairs", "hops"), [(8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)])
+@pytest.mark.parametrize(("pairs", "hops"), [(8, 8), (32, 4)])
 def test_hashhop_takes_lengths_and_hops_that_nobody_trained(world, tmp_path, pairs, hops):
     """Both layouts, as many full chains as fill the list."""
     out = tmp_path / "rows.csv"

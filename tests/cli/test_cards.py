@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from recurformer.cards import own_cards
 from recurformer.cli import main as command
-from recurformer.cli import sink
+from recurformer.cli.stage import STAGES
 
 ROOT = Path(__file__).parents[2]
 CARDS = ["GPU-aaaa", "GPU-bbbb"]
@@ -122,8 +123,9 @@ def test_a_stage_that_only_changes_weights_sees_no_card(machine):
 
 def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
     seen = []
-    monkeypatch.setattr(sink, "run", lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
-    words = ["sink", "model", "sink.parquet", "--articles", "a", "--name", "x", "--samples", "1", "--tokens", "8"]
+    look = replace(STAGES["sink"], output=None, function=lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    monkeypatch.setitem(STAGES, "sink", look)
+    words = ["sink", "model", "--articles", "a", "--name", "x"]
     assert command.main(words) == 0
     assert seen == CARDS[:1]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ

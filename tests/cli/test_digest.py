@@ -1,5 +1,6 @@
 """The code digest: edits that matter change it, edits that do not leave it."""
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -7,98 +8,148 @@ import pytest
 
 import recurformer
 from recurformer import digest
+from recurformer.cli.main import STAGES, code_of
+
+
+def remembering(function):
+    """A function of a file that is called once for each content of it: most edits leave most files."""
+    kept = {}
+
+    def remembered(path):
+        key = path, path.read_bytes()
+        if key not in kept:
+            kept[key] = function(path)
+        return kept[key]
+
+    return remembered
 
 
 def forget():
     """A run reads every module once; these tests edit them."""
-    for remembered in (digest._tree, digest._imports, digest._content, digest.code_digest):
+    for remembered in (digest._names, digest._used_by, digest.code_used, digest.code_digest):
         remembered.cache_clear()
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package that may be edited."""
-    root = tmp_path / "recurformer"
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the package, and the digests of its stages."""
+    root = tmp_path_factory.mktemp("copy") / "recurformer"
     shutil.copytree(Path(recurformer.__file__).parent, root, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(digest, "ROOT", root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digest, "ROOT", root)
+        patch.setattr(digest, "_tree", remembering(digest._tree.__wrapped__))
+        forget()
+        yield root, {stage: digest.code_digest(code_of(stage)) for stage in STAGES}
     forget()
-    yield root
-    forget()
 
 
-def after(edit):
-    forget()
-    edit()
-    return digest.code_digest("recurformer.cli.select")
+@pytest.fixture
+def changed_by(copied):
+    """The stages whose digest an edit of files changes; afterwards the files are as they were."""
+    root, before = copied
+    saved = {}
+
+    def changed(edit, *names):
+        paths = [root / name for name in names]
+        saved.update((path, path.read_text()) for path in paths)
+        for path in paths:
+            edit(path)
+        digest._content.cache_clear()
+        forget()
+        return {stage for stage in STAGES if digest.code_digest(code_of(stage)) != before[stage]}
+
+    yield changed
+    for path, text in saved.items():
+        path.write_text(text)
 
 
-def append(path, text):
-    path.write_text(path.read_text() + text)
+def append(path):
+    path.write_text(path.read_text() + "\nEXTRA = 1\n")
 
 
-def test_it_follows_imports_inside_functions(package):
-    assert "recurformer.heads.select" in digest.modules_used("recurformer.cli.select")
+def insert(function):
+    """Adds a line at the beginning of a function."""
+
+    def edit(path):
+        text = path.read_text()
+        (node,) = (node for node in ast.parse(text).body if getattr(node, "name", "") == function)
+        lines = text.splitlines(keepends=True)
+        lines.insert(node.body[0].lineno - 1, "    extra = 1\n")
+        path.write_text("".join(lines))
+
+    return edit
 
 
-@pytest.mark.parametrize("module", ["cli/select.py", "heads/select.py", "heads/profile.py"])
-def test_used_code_counts(package, module):
-    before = digest.code_digest("recurformer.cli.select")
-    assert after(lambda: append(package / module, "\nEXTRA = 1\n")) != before
+TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
 
 
 @pytest.mark.parametrize(
-    "module", ["tasks/mqar.py", "train/trainer.py", "study/method.py", "cli/main.py", "render/style.py"]
-)
-def test_other_code_does_not(package, module):
-    before = digest.code_digest("recurformer.cli.select")
-    assert after(lambda: append(package / module, "\nEXTRA = 1\n")) == before
-
-
-def test_comments_docstrings_and_layout_do_not_count(package):
-    before = digest.code_digest("recurformer.cli.select")
-    module = package / "heads/select.py"
-
-    def edit():
-        text = module.read_text()
-        module.write_text("# A remark.\n" + text.replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
-
-    assert after(edit) == before
-
-
-@pytest.mark.parametrize(
-    ("file", "stage", "counts"),
+    ("module", "some", "others"),
     [
-        ("evaluate/tasks/passkey.yaml", "lm_eval", True),
-        ("evaluate/tasks/passkey.yaml", "hashhop", False),
-        ("evaluate/tasks/passkey.yaml", "mqar", False),
-        ("render/recurformer.mplstyle", "figure", True),
-        ("render/recurformer.mplstyle", "table", False),
+        ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"profile", "train-hashhop", "convert"}),
+        ("heads/profile.py", {"select", "profile", "attention-map"}, {"train-hashhop", "contribution"}),
+        ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        (
+            "corpora/windows.py",
+            {"train", "recover", "continuation", "sink"},
+            {"train-hashhop", "profile-hashhop", "hashhop", "mqar"},
+        ),
+        ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
+        ("study/method.py", set(), set(STAGES)),
+        ("cli/main.py", set(), set(STAGES)),
+        ("tracking/live.py", set(), TRAININGS),
+        ("render/style.py", {"figure"}, {"select", "compare"}),
     ],
 )
-def test_data_files_count_for_the_stages_that_read_them(package, file, stage, counts):
-    before = digest.code_digest(f"recurformer.cli.{stage}")
-    append(package / file, "\n# A remark.\n")
-    forget()
-    assert (digest.code_digest(f"recurformer.cli.{stage}") != before) is counts
+def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, others):
+    changed = changed_by(append, module)
+    assert some <= changed
+    assert not others & changed
 
 
-def test_an_evaluator_does_not_count_for_the_training(package):
-    before = digest.code_digest("recurformer.cli.train_hashhop")
-    append(package / "evaluate/hashhop.py", "\nEXTRA = 1\n")
-    forget()
-    assert digest.code_digest("recurformer.cli.train_hashhop") == before
+@pytest.mark.parametrize(
+    ("module", "function", "stages"),
+    [
+        ("train", "mqar", {"mqar"}),
+        ("train", "train_hashhop", {"train-hashhop"}),
+        ("hashhop", "hashhop", {"hashhop"}),
+        ("hashhop", "_print_quality", {"ablation-hashhop", "hashhop-sizes"}),
+        ("evaluate", "needle", {"needle"}),
+        ("evaluate", "_tasks", {"lm-eval", "ablation-lm-eval"}),
+        ("training", "train_and_keep", {"train", "train-hashhop", "recover"}),
+        ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
+    ],
+)
+def test_of_a_module_of_stages_only_what_a_stage_names_counts_for_it(changed_by, module, function, stages):
+    """Else an edit of an evaluator would run trainings again."""
+    assert changed_by(insert(function), f"cli/{module}.py") == stages
 
 
-def test_trackers_do_not_count_for_the_trainings_they_show(package):
-    before = digest.code_digest("recurformer.cli.train")
-    append(package / "tracking/live.py", "\nEXTRA = 1\n")
-    forget()
-    assert digest.code_digest("recurformer.cli.train") == before
+def test_a_constant_counts_for_the_stages_that_name_it(changed_by):
+    def edit(path):
+        path.write_text(path.read_text().replace('"halvings"}', '"halvings", "name"}'))
+
+    assert changed_by(edit, "cli/training.py") == TRAININGS
 
 
-def test_what_cuts_windows_of_text_does_not_count_for_hashhop():
-    for stage in ("train_hashhop", "profile_hashhop", "hashhop", "mqar"):
-        assert "recurformer.corpora.windows" not in digest.modules_used(f"recurformer.cli.{stage}")
+def test_comments_docstrings_and_layout_do_not_count(changed_by):
+    def edit(path):
+        path.write_text("# A remark.\n" + path.read_text().replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
+
+    assert changed_by(edit, "heads/select.py", "cli/heads.py") == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "some", "others"),
+    [
+        ("evaluate/tasks/passkey.yaml", {"lm-eval"}, {"hashhop", "mqar"}),
+        ("render/recurformer.mplstyle", {"figure"}, {"table"}),
+    ],
+)
+def test_data_files_count_for_the_stages_that_read_them(changed_by, file, some, others):
+    changed = changed_by(append, file)
+    assert some <= changed
+    assert not others & changed
 
 
 def test_fields_that_only_some_versions_of_python_know_do_not_count():
@@ -112,6 +163,7 @@ def test_fields_that_only_some_versions_of_python_know_do_not_count():
     assert digest._dump(tree) != text
 
 
-def test_a_module_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match=r"cli\.brew"):
-        digest.code_digest("recurformer.cli.brew")
+@pytest.mark.parametrize("place", ["recurformer.cli.brew", "recurformer.cli.heads:brew"])
+def test_a_place_that_is_not_there_is_named(place):
+    with pytest.raises(ValueError, match=place):
+        digest.code_digest(place)

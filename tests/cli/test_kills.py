@@ -31,7 +31,7 @@ WEIGHTS, MOMENTS = 200_000, 400_000  # about the bytes of the two largest files
 DRAWN = random.Random(22)
 TWO_KILLS = [
     (DRAWN.randrange(changes), size and DRAWN.randrange(size // 2, size), DRAWN.randrange(OF_A_RESUMED_ONE))
-    for changes, size in (4 * [(OF_A_TRAINING, None), (OF_A_TRAINING, WEIGHTS), (OF_A_TRAINING // 2, MOMENTS)])[:10]
+    for changes, size in (2 * [(OF_A_TRAINING, None), (OF_A_TRAINING, WEIGHTS), (OF_A_TRAINING // 2, MOMENTS)])
 ]
 """The change before which the training dies, or from which on no file can outgrow so many bytes; and the change before
 which the one that resumes it dies."""

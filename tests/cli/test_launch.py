@@ -12,8 +12,9 @@ import pytest
 
 from recurformer.backbones import make_random
 from recurformer.cli import launch, main
+from recurformer.cli.stage import STAGES, code_of
 from recurformer.cli.training import resumable_folder
-from recurformer.digest import modules_used
+from recurformer.digest import code_used
 from recurformer.model.convert import convert
 from recurformer.records import read_record
 from recurformer.study import Distributed
@@ -129,11 +130,11 @@ def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkey
 
 def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path):
     """Neither its code, nor the folder from which it resumes."""
-    assert not {name for name in modules_used("recurformer.cli.train_hashhop") if "distributed" in name}
-    parser, _ = main._parser("train-hashhop")
-    args = parser.parse_args(words(checkpoint, tmp_path)[1:])
+    assert not {name for name in code_used(code_of("train_hashhop")) if "distributed" in name}
+    stage = STAGES["train-hashhop"]
+    args = main.arguments_of(stage, words(checkpoint, tmp_path)[1:])
     assert launch.take_spread(args) is None
     assert not [name for name in vars(args) if name.startswith("distributed")]
-    spread = parser.parse_args([*words(checkpoint, tmp_path)[1:], *SPREAD, "3"])
+    spread = main.arguments_of(stage, [*words(checkpoint, tmp_path)[1:], *SPREAD, "3"])
     assert launch.take_spread(spread) == Distributed(processes=3, precision="float32")
     assert resumable_folder(args, "out") == resumable_folder(spread, "out")

@@ -9,8 +9,9 @@ import pytest
 
 from recurformer.cli.main import main
 from recurformer.cli.study import read_study
-from recurformer.plan import FORMULA, Expected, Job, by_rule, dry_run, estimate, past_costs, summary, totals
-from recurformer.plan.dry_run import read_dry_run
+from recurformer.plan.dry_run import Job, dry_run, read_dry_run
+from recurformer.plan.estimates import FORMULA, Expected, estimate, past_costs
+from recurformer.plan.listing import by_rule, summary, totals
 
 ROOT = Path(__file__).parents[2]
 SMOKE = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
@@ -80,60 +81,53 @@ def test_a_target_that_no_rule_makes_is_refused_in_one_line(project, capsys):
     assert "nonsense" in error
 
 
-TINY = """
-rule first:
-    output: "first.txt"
+RULE = """
+rule {name}:
+    output: "{name}.txt"
     params:
         code="{code}",
         settings=["--steps", "{steps}", "--rate", "0.1"],
-    threads: {threads}
+    threads: 2
     resources: gpu=1
     shell: "echo {{params}} > {{output}}"
-
-rule second:
-    input: "first.txt"
-    output: "second.txt"
-    shell: "cp {{input}} {{output}}"
 """
-DONE = {"code": "0123456789abcdef", "steps": 6, "threads": 2}
+LAST = """
+rule after:
+    input: "code.txt"
+    output: "after.txt"
+    shell: "cp {input} {output}"
+"""
+REASONS = {
+    "settings": "settings have changed (--steps)",
+    "code": "the code of its stage has changed",
+    "missing": "outputs are missing",
+    "after": "inputs are made anew",
+}
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run of a workflow with two rules."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "Snakefile").write_text(TINY.format(**DONE))
-    (folder / "config.yaml").write_text("{}")
-    command = [sys.executable, "-m", "snakemake", "second.txt", "--cores", "1", "--quiet", "all"]
-    subprocess.run(command, cwd=folder, check=True)
-    return folder
+def test_reasons_are_plain_words(tmp_path, monkeypatch):
+    """One run, then one dry run after each rule but one has met with something else."""
+    monkeypatch.chdir(tmp_path)
+    names = ["settings", "code", "missing", "unchanged"]
+    targets = [f"{name}.txt" for name in (*names, "after")]
 
+    def write(**changes):
+        rules = [{"name": name, "code": "0123456789abcdef", "steps": 6, **changes.get(name, {})} for name in names]
+        Path("Snakefile").write_text("".join(RULE.format(**rule) for rule in rules) + LAST)
 
-@pytest.mark.parametrize(
-    ("change", "reasons"),
-    [
-        ({}, {}),
-        ({"steps": 7}, {"first": "settings have changed (--steps)", "second": "inputs are made anew"}),
-        (
-            {"code": "0123456789abcdee"},
-            {"first": "the code of its stage has changed", "second": "inputs are made anew"},
-        ),
-        ({"missing": "second.txt"}, {"second": "outputs are missing"}),
-        ({"newer": "first.txt"}, {"second": "inputs are newer than outputs"}),
-    ],
-)
-def test_reasons_are_plain_words(change, reasons, finished, monkeypatch):
-    monkeypatch.chdir(finished)
-    kept = Path("second.txt").read_bytes()
-    Path("Snakefile").write_text(TINY.format(**DONE | change))
-    if "missing" in change:
-        Path(change["missing"]).unlink()
-    if "newer" in change:
-        Path(change["newer"]).write_text("changed by hand")
-    jobs = dry_run(["second.txt"], "config.yaml", cores=4)
-    Path("second.txt").write_bytes(kept)
-    assert {job.rule: "; ".join(job.reasons) for job in jobs} == reasons
-    assert all((job.threads, job.gpu) == (2, "1") for job in jobs if job.rule == "first")
+    write()
+    Path("config.yaml").write_text("{}")
+    subprocess.run([sys.executable, "-m", "snakemake", *targets, "--cores", "2", "--quiet", "all"], check=True)
+    assert dry_run(targets, "config.yaml", cores=4) == []
+    Path("missing.txt").unlink()
+    write(settings={"steps": 7}, code={"code": "0123456789abcdee"})
+    jobs = dry_run(targets, "config.yaml", cores=4)
+    assert {job.rule: "; ".join(job.reasons) for job in jobs} == REASONS
+    assert all((job.threads, job.gpu) == (2, "1") for job in jobs if job.rule != "after")
+    Path("code.txt").write_text("changed by hand")
+    write()
+    (job,) = dry_run(["after.txt"], "config.yaml", cores=4)
+    assert job.reasons == ("inputs are newer than outputs",)
 
 
 def test_a_dry_run_that_is_not_understood_is_refused():

@@ -58,7 +58,14 @@ def test_a_key_that_no_plugin_knows_is_refused(tmp_path):
 def test_where_the_plugin_does_not_know_cards_every_rule_that_asks_for_one_is_named(profile):
     rules = {}
     for path in (ROOT / "workflow/rules").glob("*.smk"):
-        _, *blocks = re.split(r"^rule (\w+):", path.read_text(), flags=re.MULTILINE)
-        rules |= dict(zip(blocks[::2], blocks[1::2], strict=True))
+        _, *blocks = re.split(r"^(?:use rule (\w+) as|rule) (\w+)(?:| with):", path.read_text(), flags=re.MULTILINE)
+        for base, name, text in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+            rules[name] = (text, base)
+
+    def asks(name):
+        text, base = rules[name]
+        own = "resources:" in text or base is None
+        return "**ON_CARD" in text if own else asks(base)
+
     named = set(yaml.safe_load(read(profile))["set-resources"])
-    assert {name for name, text in rules.items() if re.search(r"^ +gpu=", text, re.MULTILINE)} <= named <= set(rules)
+    assert {name for name in rules if asks(name)} <= named <= set(rules)

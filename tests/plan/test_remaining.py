@@ -4,7 +4,8 @@ from threading import Thread
 
 import pytest
 
-from recurformer.plan import Job, Remaining, Task
+from recurformer.plan.dry_run import Job
+from recurformer.plan.remaining import Remaining, Task
 
 CORES = {"_cores": 2}
 

@@ -11,7 +11,7 @@ import torch
 from recurformer.backbones import make_random
 from recurformer.cli.study import read_study
 from recurformer.model.convert import convert
-from recurformer.plan.memory_plan import memory_table, trainings
+from recurformer.plan.listing import memory_table, trainings
 from recurformer.plan.resources import A100, CORE, Work, card_mb, limit_minutes, memory_mb, minutes
 from recurformer.plan.rules import WORKS, request
 from recurformer.plan.shapes import Shape

@@ -1,52 +1,34 @@
 """The DAG of every study, by dry runs: what is asked for is planned, and nothing starts from a bad configuration."""
 
 import re
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
+from collections import Counter, defaultdict
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from recurformer.costs import option
+from recurformer.records import benchmark_beside, read_record
+from tests.workflow.dry_runs import ROOT, DryRun, link_workflow
+
 STUDIES = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
 
 
-def snakemake(*words, folder):
-    """A dry run in `folder`, which holds nothing but links to the workflow."""
-    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
-        link = folder / name
-        if not link.exists():
-            link.symlink_to(ROOT / name)
-    command = [sys.executable, "-m", "snakemake", *words, "--dry-run", "--cores", "2"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def jobs(answer):
-    table = re.search(r"^job +count\n-[- ]+\n((?:\S+ +\d+\n)+)", answer.stdout + answer.stderr, re.MULTILINE)
-    assert table, answer.stderr
-    return {name: int(count) for name, count in (line.split() for line in table[1].splitlines())}
-
-
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_study_plans_every_table_and_figure(study, tmp_path):
-    answer = snakemake("all", "--configfile", f"config/{study}.yaml", folder=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    planned = jobs(answer)
+def test_every_study_plans_every_table_and_figure(study, dry):
+    planned = dry("all", study).counts
     recovery = {"smoke": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
     assert (planned["table"] - 5, planned["figure"] - 6) == recovery
     on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 6} if study == "gpu" else {}
     assert {rule: planned[rule] for rule in ("device_tests", "cache_peak", "speed") if rule in planned} == on_a_device
+    # Three backbones at six shares by two protocols; where it is not asked, the tables show the memory model's.
+    assert planned.get("longest_input", 0) == (3 * 6 * 2 if study in {"gpu", "paper"} else 0)
     below = "" if study == "default" else f"{study}/"
-    assert f"results/{below}tables/table4.csv" in answer.stdout + answer.stderr
-    assert f"figures/{below}figure4.svg" in answer.stdout + answer.stderr
+    assert f"results/{below}tables/table4.csv" in dry("all", study).out
+    assert f"figures/{below}figure4.svg" in dry("all", study).out
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, tmp_path):
-    answer = snakemake("ablations", "--configfile", f"config/{study}.yaml", folder=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    planned = jobs(answer)
+def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, dry):
+    planned = dry("ablations", study).counts
     assert planned["figure"] == 9
     recovered = {"smoke": 2, "recovery": 2}.get(study, 0)
     assert planned["needle"] == planned["continuation"] > 0
@@ -87,71 +69,103 @@ PAPER = {
 read the longest input."""
 
 
-def test_the_paper_study_has_these_jobs(tmp_path):
-    answer = snakemake("all", "--configfile", "config/paper.yaml", folder=tmp_path)
-    planned = jobs(answer)
-    assert planned == PAPER
-    asked = re.findall(r"^rule (\w+):\n(?:    .*\n)*?    resources: .*gpu=[14]", answer.stdout, re.MULTILINE)
-    assert Counter(asked)["train_hashhop"] == PAPER["train_hashhop"]
+def test_the_paper_study_has_these_jobs(dry):
+    assert dry("all", "paper").counts == PAPER
+    asked = Counter(job.rule for job in dry("all", "paper").jobs if job.gpu)
+    assert asked["train_hashhop"] == PAPER["train_hashhop"]
     assert not {"select", "table", "convert"} & set(asked)
 
 
-@pytest.mark.parametrize(("study", "asked"), [("default", 0), ("smoke", 0), ("gpu", 3 * 6 * 2), ("paper", 3 * 6 * 2)])
-def test_the_longest_input_is_measured_where_the_study_asks_for_it(study, asked, tmp_path):
-    """Three backbones at six shares by two protocols; where it is not asked, the tables show the memory model's."""
-    folder = "results" if study == "default" else f"results/{study}"
-    answer = snakemake(f"{folder}/tables/table4.csv", "--configfile", f"config/{study}.yaml", folder=tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    assert jobs(answer).get("longest_input", 0) == asked
-
-
-def test_one_figure_needs_only_its_own_jobs(tmp_path):
-    planned = jobs(snakemake("figures/figure4.svg", folder=tmp_path))
-    assert set(planned) == {"figure", "mqar", "total"}
+def test_one_figure_needs_only_its_own_jobs(dry):
+    assert set(dry("figures/figure4.svg").counts) == {"figure", "mqar", "total"}
 
 
 MEASURED = "perplexity lm-eval hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
 """Stages that measure trained models."""
 
 
-def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_study(tmp_path):
-    answer = snakemake("all", "ablations", "--printshellcmds", "--configfile", "config/paper.yaml", folder=tmp_path)
-    commands = re.findall(r"^ +recurformer (\S+)((?:.*\\\n)*.*)", answer.stdout + answer.stderr, re.MULTILINE)
-    typed = {stage: {"--dtype bfloat16" in words for name, words in commands if name == stage} for stage, _ in commands}
-    assert {stage for stage, found in typed.items() if found == {True}} == set(MEASURED.split())
-    assert all(found == {False} for stage, found in typed.items() if stage not in MEASURED.split())
+def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_study(dry):
+    typed = defaultdict(set)
+    for _, stage, *words in dry("all", "paper").commands + dry("ablations", "paper").commands:
+        typed[stage].add(option(words, "--dtype"))
+    assert {stage for stage, found in typed.items() if found == {"bfloat16"}} == set(MEASURED.split())
+    assert all(found == {None} for stage, found in typed.items() if stage not in MEASURED.split())
 
 
-def test_the_paper_study_shows_the_head_of_figure_2(tmp_path):
+def test_what_is_compared_is_trained_alike(dry):
+    """A changed model like the study's own ones: by the same recipe, on as many threads."""
+    trained = defaultdict(set)
+    for target in ("all", "ablations"):
+        for _, stage, *words in dry(target, "paper").commands:
+            if stage in {"train", "train-hashhop"}:
+                recipe = [option(words, f"--{name}") for name in ("threads", "steps", "learning-rate", "log-every")]
+                trained[stage].add(tuple(recipe))
+    assert {stage: len(recipes) for stage, recipes in trained.items()} == {"train": 1, "train-hashhop": 1}
+
+
+def test_the_paper_study_shows_the_head_of_figure_2(dry):
     """The 18th head of the 24th layer of Llama2-7B; no head is named for the others."""
-    answer = snakemake("figures/paper/figure2.svg", "-p", "--configfile", "config/paper.yaml", folder=tmp_path)
-    named = {
-        re.search(r"--name (\S+)", command)[1]: re.findall(r"--(?:layer|head) \d+", command)
-        for command in answer.stdout.split("recurformer ")
-        if command.startswith("sink ")
-    }
-    assert named == {"llama2-7b": ["--layer 23", "--head 17"], "qwen2-0.5b": [], "qwen2-7b": []}
+    sinks = [words for _, stage, *words in dry("all", "paper").commands if stage == "sink"]
+    named = {option(words, "--name"): (option(words, "--layer"), option(words, "--head")) for words in sinks}
+    assert named == {"llama2-7b": ("23", "17"), "qwen2-0.5b": (None, None), "qwen2-7b": (None, None)}
 
 
-def test_a_backbone_too_large_for_one_card_is_trained_over_several(tmp_path):
-    large, small = (f"results/paper/language/{name}/beta-0.5/seed-0/trained" for name in ("llama2-7b", "qwen2-0.5b"))
-    answer = snakemake(large, small, "--printshellcmds", "--configfile", "config/paper.yaml", folder=tmp_path)
-    commands = [block for block in answer.stdout.split("recurformer ") if block.startswith("train ")]
-    assert len(commands) == 2
-    lines = [command.partition("\n")[0] for command in commands]
-    assert all(("--distributed-processes 4" in line) == (large in line) for line in lines)
+def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
+    trainings = [words for _, stage, *words in dry("all", "paper").commands if stage == "train"]
+    processes = {option(words, "--name"): option(words, "--distributed-processes") for words in trainings}
+    assert processes == {"llama2-7b": "4", "qwen2-7b": "4", "qwen2-0.5b": "1"}
+
+
+def test_the_papers_own_method_is_trained_once_for_the_study_and_its_ablations(dry):
+    """At the share of heads that the study trains too, an ablation measures that model; at others, one of its own."""
+    own = "results/paper/ablations/language/llama2-7b/heads/ra_i-kv_group-0/beta-{}/mamba/trained/"
+    measured = {words[3]: words[2] for words in dry("ablations", "paper").commands if words[1] == "needle"}
+    assert measured[f"{own.format(0.5)}needle.csv"] == "results/paper/language/llama2-7b/beta-0.5/seed-0/trained"
+    assert measured[f"{own.format(0.75)}needle.csv"] == f"{own.format(0.75)}model"
 
 
 def test_a_bad_configuration_is_refused_before_any_job(tmp_path):
     text = (ROOT / "config/smoke.yaml").read_text()
     (tmp_path / "bad.yaml").write_text(text.replace("betas: [0.0, 0.5, 1.0]", "betas: [0.0, 1.5]", 1))
-    answer = snakemake("all", "--configfile", "bad.yaml", folder=tmp_path)
-    assert answer.returncode != 0
-    assert "betas.1 = 1.5" in answer.stderr
-    assert sum("study:" in line for line in answer.stderr.splitlines()) == 1
-    assert "rule" not in answer.stdout
+    answer = DryRun(link_workflow(tmp_path), "all", "--configfile", "bad.yaml")
+    assert answer.code != 0
+    assert "betas.1 = 1.5" in answer.err
+    assert sum("study:" in line for line in answer.err.splitlines()) == 1
+    assert "rule" not in answer.out
 
 
 def test_the_package_does_not_know_the_workflow():
     for path in (ROOT / "src").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) snakemake", path.read_text(), re.MULTILINE), path
+
+
+RECORDED = ROOT / "recorded/cpu"
+RENDERED = [
+    record
+    for pattern in ("results/**/claims.run.json", "results/tables/*.run.json", "figures/*.run.json")
+    for record in sorted(RECORDED.glob(pattern))
+]
+
+
+def test_rules_run_the_commands_that_rendered_the_recording(dry):
+    commands = {*dry("all").commands, *dry("ablations").commands}
+    assert [path.name for path in RENDERED if tuple(read_record(path)["argv"]) not in commands] == []
+
+
+MOST = 2.2
+"""Largest memory that a job asks for over what it took."""
+
+
+def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dry):
+    records = map(read_record, sorted(RECORDED.rglob("*run.json")))
+    recorded = {benchmark_beside(option(record["argv"], "--record")): record for record in records}
+    found = defaultdict(list)
+    for job in dry("all").jobs + dry("ablations").jobs:
+        if record := recorded.get(job.benchmark):
+            ratio = job.requested("mem_mb") / (record["peak_memory_bytes"] / 2**20)
+            found[job.rule].append((ratio, job.requested("runtime") - record["seconds"] / 60, job.outputs[0]))
+    assert len(found) > 30  # a rule younger than the recording has none yet
+    wrong = {rule: rows for rule, rows in found.items() if not 1 <= min(rows)[0] <= max(rows)[0] <= MOST}
+    assert not wrong, {rule: (min(rows), max(rows)) for rule, rows in wrong.items()}
+    assert all(left > 0 for rows in found.values() for _, left, _ in rows)
+    assert not [job for job in dry("all").jobs if job.gpu]

@@ -3,15 +3,14 @@
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
 from recurformer.records import read_record
+from tests.workflow.dry_runs import ROOT, link_workflow
 
-ROOT = Path(__file__).parents[2]
 TESTS = """
 import pytest
 
@@ -78,8 +77,7 @@ def test_no_report_of_tests_that_fail_or_do_not_run(run_tests, tmp_path, capsys,
 
 @pytest.mark.slow
 def test_caches_are_measured_by_an_ordinary_job(tmp_path):
-    for name in ("Snakefile", "workflow", "environment.yml", "profiles"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    link_workflow(tmp_path, without=["config"])
     study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
     study["device_measurements"] = {"device": "cpu", "backbones": ["tiny"]}
     study["caches"]["sizes"] = {"lengths": [64, 128]}

@@ -5,14 +5,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.workflow.dry_runs import ROOT, link_workflow
+
 TARGETS = [f"results/smoke/hashhop/hashhop-tiny/{name}" for name in ("base", "profile.parquet")]
 STEPS = 400
 DRAWN = random.Random(22)
@@ -22,8 +22,7 @@ MOMENTS = [round(DRAWN.uniform(0, 1), 2) for _ in range(2)]
 
 def make_folder(place):
     """A folder with the workflow and a smoke study whose HashHop training takes a while."""
-    for name in ("Snakefile", "workflow", "environment.yml", "profiles"):
-        (place / name).symlink_to(ROOT / name)
+    link_workflow(place, without=["config"])
     study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
     study["hashhop"]["pretraining"] |= {"steps": STEPS, "log_every": 5, "save_every": 5}
     (place / "config").mkdir()

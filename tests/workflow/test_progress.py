@@ -3,31 +3,20 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.workflow.dry_runs import link_workflow
+
 TARGETS = [f"results/smoke/caches/{name}.csv" for name in ("complexity", "pyramidinfer")]
 HINT = "`recurformer plan --configfile config/smoke.yaml` says which jobs there are, why, for how long and with what"
 
 
 def said(folder, *options):
     """The lines of a run of two jobs, of which one can run at a time; each is expected to take a minute."""
-    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
-        (folder / name).symlink_to(ROOT / name)
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        *TARGETS,
-        "--cores",
-        "1",
-        *options,
-        "--configfile",
-        "config/smoke.yaml",
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "snakemake", *TARGETS, "--cores", "1", *options]
+    command += ["--configfile", "config/smoke.yaml"]
+    done = subprocess.run(command, cwd=link_workflow(folder), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).splitlines()
 

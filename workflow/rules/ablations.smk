@@ -1,70 +1,4 @@
-rule head_scores:
-    input:
-        checkpoint=base_checkpoint,
-        profile=ranking_profile,
-        articles=probed_text,
-    output:
-        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
-        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
-    log:
-        "<logs>/head_scores/{task}/{backbone}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("ablations", "scores"),
-        task=flags("hashhop", "task", prefix="task-"),
-        by=score_flags,
-        random_seeds=ABLATIONS["seeds"],
-        seed=config["seed"],
-        code=code("head_scores"),
-    shell:
-        """
-        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
-            {params.settings:q} {params.task:q} {params.by:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule ra_i_settings:
-    input:
-        checkpoint="<results>/backbones/{backbone}",
-        articles="<results>/corpus/articles.parquet",
-    output:
-        settings="<results>/ablations/language/{backbone}/ra_i_settings.csv",
-        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
-    log:
-        "<logs>/ra_i_settings/language/{backbone}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("ablations", "recency"),
-        profiling=flags("language", "profiling"),
-        seed=config["seed"],
-        code=code("ra_i_settings"),
-    shell:
-        """
-        recurformer ra-i-settings {input.checkpoint:q} {output.settings:q} --articles {input.articles:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.profiling:q} {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule select_other:
+use rule select as select_other with:
     input:
         unpack(chosen_by),
     output:
@@ -74,25 +8,11 @@ rule select_other:
         "<logs>/select_other/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
     benchmark:
         "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
     params:
-        scope=config["selection"]["scope"],
-        scores=scores_flag,
-        code=code("select"),
-    shell:
-        """
-        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --by {wildcards.by:q} \
-            --unit {wildcards.unit:q} --scope {params.scope:q} --seed {wildcards.choice:q} {params.scores:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        choice=choice_flags,
 
 
-rule convert_to_mixer:
+use rule convert as convert_to_mixer with:
     input:
         checkpoint=base_checkpoint,
         heads="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
@@ -107,23 +27,9 @@ rule convert_to_mixer:
         "<logs>/convert_to_mixer/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}.log",
     benchmark:
         "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
     params:
-        mamba=flags("mamba"),
+        mixer=mixer_flag,
         window=window_flags,
-        seed=config["seed"],
-        code=code("convert"),
-    shell:
-        """
-        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} \
-            --mixer {wildcards.mixer:q} --seed {params.seed:q} {params.mamba:q} {params.window:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
 rule pool_kv:
@@ -142,10 +48,8 @@ rule pool_kv:
         "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         code=code("pool_kv"),
     shell:
@@ -155,7 +59,7 @@ rule pool_kv:
         """
 
 
-rule train_changed_on_text:
+use rule train_text as train_changed_on_text with:
     input:
         converted="<results>/ablations/language/{backbone}/{change}/converted/model",
         articles="<results>/corpus/articles.parquet",
@@ -169,30 +73,14 @@ rule train_changed_on_text:
         "<logs>/train_changed_on_text/language/{backbone}/{change}.log",
     benchmark:
         "<results>/ablations/language/{backbone}/{change}/trained/model.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
     params:
-        settings=training_flags("language"),
-        tokens=config["language"]["tokens"],
-        seed=config["seed"],
-        code=training_code("train"),
-    shell:
-        """
-        recurformer train {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
-            --articles {input.articles:q} --tokens {params.tokens:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        original=[],
+        curve=[],
 
 
-rule train_changed_on_hashhop:
+use rule train_hashhop as train_changed_on_hashhop with:
     input:
-        converted="<results>/ablations/hashhop/{backbone}/{change}/converted/model",
+        checkpoint="<results>/ablations/hashhop/{backbone}/{change}/converted/model",
     output:
         trained=directory(
             "<results>/ablations/hashhop/{backbone}/{change}/trained/model"
@@ -203,33 +91,14 @@ rule train_changed_on_hashhop:
         "<logs>/train_changed_on_hashhop/hashhop/{backbone}/{change}.log",
     benchmark:
         "<results>/ablations/hashhop/{backbone}/{change}/trained/model.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=training_flags("hashhop"),
-        task=flags("hashhop", "task", prefix="task-"),
-        seed=config["seed"],
-        code=training_code("train_hashhop"),
-    shell:
-        """
-        recurformer train-hashhop {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
-            {params.task:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
 rule needle:
     input:
-        unpack(needle_models),
+        unpack(measured("language", "needle.csv")),
         articles="<results>/corpus/articles.parquet",
     output:
-        needle="<results>/ablations/language/{backbone}/{subject}/needle.csv",
+        rows="<results>/ablations/language/{backbone}/{subject}/needle.csv",
         record="<results>/ablations/language/{backbone}/{subject}/needle.run.json",
     log:
         "<logs>/needle/language/{backbone}/{subject}.log",
@@ -237,147 +106,94 @@ rule needle:
         "<results>/ablations/language/{backbone}/{subject}/needle.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
+        stage="needle",
+        text=files("articles"),
         settings=flags("ablations", "needle"),
-        identity=text_identity,
+        more=[],
+        identity=identity("language"),
         code=code("needle"),
     shell:
         """
-        recurformer needle {input.checkpoint:q} {output.needle:q} --original {input.original:q} \
-            --articles {input.articles:q} {params.settings:q} {params.identity:q} \
+        recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --original {input.original:q} \
+            {params.text:q} {params.settings:q} {params.more:q} {params.identity:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
-rule continuation:
+use rule needle as continuation with:
     input:
-        unpack(continuation_models),
+        unpack(measured("language", "continuation.csv")),
         articles="<results>/corpus/articles.parquet",
     output:
-        continuation="<results>/ablations/language/{backbone}/{subject}/continuation.csv",
+        rows="<results>/ablations/language/{backbone}/{subject}/continuation.csv",
         record="<results>/ablations/language/{backbone}/{subject}/continuation.run.json",
     log:
         "<logs>/continuation/language/{backbone}/{subject}.log",
     benchmark:
         "<results>/ablations/language/{backbone}/{subject}/continuation.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
     params:
+        stage="continuation",
         settings=flags("ablations", "continuation"),
-        identity=text_identity,
         code=code("continuation"),
-    shell:
-        """
-        recurformer continuation {input.checkpoint:q} {output.continuation:q} --original {input.original:q} \
-            --articles {input.articles:q} {params.settings:q} {params.identity:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
-rule ablation_hashhop:
+use rule needle as ablation_lm_eval with:
     input:
-        unpack(hashhop_models),
-    output:
-        ablation_hashhop="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.csv",
-        record="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.run.json",
-    log:
-        "<logs>/ablation_hashhop/hashhop/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("hashhop", "evaluation"),
-        task=flags("hashhop", "task", prefix="task-"),
-        identity=hashhop_identity,
-        code=code("ablation_hashhop"),
-    shell:
-        """
-        recurformer ablation-hashhop {input.checkpoint:q} {output.ablation_hashhop:q} --original {input.original:q} \
-            {params.settings:q} {params.task:q} {params.identity:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule hashhop_sizes:
-    input:
-        unpack(hashhop_models),
-    output:
-        hashhop_sizes="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.csv",
-        record="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.run.json",
-    log:
-        "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("ablations", "sizes"),
-        task=flags("hashhop", "task", prefix="task-"),
-        identity=hashhop_identity,
-        code=code("hashhop_sizes"),
-    shell:
-        """
-        recurformer hashhop-sizes {input.checkpoint:q} {output.hashhop_sizes:q} --original {input.original:q} \
-            {params.settings:q} {params.task:q} {params.identity:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule ablation_lm_eval:
-    input:
-        unpack(lm_eval_models),
+        unpack(measured("language", "ablation_lm_eval.csv")),
         articles="<results>/corpus/articles.parquet",
     output:
-        lm_eval="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.csv",
+        rows="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.csv",
         record="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.run.json",
     log:
         "<logs>/ablation_lm_eval/language/{backbone}/{subject}.log",
     benchmark:
         "<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
     params:
+        stage="ablation-lm-eval",
         settings=flags("language", "tasks"),
-        hashhop=lm_eval_hashhop_flags(),
-        identity=text_identity,
+        more=lm_eval_hashhop_flags(),
         code=code("ablation_lm_eval"),
-    shell:
-        """
-        recurformer ablation-lm-eval {input.checkpoint:q} {output.lm_eval:q} --original {input.original:q} \
-            --articles {input.articles:q} {params.settings:q} {params.hashhop:q} {params.identity:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+
+
+use rule needle as ablation_hashhop with:
+    input:
+        unpack(measured("hashhop", "ablation_hashhop.csv")),
+    output:
+        rows="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.csv",
+        record="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.run.json",
+    log:
+        "<logs>/ablation_hashhop/hashhop/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.benchmark.tsv"
+    params:
+        stage="ablation-hashhop",
+        text=[],
+        settings=flags("hashhop", "evaluation"),
+        more=flags("hashhop", "task", prefix="task-"),
+        identity=identity("hashhop"),
+        code=code("ablation_hashhop"),
+
+
+use rule ablation_hashhop as hashhop_sizes with:
+    output:
+        rows="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.csv",
+        record="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.run.json",
+    log:
+        "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",
+    benchmark:
+        "<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.benchmark.tsv"
+    params:
+        stage="hashhop-sizes",
+        settings=flags("ablations", "sizes"),
+        code=code("hashhop_sizes"),
 
 
 use rule claims as ablation_claims with:
     input:
-        measurements=ablation_measurements,
+        measurements=used_by(ABLATION_FIGURES, RECOVERY_FIGURES),
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/ablations/claims", ".json", ".csv", ".md"),

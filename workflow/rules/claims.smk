@@ -1,6 +1,6 @@
 rule claims:
     input:
-        measurements=claimed_measurements,
+        measurements=used_by(TABLES, FIGURES, RECOVERY_FIGURES),
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/claims", ".json", ".csv", ".md"),
@@ -17,10 +17,8 @@ rule claims:
     localrule: True
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         study=config["study"],
         code=code("claims"),

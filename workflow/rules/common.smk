@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
+from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
 from recurformer.plan.rules import request
 from recurformer.study import load_study
@@ -34,151 +35,7 @@ RECOVERY = config["language"]["recovery"]
 
 
 include: "subjects.smk"
-
-
-LANGUAGE = collect(
-    "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
-    backbone=config["language"]["backbones"],
-    beta=config["language"]["betas"],
-    seed=config["seed"],
-)
-HASHHOP = collect(
-    "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
-    backbone=config["hashhop"]["backbones"],
-    beta=config["betas"],
-    seed=config["seed"],
-)
-PROFILED = collect(
-    "<results>/language/{backbone}/{{file}}", backbone=config["language"]["backbones"]
-)
-CACHES = collect(
-    "<results>/caches/{backbone}/{{file}}", backbone=config["caches"]["backbones"]
-)
-LONGEST = collect(
-    "<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.csv",
-    backbone=config["caches"]["measured"],
-    beta=config["betas"],
-    protocol=["one_shot", "chunked"],
-)
-MEASUREMENTS = {
-    "cache": collect(CACHES, file="cache.csv"),
-    "memory": collect(CACHES, file="memory.csv") + LONGEST,
-    "cache_peak": collect(
-        "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
-    ),
-    "bench": collect("<results>/device/{topic}/bench.csv", topic=DEVICE["speed"]),
-    "tests": ["<results>/device/tests.csv"] if DEVICE["tests"] else [],
-    "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
-    "complexity": ["<results>/caches/complexity.csv"],
-    "hashhop": collect(HASHHOP, file="hashhop.csv"),
-    "baseline": collect(
-        "<results>/hashhop/{backbone}/baseline.csv",
-        backbone=config["hashhop"]["backbones"],
-    ),
-    "perplexity": collect(LANGUAGE, file="perplexity.csv"),
-    "recovery": (
-        collect(LANGUAGE, file="recovery.csv") + recovered("recovery.csv")
-        if RECOVERY
-        else []
-    ),
-    "layer_errors": recovered("layer_errors.csv", EQUAL_BYTES),
-    "recovered_needle": of_recovered("needle.csv"),
-    "recovered_continuation": of_recovered("continuation.csv"),
-    "metrics": collect(LANGUAGE, file="metrics.jsonl"),
-    "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
-    "profile": collect(PROFILED, file="profile.parquet"),
-    "sink": collect(PROFILED, file="sink.parquet"),
-    "contribution": collect(PROFILED, file="contribution.csv"),
-    "attention_map": collect(PROFILED, file="attention_map.parquet"),
-    "influence": collect(PROFILED, file="influence.parquet"),
-    "mqar": collect(
-        "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
-        beta=config["betas"],
-        learning_rate=config["mqar"]["learning_rates"],
-        seed=config["mqar"]["seeds"],
-    ),
-    "needle": measured_on("language", "needle.csv"),
-    "continuation": measured_on("language", "continuation.csv"),
-    "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.csv"),
-    "hashhop_sizes": other_sizes(),
-    "ablation_lm_eval": trained_on_text("ablation_lm_eval.csv"),
-    "head_scores": scored("language"),
-    "ra_i_settings": collect(
-        "<results>/ablations/language/{backbone}/ra_i_settings.csv",
-        backbone=ABLATIONS["language"]["backbones"],
-    ),
-}
-TABLES = {
-    "table1": ["complexity"],
-    "table2": ["cache", "hashhop", "baseline", "memory", "pyramidinfer"],
-    "table3": ["perplexity"],
-    "table4": ["cache", "hashhop", "baseline", "memory"],
-    "table5": ["contribution"],
-}
-FIGURES = {
-    "figure1": ["influence"],
-    "figure2": ["sink"],
-    "figure3": ["metrics"],
-    "figure4": ["mqar"],
-    "figure5": ["attention_map"],
-    "figure6": ["profile"],
-}
-RECOVERY_FIGURES = {"recovery": ["recovery"]} if RECOVERY else {}
-if RECOVERY and any(arm.startswith(EQUAL_BYTES) for arm in RECOVERY["arms"]):
-    RECOVERY_FIGURES["equal_bytes"] = ["recovery", "layer_errors"]
-RECOVERY_TABLES = (
-    {"recovery": ["recovery", "recovered_needle", "recovered_continuation"]}
-    if RECOVERY
-    else {}
-)
-ABLATION_FIGURES = {
-    "ablation_pareto": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_granularity": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_selectors": ["head_scores", "needle", "continuation"],
-    "ablation_head_maps": ["head_scores"],
-    "ablation_mixers": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_length": ["ablation_hashhop", "continuation"],
-    "ablation_sizes": ["hashhop_sizes"],
-    "ablation_needle": ["needle"],
-    "ablation_ra_i": ["ra_i_settings"],
-}
-ABLATION_TABLES = {
-    "reviewer_questions": [
-        "ablation_hashhop",
-        "hashhop_sizes",
-        "needle",
-        "continuation",
-        "ablation_lm_eval",
-        "ra_i_settings",
-        "head_scores",
-        "recovery",
-    ],
-}
-SUBJECTS = {
-    "table1": "growth of the cache",
-    "table2": "quality and cache by method",
-    "table3": "perplexity",
-    "table4": "quality and cache by β",
-    "table5": "first-token contributions",
-    "figure1": "head and Mamba block",
-    "figure2": "first-token values",
-    "figure3": "training loss",
-    "figure4": "associative recall by β",
-    "figure5": "attention by RA-I",
-    "figure6": "RA-I of every head",
-    "ablation_pareto": "quality against cache, all methods",
-    "ablation_granularity": "heads, layers, key-value heads",
-    "ablation_selectors": "other choices of heads",
-    "ablation_head_maps": "where the chosen heads lie",
-    "ablation_mixers": "other mixers on the same heads",
-    "ablation_length": "quality against generated length",
-    "ablation_sizes": "HashHop at other lengths and hops",
-    "ablation_needle": "needles in a haystack",
-    "ablation_ra_i": "RA-I at other k and α",
-    "reviewer_questions": "what the reviewers asked",
-    "recovery": "recovery by recipe, over tokens",
-    "equal_bytes": "mixers at equal bytes",
-}
+include: "measurements.smk"
 
 
 RECORDED = [
@@ -221,6 +78,39 @@ def settings_at(keys, prefix, wildcards):
     return as_flags(block or {}, prefix)
 
 
+def files(*names):
+    """Inputs of a rule as flags of the same names, those that are there."""
+    return partial(file_flags, names)
+
+
+def file_flags(names, wildcards, input):
+    return as_flags({name: str(input[name]) for name in names if input[name]})
+
+
+def seed_of_job(wildcards):
+    return wildcards.get("seed", config["seed"])
+
+
+def run_flags(wildcards):
+    """Which share of replaced heads, where it is one of the study's own, and which seed."""
+    return as_flags({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
+
+
+def ranked_shares(wildcards, input):
+    """All shares of replaced heads, and what ranks the heads; nothing behind the flag: at random."""
+    profile = [str(input.profile)] if input.profile else []
+    return as_flags(
+        {"profile": profile, "betas": config["betas"], "seed": config["seed"]}
+    )
+
+
+def one_search(wildcards, output):
+    """One share of replaced heads, how a prompt is read, and where the trials are kept."""
+    one = {name: wildcards[name] for name in ("beta", "protocol")}
+    trials = os.path.join(os.path.dirname(output.rows), "trials.jsonl")
+    return as_flags({**one, "seed": config["seed"], "trials": trials})
+
+
 def as_measured():
     """The type in which trained models, and what they are compared with, are measured."""
     return as_flags({"dtype": config["evaluation_dtype"]})
@@ -253,6 +143,10 @@ def gpu(wildcards, rulename):
     return request(rulename, config, wildcards).gpus or None
 
 
+BESIDE_CARDS = {"mem_mb": mem_mb, "runtime": runtime}
+ON_CARD = {**BESIDE_CARDS, "gpu": gpu}
+
+
 def lm_eval_hashhop_flags():
     """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
     asked = "hashhop" in config["language"]["tasks"]["names"]
@@ -260,14 +154,14 @@ def lm_eval_hashhop_flags():
 
 
 def code(stage):
-    """A digest of the modules that `stage` uses: when they change, its jobs run again. Computed for the stages of the
-    jobs at hand only, as a job of a cluster starts Snakemake anew.
+    """A digest of the code that `stage` uses: when it changes, its jobs run again. Computed for the stages of the jobs
+    at hand only, as a job of a cluster starts Snakemake anew.
     """
     return partial(stage_digest, stage)
 
 
 def stage_digest(stage, wildcards):
-    return code_digest(f"recurformer.cli.{stage}")
+    return code_digest(code_of(stage))
 
 
 def training_flags(task, recipe="training"):
@@ -290,11 +184,6 @@ def curve_flags(wildcards, output):
     return as_flags({"recovery": str(output.recovery)} | points)
 
 
-def original_flag(wildcards, input):
-    """The model that the curve of the paper's own training has as its yardstick."""
-    return as_flags({"original": str(input.original)}) if RECOVERY else []
-
-
 def arm_flags(wildcards):
     """A recipe of recovery."""
     arm = RECOVERY["arms"][wildcards.arm]
@@ -305,7 +194,7 @@ def arm_flags(wildcards):
 
 
 def training_code(stage):
-    """As `code`, of the modules that train a backbone: in one process, or over several."""
+    """As `code`, of what trains a backbone: in one process, or over several."""
 
     def of_backbone(wildcards):
         distributed = wildcards.backbone in config["distributed"]
@@ -330,8 +219,7 @@ def baseline_checkpoint(wildcards):
     """
     if wildcards.backbone in LEARNS_HASHHOP:
         return base_checkpoint(wildcards)
-    seed = config["seed"]
-    return f"<results>/hashhop/{wildcards.backbone}/beta-0.0/seed-{seed}/trained"
+    return studys_own("hashhop", wildcards.backbone, 0.0)
 
 
 def profile_for(task, backbone):
@@ -356,38 +244,4 @@ def profile_if_any(wildcards):
 
 def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
-    beta, seed = max(config["language"]["betas"]), config["seed"]
-    return f"<results>/language/{wildcards.backbone}/beta-{beta}/seed-{seed}/trained"
-
-
-def table_measurements(wildcards):
-    kinds = {**TABLES, **RECOVERY_TABLES, **ABLATION_TABLES}[wildcards.table]
-    return [file for kind in kinds for file in MEASUREMENTS[kind]]
-
-
-def claimed_measurements(wildcards):
-    """What the paper's own tables and figures rest on."""
-    shown = [*TABLES.values(), *FIGURES.values(), *RECOVERY_FIGURES.values()]
-    used = {kind for kinds in shown for kind in kinds}
-    return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
-
-
-def ablation_measurements(wildcards):
-    """What the figures of the ablation study rest on."""
-    shown = [*ABLATION_FIGURES.values(), *RECOVERY_FIGURES.values()]
-    used = {kind for kinds in shown for kind in kinds}
-    return [file for kind in sorted(used) for file in MEASUREMENTS[kind]]
-
-
-def figure_measurements(wildcards):
-    kinds = {**FIGURES, **RECOVERY_FIGURES, **ABLATION_FIGURES}[wildcards.figure]
-    return [file for kind in kinds for file in MEASUREMENTS[kind]]
-
-
-def report_labels(wildcards):
-    """How the report lists a table or figure: by the number that the paper gives it, with its subject."""
-    (name,) = wildcards
-    return {
-        "Number": re.sub(r"(?=\d)", " ", name).capitalize(),
-        "Subject": SUBJECTS[name],
-    }
+    return studys_own("language", wildcards.backbone, max(config["language"]["betas"]))

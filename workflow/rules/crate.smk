@@ -18,10 +18,8 @@ rule crate:
     localrule: True
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         results=subpath(output.archive, parent=True),
         figures=subpath(input[0], parent=True),

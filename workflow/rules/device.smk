@@ -14,9 +14,7 @@ rule device_tests:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         markers=lambda wildcards: DEVICE["tests"],
     shell:
@@ -26,35 +24,27 @@ rule device_tests:
         """
 
 
-rule cache_peak:
+use rule memory as cache_peak with:
     output:
-        cache_peak="<results>/device/{backbone}/cache_peak.csv",
+        rows="<results>/device/{backbone}/cache_peak.csv",
         record="<results>/device/{backbone}/cache_peak.run.json",
     log:
         "<logs>/device/{backbone}/cache_peak.log",
     benchmark:
         "<results>/device/{backbone}/cache_peak.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
-        device=DEVICE["device"],
-        betas=config["betas"],
-        settings=flags("caches", "sizes"),
-        backbone=shape_flags,
-        mamba=flags("mamba", prefix="mamba-"),
-        seed=config["seed"],
+        stage="cache-peak",
+        what=as_flags(
+            {
+                "device": DEVICE["device"],
+                "betas": config["betas"],
+                "seed": config["seed"],
+            }
+        ),
         code=code("cache_peak"),
-    shell:
-        """
-        recurformer cache-peak {output.cache_peak:q} --name {wildcards.backbone:q} --device {params.device:q} \
-            --betas {params.betas:q} --seed {params.seed:q} {params.settings:q} {params.backbone:q} {params.mamba:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
 rule speed:
@@ -70,9 +60,7 @@ rule speed:
         "../../environment.yml"
     threads: 16  # or all there are: nothing else may run while something is timed
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         device=DEVICE["device"],
         seconds=DEVICE["speed_seconds"],

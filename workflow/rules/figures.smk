@@ -17,10 +17,8 @@ rule figure:
     localrule: True
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         code=code("figure"),
     shell:

@@ -1,69 +1,6 @@
-rule pretrain_hashhop:
-    input:
-        checkpoint="<results>/backbones/{backbone}",
-    output:
-        trained=directory("<results>/hashhop/{backbone}/base"),
-        metrics="<results>/hashhop/{backbone}/base.metrics.jsonl",
-        record="<results>/hashhop/{backbone}/base.run.json",
-    log:
-        "<logs>/pretrain_hashhop/{backbone}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/base.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=training_flags("hashhop", "pretraining"),
-        task=flags("hashhop", "task", prefix="task-"),
-        seed=config["seed"],
-        code=training_code("train_hashhop"),
-    shell:
-        """
-        recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} \
-            {params.settings:q} {params.task:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule baseline:
-    input:
-        checkpoint=baseline_checkpoint,
-    output:
-        baseline="<results>/hashhop/{backbone}/baseline.csv",
-        record="<results>/hashhop/{backbone}/baseline.run.json",
-    log:
-        "<logs>/baseline/{backbone}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/baseline.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 1
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("hashhop", "evaluation"),
-        task=flags("hashhop", "task", prefix="task-"),
-        dtype=as_measured(),
-        seed=config["seed"],
-        code=code("hashhop"),
-    shell:
-        """
-        recurformer hashhop {input.checkpoint:q} {output.baseline:q} --name {wildcards.backbone:q} \
-            --beta 0 --seed {params.seed:q} {params.settings:q} {params.task:q} {params.dtype:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
 rule train_hashhop:
     input:
-        converted="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/converted",
+        checkpoint="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/converted",
     output:
         trained=directory(
             "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained"
@@ -76,29 +13,41 @@ rule train_hashhop:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
+        run=run_flags,
         settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
         code=training_code("train_hashhop"),
     shell:
         """
-        recurformer train-hashhop {input.converted:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            {params.settings:q} {params.task:q} \
+        recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
+            --name {wildcards.backbone:q} {params.run:q} {params.settings:q} {params.task:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
+use rule train_hashhop as pretrain_hashhop with:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+    output:
+        trained=directory("<results>/hashhop/{backbone}/base"),
+        metrics="<results>/hashhop/{backbone}/base.metrics.jsonl",
+        record="<results>/hashhop/{backbone}/base.run.json",
+    log:
+        "<logs>/pretrain_hashhop/{backbone}.log",
+    benchmark:
+        "<results>/hashhop/{backbone}/base.benchmark.tsv"
+    params:
+        settings=training_flags("hashhop", "pretraining"),
+
+
 rule hashhop:
     input:
-        trained="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained",
+        checkpoint="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained",
     output:
-        hashhop="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.csv",
+        rows="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.csv",
         record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.run.json",
     log:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
@@ -106,20 +55,31 @@ rule hashhop:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
+        run=run_flags,
         settings=flags("hashhop", "evaluation"),
         task=flags("hashhop", "task", prefix="task-"),
         dtype=as_measured(),
         code=code("hashhop"),
     shell:
         """
-        recurformer hashhop {input.trained:q} {output.hashhop:q} --name {wildcards.backbone:q} \
-            --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
+        recurformer hashhop {input.checkpoint:q} {output.rows:q} --name {wildcards.backbone:q} {params.run:q} \
             {params.settings:q} {params.task:q} {params.dtype:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
+
+
+use rule hashhop as baseline with:
+    input:
+        checkpoint=baseline_checkpoint,
+    output:
+        rows="<results>/hashhop/{backbone}/baseline.csv",
+        record="<results>/hashhop/{backbone}/baseline.run.json",
+    log:
+        "<logs>/baseline/{backbone}.log",
+    benchmark:
+        "<results>/hashhop/{backbone}/baseline.benchmark.tsv"
+    params:
+        run=as_flags({"beta": 0, "seed": config["seed"]}),

@@ -3,7 +3,7 @@ rule profile_text:
         checkpoint="<results>/backbones/{backbone}",
         articles="<results>/corpus/articles.parquet",
     output:
-        profile="<results>/language/{backbone}/profile.parquet",
+        rows="<results>/language/{backbone}/profile.parquet",
         record="<results>/language/{backbone}/profile.run.json",
     log:
         "<logs>/profile_text/{backbone}.log",
@@ -13,19 +13,89 @@ rule profile_text:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
+        stage="profile",
+        files=[],
         settings=flags("language", "profiling"),
+        more=[],
         seed=config["seed"],
         code=code("profile"),
     shell:
         """
-        recurformer profile {input.checkpoint:q} {output.profile:q} --articles {input.articles:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
+        recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --articles {input.articles:q} {params.files:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} {params.more:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
+
+
+use rule profile_text as sink with:
+    output:
+        rows="<results>/language/{backbone}/sink.parquet",
+        record="<results>/language/{backbone}/sink.run.json",
+    log:
+        "<logs>/sink/{backbone}.log",
+    benchmark:
+        "<results>/language/{backbone}/sink.benchmark.tsv"
+    params:
+        stage="sink",
+        settings=flags("language", "maps"),
+        more=sink_head_flags,
+        code=code("sink"),
+
+
+use rule profile_text as contribution with:
+    output:
+        rows="<results>/language/{backbone}/contribution.csv",
+        record="<results>/language/{backbone}/contribution.run.json",
+    log:
+        "<logs>/contribution/{backbone}.log",
+    benchmark:
+        "<results>/language/{backbone}/contribution.benchmark.tsv"
+    params:
+        stage="contribution",
+        settings=flags("language", "maps"),
+        code=code("contribution"),
+
+
+use rule profile_text as attention_map with:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+        profile="<results>/language/{backbone}/profile.parquet",
+    output:
+        rows="<results>/language/{backbone}/attention_map.parquet",
+        record="<results>/language/{backbone}/attention_map.run.json",
+    log:
+        "<logs>/attention_map/{backbone}.log",
+    benchmark:
+        "<results>/language/{backbone}/attention_map.benchmark.tsv"
+    params:
+        stage="attention-map",
+        files=files("profile"),
+        settings=flags("language", "maps"),
+        code=code("attention_map"),
+
+
+use rule profile_text as influence with:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+        profile="<results>/language/{backbone}/profile.parquet",
+        trained=trained_at_most,
+    output:
+        rows="<results>/language/{backbone}/influence.parquet",
+        record="<results>/language/{backbone}/influence.run.json",
+    log:
+        "<logs>/influence/{backbone}.log",
+    benchmark:
+        "<results>/language/{backbone}/influence.benchmark.tsv"
+    params:
+        stage="influence",
+        files=files("trained", "profile"),
+        settings=flags("language", "maps"),
+        more=as_measured(),
+        code=code("influence"),
 
 
 rule profile_hashhop:
@@ -40,11 +110,8 @@ rule profile_hashhop:
         "<results>/hashhop/{backbone}/profile.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("hashhop", "profiling"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -70,18 +137,14 @@ rule select:
         "<results>/{task}/{backbone}/beta-{beta}/heads.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
-        settings=flags("selection"),
-        seed=config["seed"],
+        choice=as_flags({"seed": config["seed"], **config["selection"]}),
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} \
-            --seed {params.seed:q} {params.settings:q} \
+        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} {params.choice:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -101,142 +164,64 @@ rule convert:
         "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
-        settings=flags("mamba"),
+        mixer=[],
+        seed=seed_of_job,
+        mamba=flags("mamba"),
+        window=[],
         code=code("convert"),
     shell:
         """
-        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} \
-            --seed {wildcards.seed:q} {params.settings:q} \
+        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} {params.mixer:q} \
+            --seed {params.seed:q} {params.mamba:q} {params.window:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
-rule sink:
+rule head_scores:
     input:
-        checkpoint="<results>/backbones/{backbone}",
-        articles="<results>/corpus/articles.parquet",
+        checkpoint=base_checkpoint,
+        profile=ranking_profile,
+        articles=probed_text,
     output:
-        sink="<results>/language/{backbone}/sink.parquet",
-        record="<results>/language/{backbone}/sink.run.json",
+        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
+        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
     log:
-        "<logs>/sink/{backbone}.log",
+        "<logs>/head_scores/{task}/{backbone}.log",
     benchmark:
-        "<results>/language/{backbone}/sink.benchmark.tsv"
+        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
     conda:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
-        settings=flags("language", "maps"),
-        head=sink_head_flags,
+        settings=flags("ablations", "scores"),
+        task=flags("hashhop", "task", prefix="task-"),
+        by=score_flags,
+        random_seeds=ABLATIONS["seeds"],
         seed=config["seed"],
-        code=code("sink"),
+        code=code("head_scores"),
     shell:
         """
-        recurformer sink {input.checkpoint:q} {output.sink:q} --articles {input.articles:q} --name {wildcards.backbone:q} \
-            --seed {params.seed:q} {params.settings:q} {params.head:q} \
+        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
+            {params.settings:q} {params.task:q} {params.by:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
-rule contribution:
-    input:
-        checkpoint="<results>/backbones/{backbone}",
-        articles="<results>/corpus/articles.parquet",
+use rule profile_text as ra_i_settings with:
     output:
-        contribution="<results>/language/{backbone}/contribution.csv",
-        record="<results>/language/{backbone}/contribution.run.json",
+        rows="<results>/ablations/language/{backbone}/ra_i_settings.csv",
+        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
     log:
-        "<logs>/contribution/{backbone}.log",
+        "<logs>/ra_i_settings/language/{backbone}.log",
     benchmark:
-        "<results>/language/{backbone}/contribution.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
     params:
-        settings=flags("language", "maps"),
-        seed=config["seed"],
-        code=code("contribution"),
-    shell:
-        """
-        recurformer contribution {input.checkpoint:q} {output.contribution:q} --articles {input.articles:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule attention_map:
-    input:
-        checkpoint="<results>/backbones/{backbone}",
-        articles="<results>/corpus/articles.parquet",
-        profile="<results>/language/{backbone}/profile.parquet",
-    output:
-        attention_map="<results>/language/{backbone}/attention_map.parquet",
-        record="<results>/language/{backbone}/attention_map.run.json",
-    log:
-        "<logs>/attention_map/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/attention_map.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("language", "maps"),
-        seed=config["seed"],
-        code=code("attention_map"),
-    shell:
-        """
-        recurformer attention-map {input.checkpoint:q} {output.attention_map:q} --articles {input.articles:q} \
-            --profile {input.profile:q} --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
-rule influence:
-    input:
-        checkpoint="<results>/backbones/{backbone}",
-        articles="<results>/corpus/articles.parquet",
-        profile="<results>/language/{backbone}/profile.parquet",
-        trained=trained_at_most,
-    output:
-        influence="<results>/language/{backbone}/influence.parquet",
-        record="<results>/language/{backbone}/influence.run.json",
-    log:
-        "<logs>/influence/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/influence.benchmark.tsv"
-    conda:
-        "../../environment.yml"
-    threads: 2
-    resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
-    params:
-        settings=flags("language", "maps"),
-        dtype=as_measured(),
-        seed=config["seed"],
-        code=code("influence"),
-    shell:
-        """
-        recurformer influence {input.checkpoint:q} {output.influence:q} --articles {input.articles:q} \
-            --trained {input.trained:q} --profile {input.profile:q} --name {wildcards.backbone:q} --seed {params.seed:q} \
-            {params.settings:q} {params.dtype:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        stage="ra-i-settings",
+        more=flags("ablations", "recency"),
+        code=code("ra_i_settings"),

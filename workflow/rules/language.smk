@@ -22,21 +22,19 @@ rule train_text:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
-        settings=training_flags("language"),
-        tokens=config["language"]["tokens"],
+        original=files("original"),
         curve=curve_flags,
-        original=original_flag,
+        run=run_flags,
+        tokens=config["language"]["tokens"],
+        settings=training_flags("language"),
         code=training_code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
             --metrics {output.metrics:q} {params.original:q} {params.curve:q} \
-            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            --tokens {params.tokens:q} {params.settings:q} \
+            --name {wildcards.backbone:q} {params.run:q} --tokens {params.tokens:q} {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -62,9 +60,7 @@ rule recover:
         "../../environment.yml"
     threads: 4
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=training_flags("language"),
         arm=arm_flags,
@@ -100,9 +96,7 @@ rule perplexity:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("language", "perplexity"),
         dtype=as_measured(),
@@ -131,9 +125,7 @@ rule lm_eval:
         "../../environment.yml"
     threads: 2
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("language", "tasks"),
         hashhop=lm_eval_hashhop_flags(),

@@ -9,11 +9,8 @@ rule mqar:
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/benchmark.tsv"
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
-        gpu=gpu,
+        **ON_CARD,
     params:
         settings=flags("mqar", "task"),
         mamba=flags("mamba", prefix="mamba-"),

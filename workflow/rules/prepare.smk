@@ -9,10 +9,8 @@ rule corpus:
     retries: 2
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         downloads=DOWNLOADS,
         settings=flags("corpus"),
@@ -36,10 +34,8 @@ rule backbone:
     retries: 2
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         downloads=DOWNLOADS,
         settings=backbone_flags,

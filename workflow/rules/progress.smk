@@ -23,7 +23,9 @@ def plan_hint():
 
 def as_task(job, jobs, past):
     """A job of the workflow as the estimate of what remains knows it."""
-    from recurformer.plan import Job, Task, estimate
+    from recurformer.plan.dry_run import Job
+    from recurformer.plan.estimates import estimate
+    from recurformer.plan.remaining import Task
 
     planned = Job(
         job.rule.name,
@@ -84,7 +86,8 @@ def watch(remaining):
 
 def follow_run():
     """Listen to Snakemake's log, and say what it means."""
-    from recurformer.plan import Remaining, known_costs
+    from recurformer.plan.estimates import known_costs
+    from recurformer.plan.remaining import Remaining
 
     say(f"study {config['study']}: {plan_hint()}")
     jobs = {job for job in workflow.dag.needrun_jobs() if job.output}

@@ -1,17 +1,10 @@
 from typing import get_args
 
 from recurformer.study.method import MeasuredScore
+from recurformer.study.subject import Subject
 
 ABLATIONS = config["ablations"]
 MEASURED_SCORES = set(get_args(MeasuredScore))
-
-
-def trained_subject(by, unit, choice, beta, mixer):
-    return f"heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/trained"
-
-
-def recovered_subject(arm, beta):
-    return f"recovered/{arm}/beta-{beta}/trained"
 
 
 def recovered(file, arms=""):
@@ -31,26 +24,21 @@ def seeds_of(arm):
     return RECOVERY["arms"][arm]["seeds"] or [config["seed"]]
 
 
-def untrained_subject(by, unit, choice, mixer):
-    """All shares of replaced heads at once: no training stands between them."""
-    return f"replaced/{by}-{unit}-{choice}/{mixer}"
-
-
 def by_mixer(changed):
     """The heads of the highest RA-I, and whole layers, replaced by every mixer."""
     for mixer in [*changed["trained"], *changed["untrained"]]:
         for unit in ["kv_group"] + ["layer"] * (mixer in changed["layers"]):
             if mixer in changed["trained"]:
                 for beta in changed["trained_betas"] or ABLATIONS["betas"]:
-                    yield trained_subject("ra_i", unit, 0, beta, mixer)
+                    yield Subject("heads", mixer, "ra_i", unit, beta=beta)
             if mixer in changed["untrained"]:
-                yield untrained_subject("ra_i", unit, 0, mixer)
+                yield Subject("replaced", mixer, "ra_i", unit)
 
 
 def matched(task, backbone, file):
     """Measurements of the paper's method, whose cache the eviction methods keep too."""
     return [
-        f"<results>/ablations/{task}/{backbone}/{trained_subject('ra_i', 'kv_group', 0, beta, 'mamba')}/{file}"
+        f"<results>/ablations/{task}/{backbone}/{Subject('heads', 'mamba', 'ra_i', beta=beta)}/{file}"
         for beta in ABLATIONS[task]["matched"]
     ]
 
@@ -61,10 +49,10 @@ def by_selector(changed):
     for by in changed["selectors"]:
         for choice in ABLATIONS["seeds"] if by == "random" else [0]:
             if mixer in changed["untrained"]:
-                yield untrained_subject(by, "kv_group", choice, mixer)
+                yield Subject("replaced", mixer, by, choice=choice)
                 continue
             for beta in ABLATIONS["betas"]:
-                yield trained_subject(by, "kv_group", choice, beta, mixer)
+                yield Subject("heads", mixer, by, choice=choice, beta=beta)
 
 
 def measured_on(task, file):
@@ -73,13 +61,17 @@ def measured_on(task, file):
     return measurements_of(
         task,
         file,
-        "original",
-        *(["original/trained"] if task == "language" and changed["trained"] else []),
-        *(f"evicted/{method}" for method in ABLATIONS["evictions"]),
+        Subject("original"),
+        *(
+            [Subject("original_trained")]
+            if task == "language" and changed["trained"]
+            else []
+        ),
+        *(Subject("evicted", method) for method in ABLATIONS["evictions"]),
         *(recovered_subjects(shown=True) if task == "language" else []),
         *by_mixer(changed),
         *by_selector(changed),
-        *(f"pooled/{kv_heads}/trained" for kv_heads in changed["kv_heads"]),
+        *(Subject("pooled", str(kv_heads)) for kv_heads in changed["kv_heads"]),
     )
 
 
@@ -93,7 +85,9 @@ def recovered_subjects(shown=False):
         if shown and arm.startswith(EQUAL_BYTES):
             continue
         yield from (
-            recovered_subject(arm, beta) for beta in betas if beta in own and beta
+            Subject("recovered", arm, beta=beta)
+            for beta in betas
+            if beta in own and beta
         )
 
 
@@ -104,8 +98,8 @@ def of_recovered(file):
     return measurements_of(
         "language",
         file,
-        *(["original", "original/trained"] if RECOVERY else []),
-        *(trained_subject(by, unit, 0, beta, "mamba") for beta in betas if RECOVERY),
+        *([Subject("original"), Subject("original_trained")] if RECOVERY else []),
+        *(Subject("heads", "mamba", by, unit, beta=beta) for beta in betas if RECOVERY),
         *recovered_subjects(),
     )
 
@@ -121,9 +115,9 @@ def other_sizes():
     return measurements_of(
         "hashhop",
         "hashhop_sizes.csv",
-        "original",
+        Subject("original"),
         *(
-            trained_subject("ra_i", "kv_group", 0, beta, mixer)
+            Subject("heads", mixer, "ra_i", beta=beta)
             for mixer in ABLATIONS["sizes"]["mixers"]
             if mixer in changed["trained"]
             for beta in changed["trained_betas"] or ABLATIONS["betas"]
@@ -165,108 +159,89 @@ def score_flags(wildcards, input):
     """Which scores a task's selectors need, of those that are no ranking of the profile, and the text to read."""
     selectors = ABLATIONS[wildcards.task]["selectors"]
     names = [name for name in selectors if name in MEASURED_SCORES]
-    text = {"articles": str(input.articles)} if input.articles else {}
-    return as_flags({"by": names, **text})
+    return as_flags({"by": names}) + file_flags(["articles"], wildcards, input)
+
+
+def studys_own(task, backbone, beta):
+    """A model that the study trains whether it has ablations or not."""
+    return f"<results>/{task}/{backbone}/beta-{beta}/seed-{config['seed']}/trained"
 
 
 def original_of(task, backbone):
     """What changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
     if task == "language":
         return f"<results>/backbones/{backbone}"
-    return f"<results>/hashhop/{backbone}/beta-0.0/seed-{config['seed']}/trained"
+    return studys_own(task, backbone, 0.0)
 
 
-def trained_model(task, backbone, subject):
-    """A model that was changed and trained; of the paper's own method the study's, where it has trained one."""
-    _, choice, beta, mixer, _ = subject.split("/")
+def is_studys(task, subject):
+    """Whether the study itself trains this: the paper's own method, at one of its shares of heads."""
     betas = config["betas"] if task == "hashhop" else config["language"]["betas"]
-    usual = config["selection"]
-    own = (choice, mixer) == (f"{usual['by']}-{usual['unit']}-0", "mamba")
-    if own and float(beta.removeprefix("beta-")) in betas:
-        return f"<results>/{task}/{backbone}/{beta}/seed-{config['seed']}/trained"
-    return f"<results>/ablations/{task}/{backbone}/{subject}/model"
+    chosen = config["selection"]
+    return subject.is_papers(chosen["by"], chosen["unit"]) and subject.beta in betas
 
 
-def measured_models(task, wildcards, file):
+def model_of(task, backbone, subject):
+    """The model of a subject that has one of its own; of all others, the original."""
+    if subject.kind == "original_trained" or is_studys(task, subject):
+        return studys_own(task, backbone, subject.beta)
+    if subject.kind == "recovered":
+        seed = seeds_of(subject.name)[0]
+        return f"<results>/recovered/{backbone}/{subject.name}/beta-{subject.beta}/seed-{seed}/trained"
+    if subject.is_trained:
+        return f"<results>/ablations/{task}/{backbone}/{subject}/model"
+    return original_of(task, backbone)
+
+
+def measured(task, file):
     """What a subject is measured on; for heads that are replaced on the spot also what chooses them, for evictions the
     same measurements of what they are to match.
     """
-    backbone, subject = wildcards.backbone, wildcards.subject
-    original = original_of(task, backbone)
-    kind, *names = subject.split("/")
-    found = {"checkpoint": original, "original": original}
-    found |= {"profile": [], "scores": [], "match": []}
-    if subject == "original/trained":
-        found["checkpoint"] = (
-            f"<results>/{task}/{backbone}/beta-0.0/seed-{config['seed']}/trained"
-        )
-    elif kind == "heads":
-        found["checkpoint"] = trained_model(task, backbone, subject)
-    elif kind == "recovered":
-        arm, beta, _ = names
-        found["checkpoint"] = (
-            f"<results>/recovered/{backbone}/{arm}/{beta}/seed-{seeds_of(arm)[0]}/trained"
-        )
-    elif kind == "pooled":
-        found["checkpoint"] = f"<results>/ablations/{task}/{backbone}/{subject}/model"
-    elif kind == "evicted":
-        found["match"] = matched(task, backbone, file)
-    elif kind == "replaced":
-        found |= choosing(task, backbone, names[0].rsplit("-", 2)[0])
-    return found
+
+    def inputs(wildcards):
+        backbone, subject = wildcards.backbone, Subject.parse(wildcards.subject)
+        found = {"checkpoint": model_of(task, backbone, subject)}
+        found |= {"original": original_of(task, backbone)}
+        found |= dict.fromkeys(["profile", "scores", "match"], [])
+        if subject.kind == "evicted":
+            found["match"] = matched(task, backbone, file)
+        if subject.kind == "replaced":
+            found |= choosing(task, backbone, subject.by)
+        return found
+
+    return inputs
 
 
-def needle_models(wildcards):
-    return measured_models("language", wildcards, "needle.csv")
-
-
-def continuation_models(wildcards):
-    return measured_models("language", wildcards, "continuation.csv")
-
-
-def lm_eval_models(wildcards):
-    return measured_models("language", wildcards, "ablation_lm_eval.csv")
-
-
-def hashhop_models(wildcards):
-    return measured_models("hashhop", wildcards, "ablation_hashhop.csv")
-
-
-def text_identity(wildcards, input):
-    return identity("language", wildcards, input)
-
-
-def hashhop_identity(wildcards, input):
-    return identity("hashhop", wildcards, input)
-
-
-def identity(task, wildcards, input):
+def identity(task):
     """What a subject is, as flags of the stages that measure it."""
-    kind, *names = wildcards.subject.split("/")
-    said = {"name": wildcards.backbone, "seed": config["seed"]}
-    said |= {"dtype": config["evaluation_dtype"]}
-    if kind == "original":
-        said |= {"trained": task == "hashhop" or names == ["trained"]}
-    elif kind == "evicted":
-        said |= {"evict": names[0], "budgets": ABLATIONS["budgets"]}
-        said |= {"match": [str(file) for file in input.match]} if input.match else {}
-    elif kind == "pooled":
-        said |= {"family": kind, "method": "mean", "trained": True}
-    elif kind == "replaced":
-        (by, unit, choice), mixer = names[0].rsplit("-", 2), names[1]
-        said |= {"replace": mixer, "betas": ABLATIONS["betas"], "choice": choice}
-        said |= {"selection": {"by": by, "unit": unit}, **files(input)}
+
+    def words(wildcards, input):
+        subject = Subject.parse(wildcards.subject)
+        said = {"name": wildcards.backbone, "seed": config["seed"]}
+        said |= {"dtype": config["evaluation_dtype"]}
+        return as_flags({**said, **identity_of(task, subject, input)})
+
+    return words
+
+
+def identity_of(task, subject, input):
+    said = subject.identity()
+    if subject.kind in {"original", "original_trained"}:
+        said = {"trained": task == "hashhop" or subject.is_trained}
+    elif subject.kind == "evicted":
+        said = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
+        said["match"] = [str(file) for file in input.match] or None
+    elif subject.kind == "replaced":
+        said = {"replace": subject.name, "betas": ABLATIONS["betas"]}
+        said |= {"choice": subject.choice}
+        said |= {"selection": {"by": subject.by, "unit": subject.unit}}
+        said |= {
+            file: str(input[file]) for file in ("profile", "scores") if input[file]
+        }
         said |= ABLATIONS[task]["window"]
-    elif kind == "recovered":
-        arm, beta = names[0], names[1].removeprefix("beta-")
-        said |= {"family": kind, "method": arm, "setting": beta, "trained": True}
-        said |= {"by": config["selection"]["by"], "seed": seeds_of(arm)[0]}
-    elif kind == "heads":
-        (by, unit, choice), beta, mixer = names[0].rsplit("-", 2), names[1], names[2]
-        said |= {"family": "layers" if unit == "layer" else "mixer", "method": mixer}
-        said |= {"setting": beta.removeprefix("beta-"), "by": by, "trained": True}
-        said |= {"choice": choice}
-    return as_flags(said)
+    elif subject.kind == "recovered":
+        said |= {"by": config["selection"]["by"], "seed": seeds_of(subject.name)[0]}
+    return said
 
 
 def choosing(task, backbone, by):
@@ -282,14 +257,15 @@ def chosen_by(wildcards):
     return choosing(wildcards.task, wildcards.backbone, wildcards.by)
 
 
-def files(input):
-    """The files of `choosing` that are there, by flag."""
-    given = {"profile": input.profile, "scores": input.scores}
-    return {flag: str(file) for flag, file in given.items() if file}
+def choice_flags(wildcards, input):
+    """How other heads than the study's own are chosen."""
+    said = {"by": wildcards.by, "unit": wildcards.unit}
+    said |= {"scope": config["selection"]["scope"], "seed": wildcards.choice}
+    return as_flags(said) + file_flags(["scores"], wildcards, input)
 
 
-def scores_flag(wildcards, input):
-    return as_flags({"scores": str(input.scores)}) if input.scores else []
+def mixer_flag(wildcards):
+    return as_flags({"mixer": wildcards.mixer})
 
 
 def window_flags(wildcards):

@@ -18,10 +18,8 @@ rule table:
     localrule: True
     conda:
         "../../environment.yml"
-    threads: 1
     resources:
-        mem_mb=mem_mb,
-        runtime=runtime,
+        **BESIDE_CARDS,
     params:
         study=config["study"],
         code=code("table"),

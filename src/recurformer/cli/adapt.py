@@ -1,13 +1,13 @@
 """Make a model's cache smaller and keep its quality: profile, select, convert, calibrate, transfer, distil, measure."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputPath
-from recurformer.cli.progress import progress
+from recurformer.cli.stage import argument, progress, stage
 from recurformer.cli.training import resumable_run
 from recurformer.files import atomic_path, writing_weights
 from recurformer.recover.recipe import RECIPES, Recipe
@@ -16,30 +16,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("model", help="folder of the model, or its name on the model hub")
-    parser.add_argument("out", type=OutputPath, help="folder to write")
-    parser.add_argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)")
-    parser.add_argument(
-        "--text", type=InputPath, nargs="+", required=True, help="plain-text files, or Parquet files of articles"
-    )
-    parser.add_argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)")
-    parser.add_argument(
-        "--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"
-    )
-    parser.add_argument(
-        "--mixer",
-        choices=list(RECIPES),
-        default=next(iter(RECIPES)),
-        help="what takes the heads' place: attention to a window with a state for what lies behind (default), or the "
-        "paper's Mamba blocks",
-    )
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of all that is drawn (default: 0)")
-    parser.add_argument(
-        "--checkpoints", help="folder from which a killed run goes on, removed at the end (default: beside the output)"
-    )
 
 
 def model_folder(model: str) -> Path:
@@ -73,7 +49,28 @@ def _refuse_strange(out: str) -> None:
         raise ValueError(f"{out}: exists and is no adapted model; name a new folder")
 
 
-def run(args: Namespace) -> None:
+@stage(
+    "make a model's cache smaller: replace heads, and bring the model back, in one command",
+    argument("model", help="folder of the model, or its name on the model hub"),
+    argument("out", type=OutputPath, help="folder to write"),
+    argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
+    argument("--text", type=InputPath, nargs="+", required=True, help="plain-text files, or Parquet files of articles"),
+    argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
+    argument("--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"),
+    argument(
+        "--mixer",
+        choices=list(RECIPES),
+        default=next(iter(RECIPES)),
+        help="what takes the heads' place: attention to a window with a state for what lies behind (default), or the "
+        "paper's Mamba blocks",
+    ),
+    argument("--seed", type=SEED, default=0, help="seed of all that is drawn (default: 0)"),
+    argument(
+        "--checkpoints", help="folder from which a killed run goes on, removed at the end (default: beside the output)"
+    ),
+    device="computes",
+)
+def adapt(args: Namespace) -> None:
     import torch
     from tabulate import tabulate
 

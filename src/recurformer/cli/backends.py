@@ -4,15 +4,13 @@ The environment variable RECURFORMER_SCAN forces one of them; RECURFORMER_CACHE 
 C++ library is kept.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
+
+from recurformer.cli.stage import stage
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the stage's arguments: none."""
 
 
 def _devices() -> list[str]:
@@ -31,7 +29,8 @@ def _choice(u: "Tensor", A: "Tensor") -> str:
         return f"refused, {error}"
 
 
-def run(args: Namespace) -> None:
+@stage("which implementations of the selective scan there are, and which is used")
+def backends(args: Namespace) -> None:
     import torch
 
     from recurformer.model.forced import ENVIRONMENT_VARIABLE, forced

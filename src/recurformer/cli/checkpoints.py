@@ -1,17 +1,17 @@
 """Opening checkpoints and texts for the stages, with errors that name the file."""
 
 import json
-from argparse import ArgumentParser
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from recurformer.files import atomic_path, writing_weights
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -41,13 +41,6 @@ def _reading(folder: str | Path, fault: str) -> Iterator[None]:
 
 DATA_ONLY = {"local_files_only": True, "trust_remote_code": False}
 """A checkpoint is read, never run: no modules that lie beside it, and of weights only those that are no pickles."""
-
-
-def add_dtype(parser: ArgumentParser) -> None:
-    """The type in which a stage that measures opens its models."""
-    parser.add_argument(
-        "--dtype", choices=["float32", "bfloat16"], default="auto", help="of the weights (default: as they were saved)"
-    )
 
 
 def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
@@ -113,12 +106,14 @@ def save_checkpoint(
         tokenizer.save_pretrained(folder)
 
 
-def open_texts(articles: str | Path, split: str | None = None, columns: Sequence[str] = ("text",)) -> pd.DataFrame:
+def open_texts(articles: str | Path, split: str | None = None, columns: Sequence[str] = ("text",)) -> "pd.DataFrame":
     """Articles of one split, or of both, with at least these columns.
 
     Raises:
         ValueError: the file is unreadable, lacks a column, or the split has no article.
     """
+    import pandas as pd
+
     try:
         frame = pd.read_parquet(articles)
     except (OSError, ValueError) as error:
@@ -134,6 +129,16 @@ def open_texts(articles: str | Path, split: str | None = None, columns: Sequence
             f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split"
         )
     return chosen.reset_index(drop=True)
+
+
+def text_windows(
+    args: Namespace, tokens: int, count: int | None = None, split: str = "train", seed: int = 0
+) -> "Tensor":
+    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `corpora.windows`."""
+    from recurformer.corpora.windows import windows
+
+    texts = open_texts(args.articles, split).text.tolist()
+    return windows(texts, open_tokenizer(args.checkpoint), tokens, count, seed)
 
 
 def read_heads(path: str | Path) -> list[list[int]]:

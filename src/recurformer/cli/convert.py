@@ -1,28 +1,68 @@
-"""Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
+"""Stages that change the weights of a model and train none."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from pathlib import Path
 
-from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block, read_block
+from recurformer.cli.arguments import COUNT, InputPath, OutputPath
+from recurformer.cli.stage import argument, checkpoint, seed, stage
+from recurformer.files import atomic_path
 from recurformer.study import Mamba, Window
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=InputPath, help="folder of the backbone")
-    parser.add_argument("converted", type=OutputPath, help="folder to write")
-    parser.add_argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`")
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of the mixers' initial weights")
-    parser.add_argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)")
-    add_block(parser, Mamba)
-    add_block(parser, Window)
-
-
-def run(args: Namespace) -> None:
+@stage(
+    "replace heads by Mamba blocks, or by another mixer",
+    checkpoint("folder of the backbone"),
+    argument("converted", type=OutputPath, help="folder to write"),
+    argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
+    seed("the mixers' initial weights"),
+    argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)"),
+    device="copies",
+)
+def convert(args: Namespace, mamba: Mamba, window: Window) -> None:
+    """Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
     from transformers import set_seed
 
     from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads, save_checkpoint
     from recurformer.model.convert import convert
 
     set_seed(args.seed)
-    sizes = read_block(args, Mamba).model_dump() | read_block(args, Window).model_dump()
+    sizes = mamba.model_dump() | window.model_dump()
     model = convert(open_model(args.checkpoint), read_heads(args.heads), args.mixer, **sizes)
     save_checkpoint(args.converted, model, open_tokenizer(args.checkpoint))
+
+
+@stage(
+    "write a converted model with its code, for machines without this package",
+    checkpoint("folder of the converted model"),
+    argument("exported", type=OutputPath, help="folder to write"),
+    device="copies",
+)
+def export(args: Namespace) -> None:
+    """Write a converted model with its own code, for machines without this package: transformers opens it by itself."""
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.model.export import save_with_code
+
+    with atomic_path(args.exported, directory=True) as folder:
+        save_with_code(open_model(args.checkpoint), folder)
+        has_tokenizer = Path(args.checkpoint, "tokenizer_config.json").is_file()
+        if has_tokenizer:
+            open_tokenizer(args.checkpoint).save_pretrained(folder)
+    if not has_tokenizer:
+        print(f"{args.checkpoint} has no tokenizer, so {args.exported} has none: save the backbone's into it")
+    print(f'AutoModelForCausalLM.from_pretrained("{args.exported}", trust_remote_code=True) opens it')
+
+
+@stage(
+    "merge key-value heads by their mean",
+    checkpoint("folder of the backbone"),
+    argument("pooled", type=OutputPath, help="folder to write"),
+    argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain"),
+    device="copies",
+)
+def pool_kv(args: Namespace) -> None:
+    """Merge key-value heads by their mean: another way to a smaller cache (arXiv 2305.13245)."""
+    from recurformer.baselines.pooling import pool_kv_heads
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
+
+    model = pool_kv_heads(open_model(args.checkpoint), args.kv_heads)
+    save_checkpoint(args.pooled, model, open_tokenizer(args.checkpoint))

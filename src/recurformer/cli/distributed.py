@@ -51,12 +51,10 @@ def run(args: Namespace, spread: Distributed) -> None:
 
 
 def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
-    from recurformer.cli.checkpoints import open_texts
-    from recurformer.corpora.windows import windows
+    from recurformer.cli.checkpoints import text_windows
     from recurformer.train.data import WindowDataset
 
-    texts = open_texts(args.articles, split="train").text.tolist()
-    return WindowDataset(windows(texts, tokenizer, tokens=args.tokens, seed=args.seed), seed=args.seed)
+    return WindowDataset(text_windows(args, args.tokens, seed=args.seed), seed=args.seed)
 
 
 def _hashhop(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":

@@ -1,42 +1,94 @@
-"""Generation quality on HashHop: how much of the chain a model reproduces before its first error (Tables 2 and 4)."""
+"""Stages that measure generation quality on HashHop: how much of a chain is reproduced before the first error."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath, add_block, read_block
-from recurformer.cli.checkpoints import add_dtype
-from recurformer.cli.progress import progress
-from recurformer.files import atomic_path
-from recurformer.study import HashHopEvaluation, HashHopTask
+from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, progress, seed, stage
+from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
+from recurformer.study.ablations import HashHopSizes
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
-    parser.add_argument("hashhop", type=OutputPath, help="CSV file to write: one row a sample")
-    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of the samples")
-    add_dtype(parser)
-    add_block(parser, HashHopEvaluation)
-    add_block(parser, HashHopTask, "task-")
+Task = Annotated[HashHopTask, "task-"]
 
 
-def run(args: Namespace) -> None:
+@stage(
+    "generation quality h_gq on HashHop",
+    *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE),
+    output=csv("hashhop", "one row a sample"),
+    device="computes",
+)
+def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
+    """Generation quality on HashHop: how much of the chain a model reproduces before its first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
 
-    settings = read_block(args, HashHopEvaluation)
-    task = read_block(args, HashHopTask, "task-")
-    rows = hashhop_rows(
-        open_model(args.checkpoint, args.dtype),
-        open_tokenizer(args.checkpoint),
-        task,
-        variants=settings.variants,
-        samples=settings.samples,
-        seed=args.seed,
-        batch_size=settings.batch_size,
-        progress=progress("sample"),
-    )
-    with atomic_path(args.hashhop) as path:
-        rows.assign(model=args.name, beta=args.beta, seed=args.seed).to_csv(path, index=False)
+    model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
+    rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
     for variant, quality in (rows.correct / rows.hops).groupby(rows.variant).mean().items():
         print(f"{variant}: h_gq {quality:.3f}")
+    return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
+
+
+def _print_quality(rows: "pd.DataFrame", *columns: str) -> None:
+    quality = (rows.correct / rows.hops).groupby([rows[column] for column in columns]).mean()
+    print(quality.rename("h_gq").reset_index().to_string(index=False))
+
+
+@stage(
+    "generation quality h_gq on HashHop, from a full or a smaller cache",
+    identified,
+    output=csv("hashhop", "one row a sample"),
+    device="computes",
+)
+def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
+    """Quality on HashHop from a full or a smaller cache, at any sizes of the task, and what the cache holds."""
+    from recurformer.cli.checkpoints import open_tokenizer
+    from recurformer.evaluate.hashhop import hashhop_rows
+    from recurformer.heads.probes import HashHopProbes
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    said: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
+    knows_hashes_only = task.form == "tokens"
+    rows = measure(
+        args,
+        identity,
+        lambda model, original, new_cache: hashhop_rows(
+            model, tokenizer, task, **said, new_cache=new_cache, original=original
+        ),
+        HashHopProbes(tokenizer, task, HeadScores(), identity.seed).repeats() if knows_hashes_only else None,
+    )
+    _print_quality(rows, "method", "setting", "ratio", "variant")
+    return rows
+
+
+@stage(
+    "generation quality h_gq on HashHop at other lengths and hops than trained",
+    identified,
+    output=csv("hashhop_sizes", "one row a sample"),
+    device="computes",
+)
+def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, task: Task) -> "pd.DataFrame":
+    """Generation quality on HashHop at other lengths and hops than those that the model was trained on."""
+    import pandas as pd
+
+    from recurformer.cli.checkpoints import open_tokenizer
+    from recurformer.evaluate.hashhop import hashhop_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    said: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
+    sizes = [(size, task.resized(hops, size)) for hops, size in settings.sizes]
+    rows = measure(
+        args,
+        identity,
+        lambda model, original, new_cache: pd.concat(
+            hashhop_rows(
+                model, tokenizer, sized, **said, new_cache=new_cache, original=original, progress=progress("sample")
+            ).assign(size=size, form=task.form, as_trained=sized == task)
+            for size, sized in sizes
+        ),
+    )
+    _print_quality(rows, "setting", "hops", "size", "variant")
+    return rows

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from recurformer.cli.arguments import BETA, BUDGET, SEED, InputPath, add_block, read_block
-from recurformer.cli.checkpoints import add_dtype
+from recurformer.cli.stage import DTYPE, checkpoint
 from recurformer.study import Selection, Window
 from recurformer.study.block import Block, Share
 
@@ -45,14 +45,13 @@ class Identity(Block):
     """Seed of the training and of the samples; the rows of a random choice of heads bear that choice's instead."""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """The model, its identity, and what is changed in it here and now, because that needs no training."""
-    parser.add_argument("checkpoint", type=InputPath, help="folder of the model")
+def identified(parser: ArgumentParser) -> None:
+    """The model, and what is changed in it here and now, because that needs no training."""
+    checkpoint()(parser)
     parser.add_argument(
         "--original", type=InputPath, required=True, help="folder of the model before the change: what a full cache is"
     )
-    add_block(parser, Identity)
-    add_dtype(parser)
+    DTYPE(parser)
     parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
     parser.add_argument("--budgets", nargs="+", type=BUDGET, help="shares of the cache that --evict keeps")
     parser.add_argument(
@@ -70,11 +69,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_block(parser, Window)
 
 
-def measure(args: Namespace, rows_of: RowsOf, repeated: "Repeated | None" = None) -> "pd.DataFrame":
+def measure(args: Namespace, identity: Identity, rows_of: RowsOf, repeated: "Repeated | None" = None) -> "pd.DataFrame":
     """The rows of a model, or those at every setting of a change, with the columns that say what they are of.
 
     Args:
-        args: with the arguments of `add_arguments`.
+        args: with the arguments of `identified`.
+        identity: of the model, before any change.
         rows_of: measures (model, configuration of the original, what makes a cache; None for the model's own).
         repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
 
@@ -86,7 +86,6 @@ def measure(args: Namespace, rows_of: RowsOf, repeated: "Repeated | None" = None
 
     from recurformer.cli.checkpoints import open_config, open_model
 
-    identity = read_block(args, Identity)
     if args.match and not args.evict:
         raise ValueError("--match: only --evict keeps as much as others held; give both or neither")
     changes = [change for change in CHANGES if _asked(args, *change)]
@@ -141,7 +140,7 @@ def _held(measurements: str) -> float:
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
-    from recurformer.cli.select import chosen_heads
+    from recurformer.cli.heads import chosen_heads
     from recurformer.model.convert import convert
 
     selection = read_block(args, Selection, "selection-")

@@ -15,8 +15,6 @@ from typing import Any
 from recurformer.cli.arguments import add_block, read_block
 from recurformer.study import Distributed
 
-STAGES = {"train", "train_hashhop"}
-"""Stages that can be launched."""
 PREFIX = "distributed-"
 LAUNCHER = "RECURFORMER_LAUNCHER"
 """In the environment of the processes that `launch` starts: its own process's number."""

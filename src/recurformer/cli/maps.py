@@ -1,30 +1,80 @@
-"""What the stages share that average attention over windows of text."""
+"""Stages that average attention, and what comes of it, over windows of text."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import SEED, InputPath, OutputPath, add_block
-from recurformer.study import Maps
+from recurformer.cli.arguments import InputPath
+from recurformer.cli.stage import ARTICLES, DTYPE, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
+from recurformer.study import Maps, SinkHead
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import pandas as pd
 
 
-def add_map_arguments(parser: ArgumentParser, output: str, kind: str) -> None:
-    """Model, output file, articles, name, seed and the `Maps` block."""
-    parser.add_argument("checkpoint", type=InputPath, help="folder of the model before conversion")
-    parser.add_argument(output, type=OutputPath, help=f"{kind} file to write")
-    parser.add_argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
-    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of the choice of windows")
-    add_block(parser, Maps)
+def mapped(parser: ArgumentParser) -> None:
+    """What all of these stages take."""
+    for add in (checkpoint("folder of the model before conversion"), ARTICLES, NAME, seed("the choice of windows")):
+        add(parser)
 
 
-def map_windows(args: Namespace, samples: int, tokens: int) -> "Tensor":
-    """`samples` windows of `tokens` tokens, (samples, tokens)."""
-    from recurformer.cli.checkpoints import open_texts, open_tokenizer
-    from recurformer.corpora.windows import windows
+@stage("value norms, attention and contributions of a sink head", mapped, output=parquet("sink"), device="computes")
+def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
+    """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.measure.contribution import sink_statistics
 
-    tokenizer = open_tokenizer(args.checkpoint)
-    texts = open_texts(args.articles, split="train").text.tolist()
-    return windows(texts, tokenizer, tokens=tokens, count=samples, seed=args.seed)
+    input_ids = text_windows(args, settings.sink_tokens, settings.samples, seed=args.seed)
+    model = open_model(args.checkpoint)
+    return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
+
+
+@stage("what the first token contributes", mapped, output=csv("contribution"), device="computes")
+def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """What the first token contributes to attention's output, against other tokens (Table 5)."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.measure.contribution import contribution_table, token_contributions
+
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
+    contributions = token_contributions(open_model(args.checkpoint), input_ids, progress=progress("window"))
+    return contribution_table(contributions, args.name)
+
+
+@stage(
+    "averaged attention maps",
+    mapped,
+    argument("--profile", type=InputPath, required=True, help="head profile of the model"),
+    output=parquet("attention_map"),
+    device="computes",
+)
+def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """Attention of a high, a middle and a low RA-I head, averaged over windows (Figure 5)."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.measure.attention_map import attention_maps
+
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
+    profile = HeadProfile.load(args.profile)
+    return attention_maps(open_model(args.checkpoint), input_ids, profile, args.name, progress=progress("window"))
+
+
+@stage(
+    "weights that attention and Mamba give to earlier tokens",
+    *(mapped, DTYPE),
+    argument("--trained", type=InputPath, required=True, help="folder of the converted and trained model"),
+    argument("--profile", type=InputPath, required=True, help="head profile of the model before conversion"),
+    output=parquet("influence"),
+    device="computes",
+)
+def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """Weights that a recency-aware head, and the Mamba block in its place, give to earlier tokens (Figure 1)."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.measure.influence import measure_influence
+
+    return measure_influence(
+        open_model(args.checkpoint, args.dtype),
+        open_model(args.trained, args.dtype),
+        text_windows(args, settings.sink_tokens, settings.samples, seed=args.seed),
+        HeadProfile.load(args.profile),
+        args.name,
+    )

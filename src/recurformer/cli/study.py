@@ -1,18 +1,19 @@
-"""Check a study's configuration and print it in full, or describe every key."""
+"""Stages before a run: check a study, and list the jobs that it would have."""
 
-from argparse import ArgumentParser, Namespace
+import json
+import os
+from argparse import Namespace
 from collections.abc import Iterator
-from typing import get_origin
+from dataclasses import asdict
+from typing import Any, get_origin
 
 import yaml
 
+from recurformer.cli.arguments import COUNT, InputPath, OutputPath
+from recurformer.cli.stage import argument, stage
+from recurformer.files import atomic_path
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("config", nargs="?", help="YAML file")
-    parser.add_argument("--describe", action="store_true", help="describe every key in Markdown instead")
 
 
 def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
@@ -61,7 +62,67 @@ def read_study(config: str) -> Study:
         raise ValueError(f"{config}: {error}") from None
 
 
-def run(args: Namespace) -> None:
+@stage(
+    "list the jobs of a run, with their reasons, times and resources",
+    argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)"),
+    argument("--configfile", type=InputPath, default="config/default.yaml", help="the study (YAML)"),
+    argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)"),
+    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)"),
+    argument("--workflow-profile", help="Snakemake profile that the run will use"),
+    argument("--jobs", action="store_true", help="list every job, not only every rule"),
+    argument("--memory", action="store_true", help="only the memory of each training, by number of GPUs"),
+    argument("--json", type=OutputPath, help="also write the plan to this file"),
+)
+def plan(args: Namespace) -> None:
+    """Say before a run which jobs it has, why, for how long and with what: a dry run, and their costs before.
+
+    Costs come from the benchmark files of a former run in this folder, else of a recording in `recorded/`, else from
+    other jobs of the same rule and model, else from a formula. Jobs that none of them covers are unknown: what their
+    rules request is shown instead.
+    """
+    from recurformer.plan.dry_run import dry_run
+    from recurformer.plan.estimates import FORMULA, estimate, known_costs
+    from recurformer.plan.listing import by_job, by_rule, summary, totals
+    from recurformer.plan.resources import ASSUMPTIONS
+
+    settings = read_study(args.configfile).model_dump(mode="json")
+    if args.memory:
+        _print_memory(settings)
+        return
+    jobs = dry_run(args.targets, args.configfile, args.cores, args.workflow_profile)
+    past = known_costs()
+    planned = [(job, estimate(job, past, settings)) for job in jobs]
+    total = totals(planned, args.cores, args.gpus, settings["caches"]["sizes"]["memory_gib"])
+    if args.json:
+        listed = [{**asdict(job), "expected": asdict(cost) if cost else None} for job, cost in planned]
+        with atomic_path(args.json) as path:
+            path.write_text(
+                json.dumps({"configfile": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
+            )
+    if not planned:
+        print("Nothing to be done: all that was asked for is there and up to date.")
+        return
+    print(by_job(planned) if args.jobs else by_rule(planned), summary(total), sep="\n\n")
+    if FORMULA in total["sources"]:
+        print(ASSUMPTIONS)
+    if settings["device"] == "gpu" and any(job.rule.startswith("train_") for job in jobs):
+        print()
+        _print_memory(settings)
+
+
+def _print_memory(settings: dict[str, Any]) -> None:
+    from recurformer.plan.listing import memory_table
+
+    print(memory_table(settings))
+
+
+@stage(
+    "check a study's configuration and print it in full",
+    argument("config", nargs="?", help="YAML file"),
+    argument("--describe", action="store_true", help="describe every key in Markdown instead"),
+)
+def study(args: Namespace) -> None:
+    """Check a study's configuration and print it in full, or describe every key."""
     if args.describe:
         print(describe(), end="")
         return

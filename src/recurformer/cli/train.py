@@ -1,45 +1,146 @@
-"""Continue training a model on windows of the training articles (section 4.2)."""
+"""Stages that train models: on text, on HashHop, by other recipes of recovery, and on associative recall."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
+from typing import Annotated
 
-from recurformer.cli.arguments import InputPath, add_block, read_block
-from recurformer.cli.curves import add_curve_arguments, curve_of, keep_curve
-from recurformer.cli.training import Rows, add_training_arguments, train_and_keep
-from recurformer.study import Training
+from recurformer.cli.arguments import BETA, RATE, InputPath, OutputPath
+from recurformer.cli.stage import argument, checkpoint, csv, progress, seed, stage
+from recurformer.cli.training import (
+    CHECKPOINTS,
+    METRICS,
+    Rows,
+    curve,
+    curve_of,
+    keep_curve,
+    keep_metrics,
+    keep_rows,
+    resumable_run,
+    train_and_keep,
+    trained,
+)
+from recurformer.study import Arm, HashHopTask, Mamba, MqarTask, Training
+from recurformer.tracking.live import tracked
+
+TO_TRAIN = checkpoint("folder of the model to train")
+RECALL = csv("mqar", "one row a tested slice")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=InputPath, help="folder of the model to train")
-    parser.add_argument("--original", type=InputPath, help="with --recovery: folder of the model before any change")
-    add_curve_arguments(parser)
-    add_training_arguments(parser)
-    add_block(parser, Training)
-
-
-def run(args: Namespace) -> None:
-    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
-    from recurformer.corpora.windows import windows
+@stage(
+    "continual training on text",
+    TO_TRAIN,
+    argument("--original", type=InputPath, help="with --recovery: folder of the model before any change"),
+    *(curve(required=False), trained),
+    device="computes",
+    launched=True,
+)
+def train(args: Namespace, settings: Training) -> None:
+    """Continue training a model on windows of the training articles (section 4.2)."""
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, text_windows
     from recurformer.train.data import WindowDataset
     from recurformer.train.trainer import train
 
-    settings = read_block(args, Training)
     if bool(args.recovery) != bool(args.original):
         raise ValueError("--recovery and --original: give both or neither")
     tokenizer = open_tokenizer(args.checkpoint)
-    texts = open_texts(args.articles, split="train").text.tolist()
-    input_ids = windows(texts, tokenizer, tokens=args.tokens, seed=args.seed)
+    input_ids = text_windows(args, args.tokens, seed=args.seed)
     dataset = WindowDataset(input_ids, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
 
     def learn(folder: Path, on_log: Rows | None) -> None:
-        curve = None
+        drawn = None
         if args.recovery:
-            curve = curve_of(args, open_model(args.original, dtype="float32"), model, tokenizer, input_ids, folder)
-            curve.add(0, 0.0)
-            on_log = curve.of_training(settings.steps, settings.log_every, on_log)
+            drawn = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
+            drawn.add(0, 0.0)
+            on_log = drawn.of_training(settings.steps, settings.log_every, on_log)
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
-        if curve is not None:
-            keep_curve(args, curve, arm="paper" if args.beta else "original")
+        if drawn is not None:
+            keep_curve(args, drawn, arm="paper" if args.beta else "original")
 
     train_and_keep(args, model, tokenizer, learn)
+
+
+@stage(
+    "conversion and recovery by another recipe than the paper's",
+    checkpoint("folder of the original"),
+    argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
+    argument("--arm", required=True, help="name of the recipe in the measurements"),
+    curve(required=True),
+    argument(
+        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: what the closed form left, by layer"
+    ),
+    trained,
+    device="computes",
+)
+def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], mamba: Mamba) -> None:
+    """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
+    from transformers import set_seed
+
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads, text_windows
+    from recurformer.model.convert import convert
+    from recurformer.recover.arm import run_arm
+
+    recipe = settings.model_dump() | arm.training()
+    tokenizer = open_tokenizer(args.checkpoint)
+    input_ids = text_windows(args, args.tokens, seed=args.seed)
+    original = open_model(args.checkpoint, dtype="float32")
+    set_seed(args.seed)
+    model = convert(original, read_heads(args.heads), arm.mixer, **mamba.model_dump() | arm.window()).eval()
+
+    def learn(folder: Path, on_log: Rows | None) -> None:
+        drawn = curve_of(args, original, model, input_ids, folder)
+        errors = run_arm(original, model, input_ids, curve=drawn, folder=folder, seed=args.seed, on_log=on_log,
+            bf16=True, progress=progress("calibrate: layer"), **arm.ways(), **recipe)  # fmt: skip
+        keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
+        keep_curve(args, drawn, args.arm)
+
+    train_and_keep(args, model, tokenizer, learn)
+
+
+@stage("training on HashHop", TO_TRAIN, trained, device="computes", launched=True)
+def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> None:
+    """Train a model on HashHop: a small one from nothing, or a converted one onwards (section 4.1)."""
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.train.hashhop_data import hashhop_dataset
+    from recurformer.train.trainer import train
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    dataset = hashhop_dataset(task, tokenizer, size=settings.steps * settings.batch_size, seed=args.seed)
+    model = open_model(args.checkpoint, dtype="float32")
+    on_card = model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16
+
+    def learn(folder: Path, on_log: Rows | None) -> None:
+        train(model, dataset, output_dir=folder, seed=args.seed, bf16=on_card, on_log=on_log, **settings.model_dump())
+
+    train_and_keep(args, model, tokenizer, learn)
+
+
+@stage(
+    "train and test on multi-query associative recall",
+    *(RECALL.add, METRICS, CHECKPOINTS),
+    argument("--beta", type=BETA, required=True, help="share of heads replaced"),
+    argument("--rate", type=RATE, required=True, help="learning rate"),
+    seed("weights and samples"),
+    device="computes",
+)
+def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> None:
+    """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
+    from recurformer.cli.checkpoints import device
+    from recurformer.evaluate.mqar import run_mqar
+
+    with resumable_run(args, args.mqar) as folder:
+        with tracked(args, folder) as on_log:
+            rows = run_mqar(
+                args.beta,
+                args.rate,
+                args.seed,
+                task,
+                output_dir=folder,
+                mamba=mamba.model_dump(),
+                device=device(),
+                on_log=on_log,
+            )
+        keep_metrics(folder, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
+        RECALL.write(rows, args.mqar)
+    shown = rows.assign(accuracy=rows.correct / rows.queries)[["split", "length", "pairs", "accuracy"]]
+    print(shown.to_string(index=False))

@@ -1,45 +1,71 @@
-"""What the two training stages share: where a run keeps its state, and what it leaves."""
+"""What the training stages share: where a run keeps its state, what it leaves, and the curve that it draws."""
 
 import json
 import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, SEED, OutputPath
+from recurformer.cli.arguments import BETA, COUNT, OutputPath
+from recurformer.cli.stage import ARTICLES, NAME, argument, code_of, seed
 from recurformer.digest import code_digest
 from recurformer.files import alone_in, atomic_path
 from recurformer.tracking.live import tracked
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from recurformer.recover.curve import RecoveryCurve
 
 UNIMPORTANT = {"record", "threads", "checkpoints", "held_out", "halvings"}
 """Arguments that change no weight."""
 
 
-def add_training_arguments(parser: ArgumentParser) -> None:
+METRICS = argument(
+    "--metrics", type=OutputPath, required=True, help="JSONL file to write: loss and learning rate by step"
+)
+CHECKPOINTS = argument(
+    "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
+)
+
+
+def trained(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
     parser.add_argument("trained", type=OutputPath, help="folder to write")
-    parser.add_argument(
-        "--metrics", type=OutputPath, required=True, help="JSONL file to write: loss and learning rate by step"
-    )
-    parser.add_argument(
-        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
-    )
-    parser.add_argument("--name", required=True, help="name of the backbone in the measurements")
+    METRICS(parser)
+    CHECKPOINTS(parser)
+    NAME(parser)
     parser.add_argument("--beta", type=BETA, default=0.0, help="share of heads replaced, for the measurements")
-    parser.add_argument("--seed", type=SEED, default=0, help="seed of the samples")
+    seed("the samples")(parser)
+
+
+def curve(required: bool) -> Callable[[ArgumentParser], None]:
+    """The text that is learnt from and measured on, and the file of the curve."""
+
+    def add(parser: ArgumentParser) -> None:
+        ARTICLES(parser)
+        parser.add_argument("--tokens", type=COUNT, required=True, help="length of a window")
+        parser.add_argument(
+            "--recovery", type=OutputPath, required=required, help="CSV file to write: quality while the model learns"
+        )
+        parser.add_argument(
+            "--held-out", type=COUNT, default=16, help="validation windows it is measured on (default: 16)"
+        )
+        parser.add_argument("--halvings", type=COUNT, default=7, help="points of a training (default: 7)")
+
+    return add
 
 
 def resumable_folder(args: Namespace, output: str) -> Path:
     """Where a run keeps its state: another folder as soon as its code or any of its settings is another one."""
     settings = {key: value for key, value in vars(args).items() if key not in UNIMPORTANT}
-    identity = json.dumps([code_digest(f"recurformer.cli.{args.stage}"), settings], sort_keys=True, default=str)
+    identity = json.dumps([code_digest(code_of(args.stage)), settings], sort_keys=True, default=str)
     return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
 
 
@@ -75,7 +101,7 @@ def train_and_keep(
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints.
 
     Args:
-        args: with those of `add_training_arguments`.
+        args: with those of `trained`.
         model: what `learn` trains in place.
         tokenizer: saved with it.
         learn: trains, given the folder for its state and what takes the rows of its log.
@@ -87,3 +113,31 @@ def train_and_keep(
             learn(checkpoints, on_log)
         save_checkpoint(args.trained, model, tokenizer)
         keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
+
+
+def curve_of(
+    args: Namespace, original: "PreTrainedModel", model: "PreTrainedModel", learnt: "Tensor", folder: Path
+) -> "RecoveryCurve":
+    """A curve over the first windows of the validation articles, the same for every seed of a training."""
+    from recurformer.cli.checkpoints import text_windows
+    from recurformer.recover.curve import RecoveryCurve
+
+    held_out = text_windows(args, args.tokens, args.held_out, split="validation")
+    return RecoveryCurve(original, model, held_out, learnt, folder, args.halvings, partial(print, flush=True))
+
+
+def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
+    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has."""
+    from recurformer.measure.cache import count_cache
+    from recurformer.paper.sizes import CACHE_LENGTHS
+
+    held = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
+    mixer = getattr(curve.model.config, "mixer", "none")
+    keep_rows(args, curve.rows.assign(**held), args.recovery, arm, mixer)
+
+
+def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:
+    """Write rows with the names of their run."""
+    named = rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed)
+    with atomic_path(file) as path:
+        named.to_csv(path, index=False)

@@ -8,7 +8,7 @@ from recurformer.measure.trials import TIMED_SHARE
 from recurformer.plan.resources import DEVICES, Work, operations
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16
-from recurformer.plan.work_common import Names, Study, model_of
+from recurformer.plan.work_common import Light, Names, Study, model_of, work_of
 
 TRIALS = 6
 """Prefills of about the longest length before the search ends, where the memory model is wrong by up to a tenth: 5.4 on
@@ -25,6 +25,7 @@ EXPLAINED = 4
 """Goals of a topic that may be missed on a card; a profile for each takes about as long as the rounds of a case."""
 
 
+@work_of("longest_input")
 def longest_input(study: Study, names: Names) -> Work:
     """A search by prefills; each fills the card, by definition, or as much of it as the study tries at most."""
     settings = study["caches"]
@@ -40,6 +41,7 @@ def longest_input(study: Study, names: Names) -> Work:
     return replace(work, tokens=tokens, sequences=1 if tokens == most else TRIALS)
 
 
+@work_of("cache_peak")
 def cache_peak(study: Study, names: Names) -> Work:
     """A model for each share of replaced heads, and a prefill of each length by each; as if none replaced any."""
     lengths, longest = study["caches"]["sizes"]["lengths"], max(study["caches"]["sizes"]["lengths"])
@@ -47,10 +49,12 @@ def cache_peak(study: Study, names: Names) -> Work:
     return replace(_drawn(study, names), tokens=longest, sequences=sequences, models=len(study["betas"]))
 
 
-def speed_minutes(study: Study, names: Names) -> float:
+@work_of("speed")
+def speed(study: Study, names: Names) -> Light:
     """Each case of a topic is repeated for some seconds; afterwards missed goals are explained."""
     times = CASES.get(names["topic"], 1) * MORE_THAN_ROUNDS + EXPLAINED
-    return 1 + times * study["device_measurements"]["speed_seconds"] / 60
+    minutes = 1 + times * study["device_measurements"]["speed_seconds"] / 60
+    return Light(64_000, minutes, on_card=True)
 
 
 def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) -> int:

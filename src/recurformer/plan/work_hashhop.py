@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, measured_model, reading
+from recurformer.plan.work_common import Names, Study, changed, measured_model, reading, work_of
 from recurformer.study import HashHopEvaluation, HashHopTask
 
 TOKENS_OF_A_CHARACTER = 0.8  # of random letters, by SmolLM2's tokenizer: 4,800 tokens of 6,144 characters
@@ -25,16 +25,25 @@ def answer_tokens(task: Mapping[str, Any]) -> int:
     return task["hops"] if task["form"] == "tokens" else ceil(TOKENS_OF_A_CHARACTER * characters)
 
 
+@work_of("profile_hashhop")
 def profile_hashhop(study: Study, names: Names) -> Work:
     """Prompts that are only read."""
     return reading(study, names, hashhop_tokens(study["hashhop"]["task"]), study["hashhop"]["profiling"]["samples"])
 
 
+@work_of("hashhop", "baseline")
 def hashhop(study: Study, names: Names) -> Work:
     """Prompts of all layouts, and their answers."""
     return _answered(study, names, study["hashhop"]["task"], study["hashhop"]["evaluation"])
 
 
+@work_of("ablation_hashhop")
+def ablation_hashhop(study: Study, names: Names) -> Work:
+    """HashHop of changed models."""
+    return changed(study, names, "hashhop", hashhop(study, names))
+
+
+@work_of("hashhop_sizes")
 def hashhop_sizes(study: Study, names: Names) -> Work:
     """Every size as if it were the longest: that one decides on memory."""
     settings, task = study["ablations"]["sizes"], HashHopTask(**study["hashhop"]["task"])

@@ -1,15 +1,17 @@
 """The work of jobs that read text."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from recurformer.plan.resources import Work
-from recurformer.plan.work_common import Names, Study, measured_model, reading, usual_batch
+from recurformer.plan.work_common import Names, Study, changed, measured_model, model_of, reading, usual_batch, work_of
 from recurformer.plan.work_hashhop import answer_tokens, hashhop_tokens
+from recurformer.study import Needle
 
 TOKENS_OF_AN_ARTICLE = 5000  # 8,000 characters and more
 LOGITS = 2**29  # numbers that a perplexity holds at once (`recurformer.evaluate.perplexity`)
+ANSWER_TOKENS = 16  # of a needle
 SCORED_TOKENS = 5000  # of lm-eval's tasks that ask for the likelihood of a text; longer prompts are answered in writing
 
 
@@ -45,16 +47,24 @@ TASKS = {
 """lm-eval's test sets: published numbers of samples, rounded lengths, about half of the longest answers."""
 
 
-def maps(length: str) -> Callable[[Study, Names], Work]:
-    """Windows as long as the key `length` of the maps says."""
-
-    def work(study: Study, names: Names) -> Work:
-        settings = study["language"]["maps"]
-        return reading(study, names, settings[length], settings["samples"])
-
-    return work
+def _windows(study: Study, names: Names, length: str) -> Work:
+    settings = study["language"]["maps"]
+    return reading(study, names, settings[length], settings["samples"])
 
 
+@work_of("sink")
+def sink(study: Study, names: Names) -> Work:
+    """Short windows, whose attention is kept."""
+    return _windows(study, names, "sink_tokens")
+
+
+@work_of("contribution", "attention_map")
+def maps(study: Study, names: Names) -> Work:
+    """Windows over which attention is averaged."""
+    return _windows(study, names, "tokens")
+
+
+@work_of("influence")
 def influence(study: Study, names: Names) -> Work:
     """All samples in one pass; in float64 what the scan reads of them and the weights of each token in it, with copies
     six numbers a channel, and the decays of one sample at every state of a channel, with two intermediate results.
@@ -66,12 +76,14 @@ def influence(study: Study, names: Names) -> Work:
     return reading(study, names, tokens, samples, **model, models=2, batch=samples, inner_bytes=unrolled)
 
 
+@work_of("profile_text", "ra_i_settings")
 def profile_text(study: Study, names: Names) -> Work:
     """Windows over which heads are profiled."""
     profiling = study["language"]["profiling"]
     return reading(study, names, profiling["tokens"], profiling["samples"])
 
 
+@work_of("perplexity")
 def perplexity(study: Study, names: Names) -> Work:
     """Three models, one after the other: a card holds the next before the last is let go, a processor maps its file."""
     settings, model = study["language"]["perplexity"], measured_model(study, names)
@@ -90,6 +102,7 @@ def _validation_articles(study: Study) -> int:
     return ceil(corpus["validation_share"] * (corpus["articles"] or 78))  # in gensim's wheel
 
 
+@work_of("lm_eval", "ablation_lm_eval")
 def lm_eval(study: Study, names: Names) -> Work:
     """The longest prompt, cut to what the model takes, decides on memory, the sum of all on time."""
     settings, model = study["language"]["tasks"], measured_model(study, names)
@@ -114,3 +127,35 @@ def lm_eval(study: Study, names: Names) -> Work:
     scored = min(longest, max(usual, SCORED_TOKENS))
     sizes_of_all = {"tokens": longest, "sequences": sequences, "written": written, "scored": scored}
     return Work("write", batch=settings["batch_size"], **sizes_of_all, **model)
+
+
+@work_of("needle")
+def needle(study: Study, names: Names) -> Work:
+    """Prompts of several lengths; the longest decides on memory, the sum of all on time: shorter ones are read more at
+    once.
+    """
+    settings = Needle(**study["ablations"]["needle"])
+    grid = settings.grid()
+    longest = max(grid)
+    tokens = len(settings.depths) * sum(length * sum(asked.values()) for length, asked in grid.items())
+    sizes: dict[str, Any] = {"tokens": longest, "sequences": ceil(tokens / longest), "written": ANSWER_TOKENS}
+    sizes["batch"] = usual_batch(study, longest)
+    return changed(study, names, "language", Work("write", **measured_model(study, names), **sizes))
+
+
+@work_of("continuation")
+def continuation(study: Study, names: Names) -> Work:
+    """Prompts, and the likelihood of what follows them."""
+    settings = study["ablations"]["continuation"]
+    sizes: dict[str, Any] = {"tokens": settings["prompt"] + settings["tokens"], "scored": settings["tokens"]}
+    sizes |= {"batch": settings["batch_size"], "sequences": settings["windows"]}
+    return changed(study, names, "language", Work("write", **measured_model(study, names), **sizes))
+
+
+@work_of("head_scores")
+def head_scores(study: Study, names: Names) -> Work:
+    """Each head on all lookups and windows, from its own layer on: half the layers on average."""
+    settings, shape = study["ablations"]["scores"], model_of(study, names)["shape"]
+    passes = shape.layers * shape.heads * (settings["samples"] + settings["windows"]) // 2
+    tokens = max(settings["tokens"], settings["repeated_tokens"] * settings["repetitions"])
+    return reading(study, names, tokens, passes, scored=tokens)

@@ -8,7 +8,7 @@ from typing import Any
 from recurformer.plan.resources import Work
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import FLOAT32
-from recurformer.plan.work_common import Names, Study, model_of
+from recurformer.plan.work_common import Names, Study, model_of, work_of
 from recurformer.plan.work_hashhop import hashhop_tokens
 
 
@@ -25,6 +25,11 @@ def train(task: str, recipe: str = "training") -> Callable[[Study, Names], Work]
     return work
 
 
+work_of("pretrain_hashhop")(train("hashhop", "pretraining"))
+work_of("train_hashhop", "train_changed_on_hashhop")(train("hashhop"))
+work_of("train_changed_on_text")(train("language"))
+
+
 def _measured(study: Study, work: Work) -> Work:
     """With the original beside it, and its predictions on the held-out windows of a curve."""
     recovery = study["language"]["recovery"]
@@ -34,11 +39,13 @@ def _measured(study: Study, work: Work) -> Work:
     return replace(work, inner_bytes=FLOAT32 * (work.shape.parameters() + predicted))
 
 
+@work_of("train_text")
 def train_text(study: Study, names: Names) -> Work:
     """The paper's training, with the curve of the study that asks for one."""
     return _measured(study, train("language")(study, names))
 
 
+@work_of("recover")
 def recover(study: Study, names: Names) -> Work:
     """The same by another recipe, which reads the text with the original too."""
     work = _measured(study, train("language")(study, names))
@@ -61,6 +68,7 @@ def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str
     }
 
 
+@work_of("mqar")
 def mqar(study: Study, names: Names) -> Work:
     """Training of the small model; its tests take little beside it."""
     task, training = study["mqar"]["task"], study["mqar"]["task"]["training"]

@@ -1,24 +1,23 @@
-"""The runs behind a figure, a table, a measurement, a claim or a run id: commands, seeds, commits, hardware, time."""
+"""Stages that read run records: the runs behind something, and finished trainings for a tracker."""
 
 import json
 import os
 import re
 import shlex
-from argparse import ArgumentParser, Namespace
+import sys
+from argparse import Namespace
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from recurformer.cli.stage import argument, stage
 from recurformer.records import ancestors, read_record, record_of
+from recurformer.tracking import SINKS, require_sink
+from recurformer.tracking.run import Row, Run
 
 PLACES = ("results", "figures", "recorded")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run")
-    parser.add_argument("--ledger", default="results/claims.json", help="ledger that knows the claims")
-    parser.add_argument("--direct", action="store_true", help="only the runs that wrote it, not those before them")
 
 
 def _records(places: tuple[str, ...] = PLACES) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -107,7 +106,14 @@ def _used_by(runs: set[str], ledger: str) -> list[str]:
     return [*files, *claims]
 
 
-def run(args: Namespace) -> None:
+@stage(
+    "the runs behind a figure, a table, a claim or a file",
+    argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
+    argument("--ledger", default="results/claims.json", help="ledger that knows the claims"),
+    argument("--direct", action="store_true", help="only the runs that wrote it, not those before them"),
+)
+def trace(args: Namespace) -> None:
+    """The runs behind a figure, a table, a measurement, a claim or a run: commands, seeds, commits, hardware, time."""
     places = find_records(args.target, args.ledger)
     chain = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): chain[place.resolve()] for place in places}
@@ -115,3 +121,55 @@ def run(args: Namespace) -> None:
     print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
     if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
+
+
+def _metric_logs(folder: Path) -> Iterator[Path]:
+    """The metric logs of finished trainings: a running one keeps its own among its checkpoints."""
+    for path in sorted({*folder.rglob("metrics.jsonl"), *folder.rglob("*.metrics.jsonl")}):
+        if not any(part.startswith(".") or part.endswith(".checkpoints") for part in path.relative_to(folder).parts):
+            yield path
+
+
+def _rows(path: Path, started: str) -> list[Row]:
+    begin = datetime.fromisoformat(started)
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [Row.of(row, begin + timedelta(seconds=row["seconds"])) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not the metric log of a training ({type(error).__name__}: {error})") from None
+
+
+def _send(run: Run, rows: list[Row], tracker: str) -> None:
+    try:
+        sink = SINKS[tracker]()
+        sink.open(run)
+        sink.log(rows)
+        sink.drop_other_attempts()
+        sink.finish(complete=True)
+    except ImportError as error:
+        raise ValueError(f"{tracker} is not installed here ({error}); docs/tracking.md says how") from None
+    except Exception as error:
+        raise RuntimeError(f"{tracker} did not take {run.name}: {error}") from error
+
+
+@stage(
+    "import finished trainings into a tracker",
+    argument("results", help="folder of a study's results"),
+    argument("--to", default="trackio", help=f"the tracker: {', '.join(SINKS)} (default: trackio)"),
+)
+def track(args: Namespace) -> None:
+    """Import the finished trainings below a folder into a tracker. Importing again changes nothing."""
+    tracker = require_sink(args.to)
+    if not Path(args.results).is_dir():
+        raise ValueError(f"{args.results}: no such folder")
+    counts = []
+    for path in _metric_logs(Path(args.results)):
+        place = record_of(path)
+        if place is None:
+            print(f"{path}: left out, no run record beside it names it", file=sys.stderr)
+            continue
+        record = read_record(place)
+        rows = _rows(path, record["started"])
+        _send(Run.of(record["stage"], record["settings"], path, attempt=record["run"]), rows, tracker)
+        counts.append(len(rows))
+    print(f"{tracker}: {len(counts)} runs, {sum(counts)} rows")

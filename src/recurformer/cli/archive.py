@@ -1,0 +1,142 @@
+"""Stages that put a finished run away: what is worth committing into one folder, or all of it into one archive."""
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from recurformer.cli.arguments import InputPath, OutputPath
+from recurformer.cli.stage import argument, stage
+from recurformer.cli.study import read_study
+from recurformer.files import atomic_path
+from recurformer.records import cards_of, read_record
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+KEPT = {".csv", ".parquet", ".json", ".jsonl", ".md", ".tex", ".tsv", ".svg", ".png"}
+LEFT = {"articles.parquet"}
+"""Text under its own licence."""
+
+
+def _belongs(folder: Path, file: Path) -> bool:
+    """Whether a file is this study's own and no part of a checkpoint, of another study or of an interrupted run."""
+    parents = [folder.joinpath(*file.parts[:depth]) for depth in range(1, len(file.parts))]
+    other = any((parent / "tables").is_dir() or (parent / "config.json").is_file() for parent in parents)
+    other |= file.parts[0] == "tracking"  # the stores of trackers, which have all from the metric logs
+    return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
+
+
+def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
+    """The files of a study that are worth keeping, by the places where they are kept, in the order of these."""
+    folders = {"results": (Path(results), "**/*"), "figures": (Path(figures), "*")}  # other studies' figures lie below
+    return {
+        Path(name) / file.relative_to(folder): file
+        for name, (folder, pattern) in sorted(folders.items())
+        for file in sorted(folder.glob(pattern))
+        if file.suffix in KEPT and file.name not in LEFT | {"README.md"} and _belongs(folder, file.relative_to(folder))
+    }
+
+
+def card_folder(files: Iterable[Path]) -> str:
+    """The name of the one card on which the runs of some files were made, as a folder: nvidia-h200.
+
+    Raises:
+        ValueError: there is no card or are several, or a run was not of a commit as it is.
+    """
+    records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
+    for place, record in records.items():
+        if record["git"]["dirty"] is not False:
+            raise ValueError(f"{place}: not a run of a clean commit; commit, delete what it wrote and run it again")
+    cards = cards_of(records.values())
+    if len(cards) != 1:
+        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no card'}, not on one")
+    return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
+
+
+@stage(
+    "copy what a study measured into one folder",
+    argument("results", help="folder of measurements and tables"),
+    argument("figures", help="folder of figures"),
+    argument("kept", help="folder to write, replaced when it is there"),
+    argument(
+        "--by-card",
+        action="store_true",
+        help="write to a folder in `kept` that is named by the card; all runs must be from it and from clean commits",
+    ),
+)
+def keep(args: Namespace) -> None:
+    """Copy what a study measured, its records, tables and figures into one folder: what is worth committing."""
+    files = study_files(args.results, args.figures)
+    if not args.by_card and not Path(args.results, "tables").is_dir():
+        raise ValueError(f"{args.results}: no tables in it; run the study first")
+    target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
+    with atomic_path(target, directory=True) as kept:
+        for place, file in files.items():
+            (kept / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, kept / place)
+    print(f"{len(files)} files in {target}")
+
+
+def _inside(path: str | Path) -> PurePosixPath:
+    """`path` as the crate names it, relative to the present folder.
+
+    Raises:
+        ValueError: it lies elsewhere.
+    """
+    place = PurePosixPath(os.path.relpath(path))
+    if place.is_relative_to(".."):
+        raise ValueError(f"{path}: outside of this folder, which is the root of the crate")
+    return place
+
+
+def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
+    with atomic_path(archive) as scratch, zipfile.ZipFile(scratch, "w") as target:
+        for place in sorted(contents):
+            entry = zipfile.ZipInfo(str(place), EPOCH)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            target.writestr(entry, contents[place])
+
+
+@stage(
+    "pack a finished run into a Workflow Run RO-Crate",
+    argument("results", type=InputPath, help="folder of measurements and tables"),
+    argument("figures", type=InputPath, help="folder of figures"),
+    argument("archive", type=OutputPath, help="archive to write (.zip)"),
+    argument("--workflow", type=InputPath, default="Snakefile", help="the workflow's main file"),
+    argument("--configfile", type=InputPath, required=True, help="the study (YAML)"),
+    argument("--citation", type=InputPath, default="CITATION.cff", help="authors, licence and paper"),
+    argument("--parts", type=InputPath, nargs="*", default=[], help="other files of the workflow to pack"),
+)
+def crate(args: Namespace) -> None:
+    """Pack a finished run into a Workflow Run RO-Crate: one zip archive with a machine-readable account of the run.
+
+    The account (ro-crate-metadata.json) may name only files at or below its own folder, while a study lies in several
+    folders of the project: results, figures, configuration, workflow. So the crate's root is the project's folder, and
+    the archive holds the described part of it under the same paths: measurements, records, tables, figures and what
+    made them, no weights and no text under others' licences. Unpacked over a clone of the project, everything is in
+    its place. The same run gives the same bytes.
+    """
+    # no library: `rocrate` (PyPI) has no words for runs and stamps the clock into what it writes
+    from recurformer.crate import METADATA, Study, describe, find_runs
+
+    kept = [_inside(file) for file in study_files(args.results, args.figures).values()]
+    runs = find_runs(kept, without=args.stage)
+    named = {place for run in runs for place in (run.place, run.benchmark, *run.outputs)}
+    study = Study(
+        name=read_study(args.configfile).study,
+        workflow=_inside(args.workflow),
+        config=_inside(args.configfile),
+        parts=[_inside(path) for path in (args.citation, *args.parts)],
+        citation=yaml.safe_load(Path(args.citation).read_text()),
+    )
+    places = [*named.intersection(kept), study.workflow, study.config, *study.parts]
+    contents = {place: Path(place).read_bytes() for place in places}
+    metadata = json.dumps(describe(study, runs, contents), indent=1, ensure_ascii=False) + "\n"
+    _pack(args.archive, contents | {PurePosixPath(METADATA): metadata.encode()})
+    print(f"{len(runs)} runs, {len(contents)} files")

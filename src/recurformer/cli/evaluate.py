@@ -1,0 +1,167 @@
+"""Stages that measure what models make of text: perplexity, likelihood, needles, and the tasks of lm-eval."""
+
+import math
+import tempfile
+from argparse import Namespace
+from typing import TYPE_CHECKING, Annotated
+
+from recurformer.cli.arguments import InputPath
+from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, checkpoint, csv, progress, seed, stage
+from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from recurformer.evaluate.generate import NewCache
+
+MEASURED = ("before", "converted", "trained")
+HashHopSizes = Annotated[HashHopTask, "hashhop-"]
+
+
+@stage(
+    "perplexity on held-out articles",
+    *(argument(f"--{name}", type=InputPath, required=True, help=f"folder of the model, {name}") for name in MEASURED),
+    *(ARTICLES, NAME, MEASURED_BETA, seed("the training, for the measurements"), DTYPE),
+    output=csv("perplexity", "one row an article"),
+    device="computes",
+)
+def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
+    """Perplexity on held-out articles: before conversion, converted, and trained (Table 3)."""
+    import pandas as pd
+
+    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.evaluate.perplexity import perplexity, perplexity_rows
+
+    articles = open_texts(args.articles, "validation", ("title", "text"))
+    tokenizer = open_tokenizer(args.before)
+    frames = []
+    for name in MEASURED:
+        model = open_model(getattr(args, name), args.dtype)
+        rows = perplexity_rows(
+            model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
+        )
+        print(f"{name}: perplexity {perplexity(rows):.3f} over {rows.tokens.sum():,} tokens")
+        frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
+    return pd.concat(frames)
+
+
+@stage(
+    "keys hidden in a long text, over depth and length, from a full or a smaller cache",
+    *(identified, ARTICLES),
+    output=csv("needle", "one row a prompt"),
+    device="computes",
+)
+def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
+    """Keys hidden in a long text, over depth and length: read once, written from a full or a smaller cache."""
+    from recurformer.cli.checkpoints import open_texts, open_tokenizer
+    from recurformer.evaluate.needle import needle_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    texts = tuple(open_texts(args.articles, split="validation").text)
+    rows = measure(
+        args,
+        identity,
+        lambda model, original, new_cache: needle_rows(
+            model,
+            tokenizer,
+            original,
+            texts,
+            grid=settings.grid(),
+            depths=settings.depths,
+            seed=identity.seed,
+            new_cache=new_cache,
+            progress=progress("prompt"),
+        ),
+    )
+    sums = rows.groupby(["method", "setting", "ratio", "task"])[["correct", "queries"]].sum()
+    print((sums.correct / sums.queries).rename("accuracy").reset_index().to_string(index=False))
+    return rows
+
+
+@stage(
+    "likelihood of what follows a prompt, from a full or a smaller cache",
+    *(identified, ARTICLES),
+    output=csv("continuation", "one row a window and 32 positions"),
+    device="computes",
+)
+def continuation(args: Namespace, identity: Identity, settings: Continuation) -> "pd.DataFrame":
+    """Likelihood of what follows a prompt, from the full or smaller cache that the prompt left."""
+    from recurformer.cli.checkpoints import text_windows
+    from recurformer.evaluate.continuation import continuation_rows
+
+    # the same text for every model and seed
+    input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
+    rows = measure(
+        args,
+        identity,
+        lambda model, original, new_cache: continuation_rows(
+            model,
+            original,
+            input_ids,
+            prompt=settings.prompt,
+            batch_size=settings.batch_size,
+            new_cache=new_cache,
+            progress=progress("window"),
+        ),
+    )
+    sums = rows.groupby(["method", "setting", "ratio"])[["negative_log_likelihood", "tokens"]].sum()
+    likelihood = (sums.negative_log_likelihood / sums.tokens).map(math.exp)
+    print(likelihood.rename("perplexity").reset_index().to_string(index=False))
+    return rows
+
+
+def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrainedModel", seed: int) -> "pd.DataFrame":
+    """The rows of the tasks, with the tokenizer of `args.checkpoint`."""
+    from recurformer.cli.checkpoints import open_texts, open_tokenizer
+    from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
+    from recurformer.tasks.hashhop import HashHopTask as HashHopText
+
+    local = LocalSettings(
+        open_tokenizer(args.checkpoint),
+        samples=settings.samples,
+        limits=dict(settings.limits),
+        seed=seed,
+        hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
+        passkey_tokens=settings.tokens,
+        articles=open_texts(args.articles, split="validation"),
+        window=settings.tokens,
+        ruler_lengths=settings.ruler_lengths,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
+
+
+@stage(
+    "evaluate by lm-eval tasks",
+    *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE, ARTICLES),
+    output=csv("lm_eval", "one row a metric"),
+    device="computes",
+)
+def lm_eval(args: Namespace, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
+    """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
+    from recurformer.cli.checkpoints import open_model
+
+    rows = _tasks(args, settings, sizes, open_model(args.checkpoint, args.dtype), args.seed)
+    print(rows.to_string(index=False))
+    return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
+
+
+@stage(
+    "evaluate by lm-eval tasks what was changed and trained, and its original",
+    *(identified, ARTICLES),
+    output=csv("lm_eval", "one row a metric"),
+    device="computes",
+)
+def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
+    """lm-eval tasks of a model that was changed and trained, or of its original."""
+
+    def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
+        if new_cache is not None:
+            raise ValueError("--evict: lm-eval makes the cache itself; measure an eviction by needle or continuation")
+        return _tasks(args, settings, sizes, model, identity.seed)
+
+    rows = measure(args, identity, rows_of)
+    print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))
+    return rows

@@ -1,0 +1,151 @@
+"""Stages that profile heads, score them, and choose those to replace."""
+
+import json
+from argparse import Namespace
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath
+from recurformer.cli.stage import ARTICLES, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
+from recurformer.files import atomic_path
+from recurformer.study import HashHopTask, HeadScores, Profiling, RecencyRatio, RecencySettings, Selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROFILE = argument("profile", type=OutputPath, help="Parquet file to write")
+
+
+@stage(
+    "recency ratios of every head on text",
+    *(checkpoint(), PROFILE, ARTICLES, NAME, seed("the choice of windows")),
+    device="computes",
+)
+def profile(args: Namespace, settings: Profiling) -> None:
+    """Recency ratios of every head over windows of text (equation 1; appendix B)."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.heads.profiling import profile_heads
+
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
+    measured = profile_heads(
+        open_model(args.checkpoint),
+        input_ids,
+        window=settings.window,
+        threshold=settings.threshold,
+        progress=progress("window"),
+    )
+    replace(measured, model=args.name).save(args.profile)
+
+
+@stage(
+    "recency ratios of every head on HashHop", *(checkpoint(), PROFILE, NAME, seed("the samples")), device="computes"
+)
+def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> None:
+    """Recency ratios of every head over HashHop samples, for models that know no other language."""
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.heads.profiling import profile_heads
+    from recurformer.train.hashhop_data import hashhop_dataset
+
+    dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), size=settings.samples, seed=args.seed)
+    batch = dataset.collate([dataset[index] for index in range(settings.samples)])
+    measured = profile_heads(
+        open_model(args.checkpoint),
+        batch["input_ids"],
+        window=settings.window,
+        threshold=settings.threshold,
+        attention_mask=batch.get("attention_mask"),
+        progress=progress("sample"),
+    )
+    replace(measured, model=args.name).save(args.profile)
+
+
+@stage(
+    "scores of every head by other selectors, measured on the model",
+    checkpoint("folder of the model, before any head is replaced"),
+    argument("--articles", type=InputPath, help="Parquet file of articles; without it, HashHop of the task"),
+    argument("--profile", type=InputPath, help="head profile, whose rankings are written too"),
+    *(NAME, seed("all samples")),
+    argument("--random-seeds", nargs="+", type=SEED, default=[0], help="of the random rankings (default: 0)"),
+    output=parquet("scores"),
+    device="computes",
+)
+def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTask, "task-"]) -> "pd.DataFrame":
+    """Scores of every head by other selectors than RA-I: lookups without it, echo and induction, its sensitivity."""
+    import pandas as pd
+
+    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.heads.score_file import profile_rows, score_rows
+    from recurformer.heads.scores import SCORES
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    probes: Probes
+    if args.articles is None:
+        probes = HashHopProbes(tokenizer, task, settings, args.seed)
+    else:
+        texts = open_texts(args.articles, split="train").text.tolist()
+        probes = TextProbes(tokenizer, texts, settings, args.seed)
+    frames = []
+    if args.profile:
+        frames.append(profile_rows(HeadProfile.load(args.profile), args.name, args.seed, args.random_seeds))
+    model = open_model(args.checkpoint)
+    for by in settings.by:
+        scores = SCORES[by](model, probes, settings, progress(by))
+        frames.append(score_rows(args.name, by, args.seed, scores))
+    return pd.concat(frames, ignore_index=True)
+
+
+@stage(
+    "how far the choice of heads depends on k and alpha",
+    *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
+    output=csv("settings"),
+    device="computes",
+)
+def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
+    """Which heads RA-I chooses with another window k and another threshold alpha than the default ones."""
+    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.heads.profiling import profile_windows
+    from recurformer.heads.recency_settings import recency_settings
+
+    input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
+    profiles = profile_windows(
+        open_model(args.checkpoint),
+        input_ids,
+        sorted({usual.window, *others.windows}),
+        threshold=usual.threshold,
+        progress=progress("window"),
+    )
+    profiles = [replace(one, model=args.name) for one in profiles]
+    (default,) = (one for one in profiles if one.window == usual.window)
+    thresholds = sorted({usual.threshold, *others.thresholds})
+    return recency_settings(profiles, default, thresholds, others.betas, others.units)
+
+
+def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
+    """The replaced query heads of each layer.
+
+    Raises:
+        ValueError: the ranking needs scores and there are none.
+    """
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.heads.score_file import read_scores
+    from recurformer.heads.select import MEASURED, select_heads
+
+    measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
+    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
+
+
+@stage(
+    "choose the heads to replace",
+    argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
+    argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
+    argument("--beta", type=BETA, required=True, help="share of heads to replace, from 0 to 1"),
+    seed("a random ranking"),
+    argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
+)
+def select(args: Namespace, settings: Selection) -> None:
+    """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+    heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
+    with atomic_path(args.heads) as path:
+        path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

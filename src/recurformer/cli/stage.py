@@ -1,0 +1,191 @@
+"""What a stage of the `recurformer` command is: a function with a declaration, from which all else follows.
+
+    @stage("quality on some task", checkpoint(), NAME, output=csv("quality", "one row a sample"), device="computes")
+    def some_task(args: Namespace, settings: SomeTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
+        '''Quality on some task (Table 6).'''
+
+declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
+written to, and what it needs of a device. A parameter that is a settings block is one flag for each key; `Annotated`
+gives these flags a prefix. Modules of stages import nothing heavy at their top: `recurformer --help` reads them all.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import cleandoc, signature
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath, add_block, read_block
+from recurformer.files import atomic_path
+from recurformer.study import Block
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Argument = Callable[[ArgumentParser], object]
+"""Adds one argument, or several, to the parser of a stage."""
+Device = Literal["computes", "copies", "counts"]
+"""`computes`: has a GPU for itself where there are any; `copies`: only changes weights, and leaves GPUs to others;
+`counts`: makes models or goes through them without computing."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """One argument, as `ArgumentParser.add_argument` takes it."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def checkpoint(text: str = "folder of the model") -> Argument:
+    """The folder of the model, the first argument."""
+    return argument("checkpoint", type=InputPath, help=text)
+
+
+def seed(text: str) -> Argument:
+    """A seed of what the text says."""
+    return argument("--seed", type=SEED, default=0, help=f"seed of {text}")
+
+
+ARTICLES = argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
+NAME = argument("--name", required=True, help="name of the backbone in the measurements")
+MEASURED_BETA = argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
+DTYPE = argument(
+    "--dtype", choices=["float32", "bfloat16"], default="auto", help="of the weights (default: as they were saved)"
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The argument that names the file of a stage's frame, and the file's format."""
+
+    name: str
+    format: Literal["CSV", "Parquet"]
+    rows: str = ""
+
+    def add(self, parser: ArgumentParser) -> None:
+        """The argument itself."""
+        rows = f": {self.rows}" if self.rows else ""
+        parser.add_argument(self.name, type=OutputPath, help=f"{self.format} file to write{rows}")
+
+    def write(self, frame: "pd.DataFrame", target: str) -> None:
+        """The file appears whole or not at all."""
+        with atomic_path(target) as path:
+            if self.format == "CSV":
+                frame.to_csv(path, index=False)
+            else:
+                frame.to_parquet(path, index=False)
+
+
+def csv(name: str, rows: str = "") -> Output:
+    """A CSV file; `rows` says what a row is."""
+    return Output(name, "CSV", rows)
+
+
+def parquet(name: str) -> Output:
+    """A Parquet file."""
+    return Output(name, "Parquet")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the command; see `stage`."""
+
+    name: str
+    text: str
+    function: Callable[..., Any]
+    arguments: tuple[Argument, ...]
+    output: Output | None
+    device: Device | None
+    launched: bool
+
+    @property
+    def place(self) -> str:
+        """Where its code begins, for `recurformer.digest`."""
+        return f"{self.function.__module__}:{self.function.__name__}"
+
+    def blocks(self) -> dict[str, tuple[type[Block], str]]:
+        """The settings blocks that its function takes, each with the prefix of its flags."""
+        found = {}
+        for name, parameter in signature(self.function).parameters.items():
+            kind, prefix = parameter.annotation, ""
+            if get_origin(kind) is not None:
+                kind, prefix = get_args(kind)
+            if isinstance(kind, type) and issubclass(kind, Block):
+                found[name] = (kind, prefix)
+        return found
+
+    def parser(self) -> ArgumentParser:
+        """All of its arguments."""
+        text = cleandoc(self.function.__doc__ or sys.modules[self.function.__module__].__doc__ or "")
+        parser = OneLineParser(prog=f"recurformer {self.name}", description=text)
+        for add in self.arguments:
+            add(parser)
+        if self.output:
+            self.output.add(parser)
+        for kind, prefix in self.blocks().values():
+            add_block(parser, kind, prefix)
+        parser.set_defaults(stage=self.name.replace("-", "_"))
+        return parser
+
+    def run(self, args: Namespace) -> None:
+        """Read the settings, call the function, write its frame."""
+        settings = {name: read_block(args, kind, prefix) for name, (kind, prefix) in self.blocks().items()}
+        frame = self.function(args, **settings)
+        if self.output:
+            self.output.write(frame, getattr(args, self.output.name))
+
+
+STAGES: dict[str, Stage] = {}
+"""Name -> stage, in the order of the declarations."""
+
+
+def code_of(stage: str) -> str:
+    """Where the code of a stage begins, or that of a training over several processes."""
+    command = stage.replace("_", "-")
+    return STAGES[command].place if command in STAGES else f"recurformer.cli.{stage}:run"
+
+
+def stage(
+    text: str,
+    *arguments: Argument,
+    output: Output | None = None,
+    device: Device | None = None,
+    launched: bool = False,
+    name: str = "",
+) -> Callable[[F], F]:
+    """Declare a function as a stage of the command.
+
+    Args:
+        text: its line in the command's help; its own begins with the docstring of the function, else of the module.
+        arguments: those that are no keys of a settings block, positional ones before the output's.
+        output: what the function returns is written there; without one, the function writes by itself.
+        device: what it needs of one; None: no torch at all, or the function sees to it.
+        launched: whether several processes can run it together, by `recurformer.cli.launch`.
+        name: of the stage, where it is not the function's.
+    """
+
+    def declare(function: F) -> F:
+        command = name or function.__name__.replace("_", "-")
+        STAGES[command] = Stage(command, text, function, arguments, output, device, launched)
+        return function
+
+    return declare
+
+
+PROGRESS_SECONDS = 10.0
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """A callback (done, all) that says on standard error how far it is, at most every ten seconds."""
+    started = last = time.perf_counter()
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last >= PROGRESS_SECONDS:
+            last = now
+            left = (now - started) / done * (total - done)
+            print(f"{what} {done}/{total}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,80 @@
+"""What the ablations measure, each with the path below which its measurements lie."""
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+FORMS = {
+    "original": "original",
+    "original_trained": "original/trained",
+    "evicted": "evicted/{name}",
+    "replaced": "replaced/{by}-{unit}-{choice}/{name}",
+    "heads": "heads/{by}-{unit}-{choice}/beta-{beta}/{name}/trained",
+    "recovered": "recovered/{name}/beta-{beta}/trained",
+    "pooled": "pooled/{name}/trained",
+}
+"""Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method; heads
+replaced by a mixer, without training and at every share of heads, or trained; another recipe than the paper's; fewer
+key-value heads."""
+PARTS = {"name": r"[\w.-]+", "by": r"\w+", "unit": r"\w+", "choice": r"\d+", "beta": r"\d\.\d+"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as it is measured.
+
+    Attributes:
+        kind: a key of `FORMS`.
+        name: of the eviction method, mixer or recipe; of a pooled model its key-value heads.
+        by: what ranked the replaced heads.
+        unit: in which heads were replaced.
+        choice: seed of a random ranking.
+        beta: share of heads replaced.
+    """
+
+    kind: str
+    name: str = ""
+    by: str = ""
+    unit: str = "kv_group"
+    choice: int = 0
+    beta: float = 0.0
+
+    @classmethod
+    def parse(cls, path: str) -> Self:
+        """The subject of a path; also of a change before its training, whose path has no `/trained`.
+
+        Raises:
+            ValueError: no subject has such a path.
+        """
+        for kind, form in FORMS.items():
+            pattern = re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{PARTS[part[1]]})", form)
+            ends = [path, f"{path}/trained"] if form.endswith("/trained") else [path]
+            if found := next(filter(None, (re.fullmatch(pattern, end) for end in ends)), None):
+                parts: dict[str, Any] = found.groupdict()
+                numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
+                return cls(kind, **parts | numbers)
+        raise ValueError(f"{path}: no subject of the ablations")
+
+    def __str__(self) -> str:
+        return FORMS[self.kind].format(**asdict(self))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it was trained after the change."""
+        return str(self).endswith("/trained")
+
+    def is_papers(self, by: str, unit: str) -> bool:
+        """Whether it is the paper's own method with the heads that a study chooses, which the study trains anyway."""
+        return self == Subject("heads", "mamba", by, unit, beta=self.beta)
+
+    def identity(self) -> dict[str, Any]:
+        """What the columns of its measurements say of a model that was changed before it is measured; else nothing."""
+        if self.kind == "pooled":
+            return {"family": "pooled", "method": "mean", "trained": True}
+        said: dict[str, Any] = {"method": self.name, "setting": self.beta}
+        if self.kind == "recovered":
+            return {"family": "recovered", **said, "trained": True}
+        if self.kind == "heads":
+            family = "layers" if self.unit == "layer" else "mixer"
+            return {"family": family, **said, "by": self.by, "trained": True, "choice": self.choice}
+        return {}

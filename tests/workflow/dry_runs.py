@@ -1,0 +1,49 @@
+"""Dry runs of the workflow, and folders to make them in."""
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+
+from recurformer.plan.dry_run import read_dry_run
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("Snakefile", "workflow", "config", "environment.yml", "profiles")
+
+
+def link_workflow(folder, *more, without=()):
+    """Links to the workflow in a folder that holds nothing else."""
+    for name in (*LINKED, *more):
+        if name not in without:
+            (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+class DryRun:
+    """What Snakemake says in a folder when it runs nothing."""
+
+    def __init__(self, folder, *words):
+        command = [sys.executable, "-m", "snakemake", *words, "--dry-run", "--printshellcmds", "--nocolor"]
+        answer = subprocess.run([*command, "--cores", "2"], cwd=folder, capture_output=True, text=True, check=False)
+        self.code, self.out, self.err = answer.returncode, answer.stdout, answer.stderr
+
+    @cached_property
+    def jobs(self):
+        """The jobs as a plan reads them."""
+        assert self.code == 0, self.err
+        return read_dry_run(self.out)
+
+    @cached_property
+    def counts(self):
+        """Jobs by rule, as Snakemake counts them."""
+        table = re.search(r"^job +count\n-[- ]+\n((?:\S+ +\d+\n)+)", self.out + self.err, re.MULTILINE)
+        assert table, self.err
+        return {name: int(count) for name, count in (line.split() for line in table[1].splitlines())}
+
+    @cached_property
+    def commands(self):
+        """The words of every command of the package."""
+        found = re.findall(r"^ *(recurformer .*?) 2>&1", self.out, re.MULTILINE | re.DOTALL)
+        return [tuple(shlex.split(command)) for command in found]
