@@ -1,7 +1,6 @@
 """What the paper's figures show, and how figures look. What all of them keep to stands in test_renderers.py."""
 
 import math
-from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 from recurformer.render.figures import FIGURES
 from recurformer.render.figures.figure6 import ra_i_matrix
 from recurformer.render.measurements import COLUMNS
+from recurformer.render.registry import REGISTRY
 from recurformer.render.style import SERIES, save_figure
 
 
@@ -140,7 +140,7 @@ def test_figure2_names_its_head_and_masks_the_future(figures):
     assert figure.subfigs[0].get_suptitle() == "SmolLM2-135M, layer 11, head 4: mean of 64 samples"
     rule = "the head whose queries give the first token the most attention on average"
     assert rule in figure.get_supxlabel().replace("\n", " ")
-    assert rule in (Path(__file__).parents[2] / "workflow/report/captions.rst").read_text()
+    assert rule in REGISTRY["figures"]["figure2"].caption
     image = figure.subfigs[0].axes[1].images[0].get_array()
     assert image.shape == (32, 32)
     assert np.ma.getmaskarray(image)[np.triu_indices(32, 1)].all()

@@ -13,6 +13,7 @@ from recurformer.cli.main import main
 from recurformer.paper import CELLS
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
+from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
 from recurformer.render.tables import TABLES, Table
 from recurformer.render.tables.cell_text import NOTHING, number
@@ -30,6 +31,15 @@ def test_its_parameters_are_kinds_and_bad_ones_are_refused_in_one_line(measureme
         column = COLUMNS[kind][-1]
         with pytest.raises(ValueError, match=rf"^{kind} measurements lack the column\(s\) {column}.*$"):
             render(renderer, frames | {kind: measurements[kind].drop(columns=column)})
+
+
+@pytest.mark.parametrize(("group", "renderers"), [("tables", ALL_TABLES), ("figures", FIGURES)])
+def test_the_registry_names_each_with_the_kinds_that_it_takes(group, renderers):
+    assert set(REGISTRY[group]) == set(renderers)
+    for name, entry in REGISTRY[group].items():
+        kinds = {kind.removeprefix("recovered_") for kind in entry.kinds}
+        assert set(kinds_of(renderers[name], needed=True)) <= kinds <= set(kinds_of(renderers[name])), name
+        assert entry.label and entry.caption.endswith(".")
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -193,7 +193,7 @@ use rule ablation_hashhop as hashhop_sizes with:
 
 use rule claims as ablation_claims with:
     input:
-        measurements=used_by(ABLATION_FIGURES, RECOVERY_FIGURES),
+        measurements=used_by("ablations", "recovery", "equal_bytes"),
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/ablations/claims", ".json", ".csv", ".md"),
@@ -207,10 +207,10 @@ use rule claims as ablation_claims with:
 
 rule ablations:
     input:
-        collect("<figures>/{figure}.svg", figure=ABLATION_FIGURES),
+        collect("<figures>/{figure}.svg", figure=shown("figures", "ablations")),
         collect(
             "<results>/tables/{table}.{format}",
-            table=ABLATION_TABLES,
+            table=shown("tables", "ablations"),
             format=["csv", "html"],
         ),
         multiext("<results>/ablations/claims", ".json", ".html"),

@@ -8,6 +8,7 @@ from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
 from recurformer.plan.rules import request
+from recurformer.render.registry import REGISTRY
 from recurformer.study import load_study
 from recurformer.study.recovery import EQUAL_BYTES
 

@@ -1,12 +1,12 @@
 rule figure:
     input:
-        figure_measurements,
+        measurements_behind("figures"),
     output:
         svg=report(
             "<figures>/{figure}.svg",
             caption="../report/captions.rst",
             category="Figures",
-            labels=report_labels,
+            labels=listed("figures"),
         ),
         png="<figures>/{figure}.png",
         record="<figures>/{figure}.run.json",
@@ -20,6 +20,7 @@ rule figure:
     resources:
         **BESIDE_CARDS,
     params:
+        caption=caption("figures"),
         code=code("figure"),
     shell:
         """
@@ -30,4 +31,7 @@ rule figure:
 
 rule figures:
     input:
-        collect("<figures>/{figure}.svg", figure=[*FIGURES, *RECOVERY_FIGURES]),
+        collect(
+            "<figures>/{figure}.svg",
+            figure=shown("figures", "paper", "recovery", "equal_bytes"),
+        ),

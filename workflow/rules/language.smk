@@ -144,10 +144,13 @@ if RECOVERY:
 
     rule recovery:
         input:
-            collect("<figures>/{figure}.svg", figure=[*RECOVERY_FIGURES, "figure3"]),
+            collect(
+                "<figures>/{figure}.svg",
+                figure=[*shown("figures", "recovery", "equal_bytes"), "figure3"],
+            ),
             collect(
                 "<results>/tables/{table}.{format}",
-                table=[*RECOVERY_TABLES, "table3"],
+                table=[*shown("tables", "recovery"), "table3"],
                 format=["csv", "html"],
             ),
             of_recovered("ablation_lm_eval.csv"),

@@ -71,103 +71,53 @@ MEASUREMENTS = {
         backbone=ABLATIONS["language"]["backbones"],
     ),
 }
-TABLES = {
-    "table1": ["complexity"],
-    "table2": ["cache", "hashhop", "baseline", "memory", "pyramidinfer"],
-    "table3": ["perplexity"],
-    "table4": ["cache", "hashhop", "baseline", "memory"],
-    "table5": ["contribution"],
+PARTS = {
+    "paper": True,
+    "recovery": bool(RECOVERY),
+    "equal_bytes": bool(recovered("", EQUAL_BYTES)),
+    "ablations": True,
 }
-FIGURES = {
-    "figure1": ["influence"],
-    "figure2": ["sink"],
-    "figure3": ["metrics"],
-    "figure4": ["mqar"],
-    "figure5": ["attention_map"],
-    "figure6": ["profile"],
-}
-RECOVERY_FIGURES = {"recovery": ["recovery"]} if RECOVERY else {}
-if RECOVERY and any(arm.startswith(EQUAL_BYTES) for arm in RECOVERY["arms"]):
-    RECOVERY_FIGURES["equal_bytes"] = ["recovery", "layer_errors"]
-RECOVERY_TABLES = (
-    {"recovery": ["recovery", "recovered_needle", "recovered_continuation"]}
-    if RECOVERY
-    else {}
-)
-ABLATION_FIGURES = {
-    "ablation_pareto": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_granularity": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_selectors": ["head_scores", "needle", "continuation"],
-    "ablation_head_maps": ["head_scores"],
-    "ablation_mixers": ["ablation_hashhop", "needle", "continuation"],
-    "ablation_length": ["ablation_hashhop", "continuation"],
-    "ablation_sizes": ["hashhop_sizes"],
-    "ablation_needle": ["needle"],
-    "ablation_ra_i": ["ra_i_settings"],
-}
-ABLATION_TABLES = {
-    "reviewer_questions": [
-        "ablation_hashhop",
-        "hashhop_sizes",
-        "needle",
-        "continuation",
-        "ablation_lm_eval",
-        "ra_i_settings",
-        "head_scores",
-        "recovery",
-    ],
-}
-LABELS = {
-    "table1": "growth of the cache",
-    "table2": "quality and cache by method",
-    "table3": "perplexity",
-    "table4": "quality and cache by β",
-    "table5": "first-token contributions",
-    "figure1": "head and Mamba block",
-    "figure2": "first-token values",
-    "figure3": "training loss",
-    "figure4": "associative recall by β",
-    "figure5": "attention by RA-I",
-    "figure6": "RA-I of every head",
-    "ablation_pareto": "quality against cache, all methods",
-    "ablation_granularity": "heads, layers, key-value heads",
-    "ablation_selectors": "other choices of heads",
-    "ablation_head_maps": "where the chosen heads lie",
-    "ablation_mixers": "other mixers on the same heads",
-    "ablation_length": "quality against generated length",
-    "ablation_sizes": "HashHop at other lengths and hops",
-    "ablation_needle": "needles in a haystack",
-    "ablation_ra_i": "RA-I at other k and α",
-    "reviewer_questions": "what the reviewers asked",
-    "recovery": "recovery by recipe, over tokens",
-    "equal_bytes": "mixers at equal bytes",
-}
+
+
+def shown(group, *parts):
+    """The tables or figures of some parts, as far as the study has these."""
+    return {
+        name: entry
+        for name, entry in REGISTRY[group].items()
+        if entry.part in parts and PARTS[entry.part]
+    }
+
+
+def used_by(*parts):
+    """What the tables and figures of some parts rest on."""
+    used = [entry for group in REGISTRY for entry in shown(group, *parts).values()]
+    return files_of(sorted({kind for entry in used for kind in entry.kinds}))
 
 
 def files_of(kinds):
     return [file for kind in kinds for file in MEASUREMENTS[kind]]
 
 
-def used_by(*shown):
-    """What several tables and figures rest on."""
-    used = {kind for one in shown for kinds in one.values() for kind in kinds}
-    return files_of(sorted(used))
+def measurements_behind(group):
+    """The measurements behind a table or figure."""
+
+    def of_one(wildcards):
+        (name,) = wildcards
+        return files_of(REGISTRY[group][name].kinds)
+
+    return of_one
 
 
-def table_measurements(wildcards):
-    return files_of({**TABLES, **RECOVERY_TABLES, **ABLATION_TABLES}[wildcards.table])
-
-
-def figure_measurements(wildcards):
-    return files_of(
-        {**FIGURES, **RECOVERY_FIGURES, **ABLATION_FIGURES}[wildcards.figure]
-    )
-
-
-def report_labels(wildcards):
+def listed(group):
     """How the report lists a table or figure: by the number that the paper gives it, with its subject."""
-    (name,) = wildcards
-    return {
-        "Number": re.sub(r"(?=\d)", " ", name).capitalize(),
-        "Subject": LABELS[name],
-    }
+
+    def of_one(wildcards):
+        (name,) = wildcards
+        number = re.sub(r"(?=\d)", " ", name).capitalize()
+        return {"Number": number, "Subject": REGISTRY[group][name].label}
+
+    return of_one
+
+
+def caption(group):
+    return lambda wildcards: REGISTRY[group][wildcards[0]].caption

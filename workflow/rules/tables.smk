@@ -1,6 +1,6 @@
 rule table:
     input:
-        measurements=table_measurements,
+        measurements=measurements_behind("tables"),
         recorded=RECORDED,
     output:
         tables=multiext("<results>/tables/{table}", ".csv", ".md", ".tex"),
@@ -8,7 +8,7 @@ rule table:
             "<results>/tables/{table}.html",
             caption="../report/captions.rst",
             category="Tables",
-            labels=report_labels,
+            labels=listed("tables"),
         ),
         record="<results>/tables/{table}.run.json",
     log:
@@ -22,6 +22,7 @@ rule table:
         **BESIDE_CARDS,
     params:
         study=config["study"],
+        caption=caption("tables"),
         code=code("table"),
     shell:
         """
@@ -34,6 +35,6 @@ rule tables:
     input:
         collect(
             "<results>/tables/{table}.{format}",
-            table=[*TABLES, *RECOVERY_TABLES],
+            table=shown("tables", "paper", "recovery"),
             format=["csv", "html"],
         ),

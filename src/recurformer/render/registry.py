@@ -1,0 +1,31 @@
+"""Which tables and figures there are: `registry.yaml`, the one place that the workflow and the report read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table or figure.
+
+    Args:
+        part: of a study; a study without the part does not make it.
+        kinds: of measurements, the names of its function's parameters.
+        label: in the report's list.
+        caption: what is seen and what it means.
+    """
+
+    part: Literal["paper", "recovery", "equal_bytes", "ablations"]
+    kinds: list[str]
+    label: str
+    caption: str
+
+
+_GROUPS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+REGISTRY: dict[str, dict[str, Entry]] = {
+    group: {name: Entry(**entry) for name, entry in entries.items()} for group, entries in _GROUPS.items()
+}
+"""`tables` and `figures`, by name."""
