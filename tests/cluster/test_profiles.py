@@ -54,18 +54,12 @@ def test_a_key_that_no_plugin_knows_is_refused(tmp_path):
     assert "slurm-status-comand" in answer.stderr
 
 
-@pytest.mark.parametrize("profile", ["lsf", "htcondor"])
-def test_where_the_plugin_does_not_know_cards_every_rule_that_asks_for_one_is_named(profile):
-    rules = {}
-    for path in (ROOT / "workflow/rules").glob("*.smk"):
-        _, *blocks = re.split(r"^(?:use rule (\w+) as|rule) (\w+)(?:| with):", path.read_text(), flags=re.MULTILINE)
-        for base, name, text in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
-            rules[name] = (text, base)
-
-    def asks(name):
-        text, base = rules[name]
-        own = "resources:" in text or base is None
-        return "**ON_CARD" in text if own else asks(base)
-
-    named = set(yaml.safe_load(read(profile))["set-resources"])
-    assert {name for name in rules if asks(name)} <= named <= set(rules)
+def test_rules_on_cards_ask_every_cluster_for_one(tmp_path):
+    """The plugins for LSF and HTCondor do not know the resource `gpu`."""
+    answer = snakemake("profiles/default", "--dry-run", "--configfile", "config/gpu.yaml", folder=workflow_in(tmp_path))
+    asked = re.findall(r"^rule (\w+):.*?^    resources: (.*?)$", answer.stdout, flags=re.MULTILINE | re.DOTALL)
+    on_card = {rule for rule, resources in asked if "gpu=1" in resources.split(", ")}
+    assert {"mqar", "train_text", "device_tests"} <= on_card
+    for rule, resources in asked:
+        known = {"lsf_extra=-gpu num=1", "request_gpus=1"} & set(resources.split(", "))
+        assert len(known) == 2 * (rule in on_card), rule

@@ -144,8 +144,14 @@ def gpu(wildcards, rulename):
     return request(rulename, config, wildcards).gpus or None
 
 
+def lsf_gpu(wildcards, rulename):
+    cards = gpu(wildcards, rulename)
+    return f"-gpu num={cards}" if cards else None
+
+
 BESIDE_CARDS = {"mem_mb": mem_mb, "runtime": runtime}
-ON_CARD = {**BESIDE_CARDS, "gpu": gpu}
+# The plugins for LSF and HTCondor do not know `gpu`: each has a resource of its own for cards.
+ON_CARD = {**BESIDE_CARDS, "gpu": gpu, "lsf_extra": lsf_gpu, "request_gpus": gpu}
 
 
 def lm_eval_hashhop_flags():
