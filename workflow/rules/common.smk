@@ -36,6 +36,7 @@ RECOVERY = config["language"]["recovery"]
 
 
 include: "subjects.smk"
+include: "recovered.smk"
 include: "measurements.smk"
 
 
