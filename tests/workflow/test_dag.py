@@ -33,7 +33,7 @@ def test_every_study_plans_every_table_and_figure(study, tmp_path):
     answer = snakemake("all", "--configfile", f"config/{study}.yaml", folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
     planned = jobs(answer)
-    recovery = {"smoke": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
+    recovery = {"smoke": (1, 1), "default": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
     assert (planned["table"] - 5, planned["figure"] - 6) == recovery
     on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 6} if study == "gpu" else {}
     assert {rule: planned[rule] for rule in ("device_tests", "cache_peak", "speed") if rule in planned} == on_a_device
@@ -48,7 +48,7 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     assert answer.returncode == 0, answer.stderr
     planned = jobs(answer)
     assert planned["figure"] == 9
-    recovered = {"smoke": 2, "recovery": 2}.get(study, 0)
+    recovered = {"smoke": 2, "default": 2, "recovery": 2}.get(study, 0)
     assert planned["needle"] == planned["continuation"] > 0
     trained = {"default": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
     assert planned.get("ablation_lm_eval", 0) == trained.get(study, 0) + recovered
