@@ -33,6 +33,7 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
     first = curves.loc[curves["tokens"] > 0, "tokens"].min()
     axes.set_xscale("symlog", linthresh=first, linscale=0.4)
     axes.set_xlim(left=-0.1 * first)
+    axes.set_xticks([0, *(10.0**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max())])
     axes.set_yscale("log")
     axes.set_xlabel("tokens seen")
     axes.set_ylabel(PANELS[quantity])
