@@ -1,0 +1,130 @@
+"""The examples of docs/extending.md, as they stand: one thing more of each kind, through the registries alone."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from transformers import DynamicCache
+
+from recurformer import convert, select_heads
+from recurformer.backbones import make_random
+from recurformer.baselines import EVICTIONS, evicting, make_cache
+from recurformer.claims.claim import STATEMENTS, Statement
+from recurformer.claims.register import all_claims
+from recurformer.cli.main import main
+from recurformer.cli.stage import STAGES
+from recurformer.heads.profile import HeadProfile
+from recurformer.heads.select import SELECTORS
+from recurformer.model.mixers import MIXERS
+from recurformer.plan.rules import WORKS, Light, request
+from recurformer.render.figures import FIGURES
+from recurformer.render.measurements import COLUMNS
+from recurformer.render.registry import Entry
+from recurformer.study import load_study
+from tests.baselines.test_evicting_cache import held_slots
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = dict(
+    re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", (ROOT / "docs/extending.md").read_text(), re.M | re.S)
+)
+"""File -> the code that the example adds to it."""
+TOKENS = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+def added(file):
+    """The names that the example's code has in the module that it stands in."""
+    module = file.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    names = dict(vars(sys.modules[module])) if module in sys.modules else {"__package__": module.rpartition(".")[0]}
+    exec(compile(BLOCKS[file], file, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def model():
+    return make_random("qwen2", heads=4, kv_heads=2).eval()
+
+
+def test_every_file_of_an_example_exists_or_is_new():
+    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures/articles.py"}
+    assert {file for file in BLOCKS if not (ROOT / file).exists()} == new
+
+
+def test_a_mixer(model, monkeypatch):
+    monkeypatch.setitem(MIXERS, "own", added("src/recurformer/model/mixer_own.py")["OwnMixer"])
+    converted = convert(model, [[0, 1], [2, 3]], "own").eval()
+    cache = DynamicCache(config=converted.config)
+    with torch.no_grad():
+        whole = converted(TOKENS).logits
+        pieces = [converted(part, past_key_values=cache).logits for part in TOKENS.split([5, 1, 6], 1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole)
+
+
+def test_an_eviction_method(model, monkeypatch):
+    monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/baselines/methods.py")["Newest"])
+    cache = make_cache(model, "newest", 5)
+    with torch.no_grad(), evicting(model):
+        model(TOKENS[:1], past_key_values=cache)
+    assert all(slots == [7, 8, 9, 10, 11] for layer in held_slots(cache) for slots in layer.values())
+
+
+def test_a_selector(monkeypatch):
+    monkeypatch.setitem(SELECTORS, "depth", added("src/recurformer/heads/select.py")["depth_scores"])
+    profile = HeadProfile(torch.rand(3, 2, 4), window=2, threshold=0.5, exclude_first=True, kv_heads=2, tokens=8)
+    assert select_heads(profile, 0.5, by="depth") == [[], [0, 1, 2, 3]]
+
+
+def test_a_claim(monkeypatch):
+    ((name, entry),) = yaml.safe_load(BLOCKS["src/recurformer/claims/claims.yaml"])["statements"].items()
+    monkeypatch.setitem(STATEMENTS, name, Statement(**entry))
+    (claim,) = (claim for claim in all_claims() if claim.id == name)
+    assert (claim.tolerance, claim.judge is not None) == ("0.1 at most", True)
+
+
+def test_a_stage_and_a_figure(monkeypatch, tmp_path):
+    monkeypatch.setitem(COLUMNS, "article_lengths", ("title", "split", "characters"))
+    texts = pd.DataFrame({"title": list("ab"), "text": ["long enough", "short"], "split": "train"})
+    texts.to_parquet(tmp_path / "articles.parquet")
+    try:
+        added("src/recurformer/cli/prepare.py")
+        rows = tmp_path / "article_lengths.csv"
+        assert main(["article-lengths", str(tmp_path / "articles.parquet"), str(rows)]) == 0
+    finally:
+        STAGES.pop("article-lengths", None)
+    assert pd.read_csv(rows)["characters"].tolist() == [11, 5]
+    drawn = added("src/recurformer/render/figures/articles.py")["articles"]
+    monkeypatch.setitem(FIGURES, "articles", drawn)
+    assert main(["figure", "articles", str(rows), "--out", str(tmp_path / "articles.svg")]) == 0
+    assert "characters" in (tmp_path / "articles.svg").read_text()
+    entry = yaml.safe_load(BLOCKS["src/recurformer/render/registry.yaml"])["figures"]["articles"]
+    assert Entry(**entry).kinds == ["article_lengths"]
+
+
+def test_its_rule_is_planned(tmp_path, monkeypatch):
+    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+        path = ROOT / name
+        shutil.copytree(path, tmp_path / name) if path.is_dir() else shutil.copy(path, tmp_path)
+    with (tmp_path / "workflow/rules/prepare.smk").open("a") as rules:
+        example = BLOCKS["workflow/rules/prepare.smk"]
+        # its stage and its work are declared in this process only
+        rules.write("\n\n" + example.replace('code("article_lengths")', '""').replace("**BESIDE_CARDS", "mem_mb=400"))
+    target = "results/smoke/corpus/article_lengths.csv"
+    answer = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "-p", target, "--configfile", "config/smoke.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in answer.stdout + answer.stderr
+    monkeypatch.setitem(WORKS, "article_lengths", Light(400))
+    assert (
+        request(
+            "article_lengths",
+            load_study(yaml.safe_load((ROOT / "config/smoke.yaml").read_text())).model_dump(mode="json"),
+            {},
+        ).memory_mb
+        == 400
+    )
