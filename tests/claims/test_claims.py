@@ -14,9 +14,10 @@ from claims_world import world
 
 from recurformer.claims import Missing, all_claims, decide, make_ledger
 from recurformer.claims.cells import quality
-from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding, Statement
+from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, Finding, Statement, fact_of
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
+from recurformer.claims.register import REVIEWER
 from recurformer.claims.text import markdown
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.ablations import NEEDLE
@@ -177,6 +178,10 @@ def test_every_claim_can_hold_and_can_fail(claim):
         finding = claim.judge(world(ideal()))
         assert finding.holds and finding.at_scale and finding.ours, finding
     assert any(judged(claim.id, name) is False for name in mutations_of(claim.id))
+
+
+def test_every_claim_of_the_paper_belongs_to_a_finding():
+    assert {fact_of(claim.id) for claim in all_claims() if claim.kind != REVIEWER} == set(FINDINGS)
 
 
 def test_a_claim_on_measurements_that_exist_is_one_entry(monkeypatch):

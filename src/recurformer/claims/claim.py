@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,18 @@ QUESTIONS = {
 """Every question, in the order of the table that answers them."""
 CLAIMED: list[str] = _READ["claimed"]
 """The questions that are claims too, in the order of the ledger."""
+FINDINGS: dict[str, list[str]] = _READ["findings"]
+"""Every distinct fact that the paper states -> patterns of its claims; the first fact that matches a claim has it."""
+
+
+def fact_of(claim: str) -> str:
+    """The fact that decides a claim of the paper.
+
+    Raises:
+        StopIteration: no pattern matches.
+    """
+    return next(fact for fact, patterns in FINDINGS.items() if any(fnmatchcase(claim, one) for one in patterns))
+
 
 _CELLS = {(cell.quantity, cell.model, cell.method): cell.value for cell in CELLS if cell.table in (2, 3)}
 _PAIRS = {

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from recurformer.claims.audit import Audited, audit
-from recurformer.claims.claim import Claim, Finding, Missing, Undecided
+from recurformer.claims.claim import FINDINGS, Claim, Finding, Missing, Undecided, fact_of
 from recurformer.claims.evidence import Evidence, hardware_of, runs_of, total_minutes
 from recurformer.claims.register import REVIEWER, all_claims
 from recurformer.records import record_of
@@ -89,6 +89,22 @@ class Ledger:
         counted = Counter(d.verdict for d in self.decisions if (d.claim.kind == REVIEWER) == reviewers)
         return {verdict: counted[verdict] for verdict in MARKS}
 
+    def findings(self) -> list[dict[str, Any]]:
+        """The distinct facts that the paper states: each with its claims, and their number by verdict."""
+        found: dict[str, list[Decision]] = {}
+        for decision in self.decisions:
+            if decision.claim.kind != REVIEWER:
+                found.setdefault(fact_of(decision.claim.id), []).append(decision)
+        return [
+            {
+                "fact": fact,
+                "verdicts": dict(Counter(d.verdict for d in found[fact]).most_common()),
+                "claims": [d.claim.id for d in found[fact]],
+            }
+            for fact in FINDINGS
+            if fact in found
+        ]
+
     def by_definition(self) -> int:
         """Claims that are reproduced because the paper defines them so: they say nothing about the method."""
         return sum(bool(d.finding and d.finding.by_definition) for d in self.decisions if d.verdict == REPRODUCED)
@@ -106,6 +122,7 @@ class Ledger:
             "counts": self.counts(),
             "reviewers": self.counts(reviewers=True),
             "by_definition": self.by_definition(),
+            "findings": self.findings(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
             "audit": [_audit_dict(step) for step in self.audited],
             "cost": {"runs": len(runs), **total_minutes(runs)},

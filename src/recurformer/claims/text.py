@@ -34,6 +34,16 @@ def _claims_table(decisions: Iterable[Decision]) -> str:
     return tabulate([[cell(text) for text in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
 
 
+def _findings_table(ledger: Ledger) -> list[str]:
+    """One line for each distinct fact: the verdicts of its claims, with their numbers."""
+    rows = [
+        [cell(one["fact"]), ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items())]
+        for one in ledger.findings()
+    ]
+    table = tabulate(rows, ("finding", "its claims"), tablefmt="pipe", disable_numparse=True)
+    return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
+
+
 def _audit_lines(audited: Iterable[Audited]) -> list[str]:
     lines = []
     for step in audited:
@@ -54,7 +64,7 @@ def _recordings(ledger: Ledger) -> list[str]:
 def markdown(ledger: Ledger) -> str:
     """Counts, every claim with its verdict, and the audit with its arithmetic."""
     parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
-    lines = [f"# Claims: study {plain(ledger.study)}", ""]
+    lines = [f"# Claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
     if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:
