@@ -118,15 +118,15 @@ def test_reasons_are_plain_words(tmp_path, monkeypatch):
     write()
     Path("config.yaml").write_text("{}")
     subprocess.run([sys.executable, "-m", "snakemake", *targets, "--cores", "2", "--quiet", "all"], check=True)
-    assert dry_run(targets, "config.yaml", cores=4) == []
+    assert dry_run(targets, ["config.yaml"], cores=4) == []
     Path("missing.txt").unlink()
     write(settings={"steps": 7}, code={"code": "0123456789abcdee"})
-    jobs = dry_run(targets, "config.yaml", cores=4)
+    jobs = dry_run(targets, ["config.yaml"], cores=4)
     assert {job.rule: "; ".join(job.reasons) for job in jobs} == REASONS
     assert all((job.threads, job.gpu) == (2, "1") for job in jobs if job.rule != "after")
     Path("code.txt").write_text("changed by hand")
     write()
-    (job,) = dry_run(["after.txt"], "config.yaml", cores=4)
+    (job,) = dry_run(["after.txt"], ["config.yaml"], cores=4)
     assert job.reasons == ("inputs are newer than outputs",)
 
 

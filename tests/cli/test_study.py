@@ -1,13 +1,15 @@
 """Study files: typed, complete, described."""
 
+import json
 from pathlib import Path
 from typing import get_args
 
+import jsonschema
 import pytest
 import yaml
 
 from recurformer.baselines import EVICTIONS
-from recurformer.cli.study import describe
+from recurformer.cli.study import describe, read_study, schema
 from recurformer.heads.scores import SCORES
 from recurformer.heads.select import MEASURED, SELECTORS
 from recurformer.model.mixers import MIXERS
@@ -32,6 +34,25 @@ def test_the_rankings_of_a_study_are_those_of_the_package():
 def test_every_key_is_described():
     assert describe() == (CONFIG / "README.md").read_text(), "run: recurformer study --describe > config/README.md"
     assert "|  |" not in describe()
+    written = CONFIG.parent / "workflow/schemas/config.schema.json"
+    assert schema() == written.read_text(), f"run: recurformer study --schema > {written.relative_to(CONFIG.parent)}"
+
+
+def test_the_schema_knows_every_study_and_refuses_others():
+    rules = json.loads(schema())
+    for file in FILES:
+        jsonschema.validate(yaml.safe_load(file.read_text()), rules)
+    smoke = yaml.safe_load((CONFIG / "smoke.yaml").read_text())
+    for wrong in ({"sed": 0}, {"seed": -1}, {"betas": [2.0]}, {"device": "tpu"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(smoke | wrong, rules)
+
+
+def test_a_file_of_three_lines_changes_a_study(tmp_path):
+    (tmp_path / "mine.yaml").write_text("study: mine\nmqar:\n  learning_rates: [0.002]\n")
+    base, mine = read_study(CONFIG / "smoke.yaml"), read_study(CONFIG / "smoke.yaml", tmp_path / "mine.yaml")
+    assert (mine.study, mine.mqar.learning_rates) == ("mine", [0.002])
+    assert mine.mqar.task == base.mqar.task
 
 
 def test_a_study_can_name_every_method_there_is():

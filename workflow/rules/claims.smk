@@ -21,9 +21,10 @@ rule claims:
         **BESIDE_CARDS,
     params:
         study=config["study"],
+        recorded=RECORDED_FOLDER,
         code=code("claims"),
     shell:
         """
-        recurformer claims {input.measurements:q} --recorded recorded --study {params.study:q} \
+        recurformer claims {input.measurements:q} --recorded {params.recorded:q} --study {params.study:q} \
             --out {output.ledger:q} {output.page:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -23,6 +23,9 @@ if config["job_minutes"]:
     # not a parameter of any rule: when a training or a search stops and goes on changes nothing about its result
     os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
 
+# A workflow that imports this one runs elsewhere: what lies beside the rules is found from their own place.
+ROOT = Path(str(workflow.current_basedir)).parents[1]
+RECORDED_FOLDER = os.path.relpath(ROOT / "recorded")
 DOWNLOADS = "resources/downloads"
 DEVICE = config["device_measurements"]
 LEARNS_HASHHOP = {
@@ -42,7 +45,7 @@ include: "measurements.smk"
 
 RECORDED = [
     os.path.join(folder, file)
-    for folder, _, files in sorted(os.walk("recorded"))
+    for folder, _, files in sorted(os.walk(RECORDED_FOLDER))
     for file in sorted(files)
     if "results" in folder.split(os.sep)
     and not folder.endswith("tables")
@@ -50,19 +53,33 @@ RECORDED = [
     and file.endswith((".csv", ".jsonl", ".parquet"))
 ]
 DESCRIBED = [
-    "LICENSE",
-    "README.md",
-    "environment.yml",
-    "pyproject.toml",
-    "requirements.lock",
-    *sorted(map(str, Path("workflow/rules").glob("*.smk"))),
+    *("LICENSE", "README.md", "environment.yml", "pyproject.toml", "requirements.lock"),
+    *(
+        f"workflow/rules/{path.name}"
+        for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
+    ),
 ]
 
 
-def below(folder, inner=""):
-    """The default study writes to `folder`, any other study below it; `inner` is a folder in there."""
+def study_folder():
+    """The default study has no folder of its own, any other has its name's. `--config` changes a study: what it changes
+    must not overwrite the results of the unchanged one.
+    """
     name = "" if config["study"] == "default" else config["study"]
-    return os.path.join(folder, name, inner).rstrip(os.sep)
+    changed = set(workflow.config_settings.config) - {"job_minutes"}
+    if "study" in changed or not changed:
+        return name
+    if changed != {"seed"}:
+        given = ", ".join(sorted(changed - {"seed"}))
+        sys.exit(
+            f"study: --config changes {given}; give the changed study a name too: --config study=NAME"
+        )
+    return os.path.join(name, f"seed-{config['seed']}")
+
+
+def below(folder, inner=""):
+    """A folder of the study's results or figures; `inner` is a folder in there."""
+    return os.path.join(folder, study_folder(), inner).rstrip(os.sep)
 
 
 def flags(*keys, prefix=""):

@@ -4,10 +4,10 @@ rule crate:
         rules.tables.input,
         MEASUREMENTS["lm_eval"],
         "<results>/claims.json",
-        workflow="Snakefile",
+        workflow=os.path.relpath(ROOT / "Snakefile"),
         config=workflow.configfiles[-1],
-        citation="CITATION.cff",
-        parts=DESCRIBED,
+        citation=os.path.relpath(ROOT / "CITATION.cff"),
+        parts=[os.path.relpath(ROOT / part) for part in DESCRIBED],
     output:
         archive="<results>/run.crate.zip",
         record="<results>/run.crate.run.json",

@@ -16,10 +16,11 @@ rule device_tests:
     resources:
         **ON_CARD,
     params:
+        tests=os.path.relpath(ROOT / "workflow/run_tests.py"),
         markers=lambda wildcards: DEVICE["tests"],
     shell:
         """
-        python workflow/run_tests.py {output.tests:q} --markers {params.markers:q} \
+        python {params.tests:q} {output.tests:q} --markers {params.markers:q} \
             --record {output.record:q} 2>&1 | tee {log:q}
         """
 

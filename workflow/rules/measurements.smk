@@ -58,7 +58,7 @@ MEASUREMENTS = {
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
         beta=config["betas"],
         learning_rate=config["mqar"]["learning_rates"],
-        seed=config["mqar"]["seeds"],
+        seed=config["mqar"]["seeds"] or [config["seed"]],
     ),
     "needle": measured_on("language", "needle.csv"),
     "continuation": measured_on("language", "continuation.csv"),

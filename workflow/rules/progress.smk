@@ -17,7 +17,7 @@ ALIVE = Path(".snakemake/alive")  # read by workflow/unlock.py
 
 def plan_hint():
     """How to see what a run does, before it does."""
-    study = os.path.relpath(workflow.configfiles[0])
+    study = " ".join(map(os.path.relpath, workflow.configfiles))
     return f"`recurformer plan --configfile {study}` says which jobs there are, why, for how long and with what"
 
 

@@ -22,11 +22,12 @@ rule table:
         **BESIDE_CARDS,
     params:
         study=config["study"],
+        recorded=RECORDED_FOLDER,
         caption=caption("tables"),
         code=code("table"),
     shell:
         """
-        recurformer table {wildcards.table:q} {input.measurements:q} --recorded recorded --study {params.study:q} \
+        recurformer table {wildcards.table:q} {input.measurements:q} --recorded {params.recorded:q} --study {params.study:q} \
             --out {output.tables:q} {output.page:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 

@@ -5,6 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import reduce
 from typing import Any, get_origin
 
 import yaml
@@ -14,6 +15,9 @@ from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
+
+BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Pydantic's words for bounds of values that it checks by a function first -> those of JSON schema."""
 
 
 def _blocks(block: type[Block], name: str) -> Iterator[tuple[str, type[Block]]]:
@@ -39,12 +43,15 @@ def describe() -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_study(config: str) -> Study:
-    """The study that a YAML file describes.
+def schema() -> str:
+    """All keys of a study as a JSON schema, for editors and other tools."""
+    text = json.dumps(Study.model_json_schema(), indent=1) + "\n"
+    for ours, standard in BOUNDS.items():
+        text = text.replace(f'"{ours}":', f'"{standard}":')
+    return text
 
-    Raises:
-        ValueError: in one line, what is wrong with it.
-    """
+
+def _read(config: str) -> dict[str, Any]:
     with open(config) as file:
         try:
             settings = yaml.safe_load(file)
@@ -56,16 +63,35 @@ def read_study(config: str) -> Study:
             raise ValueError(f"{config}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
     if not isinstance(settings, dict):
         raise ValueError(f"{config}: a study is a mapping of keys to values")
+    return settings
+
+
+def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The settings with some of them changed, as Snakemake merges several files."""
+    inner = {key: _overlay(base[key], value) for key, value in changes.items()
+             if isinstance(value, dict) and isinstance(base.get(key), dict)}  # fmt: skip
+    return {**base, **changes, **inner}
+
+
+def read_study(*configs: str) -> Study:
+    """The study that YAML files describe, each a change of those before it.
+
+    Raises:
+        ValueError: in one line, what is wrong with them.
+    """
+    settings = reduce(_overlay, map(_read, configs))
     try:
         return load_study(settings)
     except ValueError as error:
-        raise ValueError(f"{config}: {error}") from None
+        raise ValueError(f"{configs[-1]}: {error}") from None
 
 
 @stage(
     "list the jobs of a run, with their reasons, times and resources",
     argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)"),
-    argument("--configfile", type=InputPath, default="config/default.yaml", help="the study (YAML)"),
+    argument(
+        "--configfile", type=InputPath, nargs="+", default=["config/default.yaml"], help="the study (YAML), and changes"
+    ),
     argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)"),
     argument("--gpus", type=COUNT, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)"),
     argument("--workflow-profile", help="Snakemake profile that the run will use"),
@@ -85,7 +111,7 @@ def plan(args: Namespace) -> None:
     from recurformer.plan.listing import by_job, by_rule, summary, totals
     from recurformer.plan.resources import ASSUMPTIONS
 
-    settings = read_study(args.configfile).model_dump(mode="json")
+    settings = read_study(*args.configfile).model_dump(mode="json")
     if args.memory:
         _print_memory(settings)
         return
@@ -97,7 +123,7 @@ def plan(args: Namespace) -> None:
         listed = [{**asdict(job), "expected": asdict(cost) if cost else None} for job, cost in planned]
         with atomic_path(args.json) as path:
             path.write_text(
-                json.dumps({"configfile": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
+                json.dumps({"configfiles": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
             )
     if not planned:
         print("Nothing to be done: all that was asked for is there and up to date.")
@@ -118,14 +144,17 @@ def _print_memory(settings: dict[str, Any]) -> None:
 
 @stage(
     "check a study's configuration and print it in full",
-    argument("config", nargs="?", help="YAML file"),
+    argument("config", nargs="*", help="YAML file, and files that change some of its keys"),
     argument("--describe", action="store_true", help="describe every key in Markdown instead"),
+    argument("--schema", action="store_true", help="print the JSON schema of a study instead"),
 )
 def study(args: Namespace) -> None:
     """Check a study's configuration and print it in full, or describe every key."""
     if args.describe:
         print(describe(), end="")
-        return
-    if args.config is None:
-        raise ValueError("name a YAML file, or ask for --describe")
-    print(yaml.safe_dump(read_study(args.config).model_dump(mode="json"), sort_keys=False), end="")
+    elif args.schema:
+        print(schema(), end="")
+    elif args.config:
+        print(yaml.safe_dump(read_study(*args.config).model_dump(mode="json"), sort_keys=False), end="")
+    else:
+        raise ValueError("name a YAML file, or ask for --describe or --schema")

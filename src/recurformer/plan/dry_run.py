@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 BLOCK = re.compile(r"^(?:local)?(?:rule|checkpoint) (\S+):\n((?: {4}.*\n)+)", re.MULTILINE)
 FIELD = re.compile(r"^ {4}(\w+): (.*)$", re.MULTILINE)
@@ -113,7 +112,7 @@ def read_dry_run(text: str) -> list[Job]:
     return sorted((job for job in jobs if job.outputs), key=lambda job: (job.rule, job.outputs))
 
 
-def dry_run(targets: Sequence[str], configfile: str | Path, cores: int, profile: str | None = None) -> list[Job]:
+def dry_run(targets: Sequence[str], configfiles: Sequence[str], cores: int, profile: str | None = None) -> list[Job]:
     """What `snakemake` would run in this folder for `targets`, or for its default when there are none.
 
     Raises:
@@ -121,7 +120,7 @@ def dry_run(targets: Sequence[str], configfile: str | Path, cores: int, profile:
     """
     command = [sys.executable, "-m", "snakemake", *targets, "--dry-run", "--nocolor", "--cores", str(cores)]
     command += ["--workflow-profile", profile] if profile else []
-    command += ["--configfile", str(configfile)]
+    command += ["--configfile", *configfiles]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         lines = (answer.stdout.strip() or answer.stderr.strip()).splitlines()

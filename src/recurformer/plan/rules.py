@@ -58,7 +58,9 @@ def request(rule: str, study: Study, names: Names, threads: int = 1) -> Request:
     Raises:
         KeyError: the rule has no work here, so that nothing is known of it.
     """
-    known = WORKS[rule]
+    # a workflow that imports this one may put a prefix before the names of its rules
+    names_of_ours = sorted((name for name in WORKS if f"_{rule}".endswith(f"_{name}")), key=len)
+    known = WORKS[names_of_ours[-1] if names_of_ours else rule]
     work = known(study, names) if callable(known) else known
     if isinstance(work, Light):
         cards = int(work.on_card and study["device"] == "gpu")

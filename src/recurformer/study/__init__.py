@@ -125,8 +125,8 @@ class Mqar(Block):
     """The same for every share."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every share of replaced heads is trained at each of them."""
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
-    """One run for each."""
+    seeds: list[Seed] = []
+    """One run for each; the study's seed where there is none."""
 
 
 class Study(Block):
