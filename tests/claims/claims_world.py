@@ -25,7 +25,7 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
 CELL = {(cell.table, cell.model, cell.method, cell.part, cell.beta, cell.quantity): cell for cell in CELLS}
 FURTHER = {
-    "complexity": ["width"],
+    "complexity": ["width", "operations"],
     "cache": ["kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
 }  # fmt: skip
@@ -41,7 +41,8 @@ def _cells(table: int, *quantities: str):
 def complexity() -> Rows:
     for (phase, mixer, quantity), exponent in EXPONENTS.items():
         for length in (1024, 4096, 16384):
-            yield mixer, phase, quantity, length, (1000 if mixer == "attention" else 10) * length**exponent, 4096
+            each = 1000 if mixer == "attention" else 10
+            yield mixer, phase, quantity, length, each * length**exponent, 4096, each * length
 
 
 def cache() -> Rows:

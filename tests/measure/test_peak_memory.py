@@ -20,6 +20,7 @@ from recurformer.measure.memory import (
     parameter_kind,
     weight_bytes,
 )
+from recurformer.measure.operations import Operations
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.render.tables.table1 import growth_exponent
@@ -122,8 +123,20 @@ def test_orders_of_table_1():
     assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
     first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
     assert first.bytes.tolist() == [2 * 1024 * 128 * 4, 2 * 1025 * 128 * 4]
+    operations = frame.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
+    growth = {(phase, mixer): growth_exponent(rows.index.get_level_values("length").to_numpy(), rows[mixer].to_numpy())
+              for phase, rows in operations.groupby("phase") for mixer in ("attention", "mamba")}  # fmt: skip
+    assert growth["prefill", "mamba"] == pytest.approx(1, abs=0.01) and abs(growth["generation", "mamba"]) < 1e-9
+    assert growth["prefill", "attention"] > 1.8 and growth["generation", "attention"] > 0.9
     with pytest.raises(ValueError, match="lengths must be at least 1"):
         measure_complexity([])
+
+
+def test_operations_of_products_and_of_numbers():
+    left, right = torch.ones(3, 4), torch.ones(4, 5)
+    with Operations() as operations:
+        (left @ right).view(5, 3).exp()
+    assert operations.total == 2 * 3 * 4 * 5 + 15
 
 
 def test_longest_length():

@@ -97,6 +97,18 @@ def smaller(evidence: Evidence) -> Finding:
     return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))
 
 
+def operations(evidence: Evidence) -> Finding:
+    """A Mamba block's operations over attention's, in each phase at every measured length."""
+    rows = evidence.rows("complexity", quantity="cache_size")
+    if "operations" not in rows or rows["operations"].isna().any():
+        raise Missing("an older measurement without operations")
+    counted = rows.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
+    ratios = (counted["mamba"] / counted["attention"]).groupby("phase")
+    parts = [f"{phase} {ratio.max():.2f} to {ratio.min():.2f}" for phase, ratio in ratios]
+    text = f"{', '.join(parts)} of attention's, from {rows['length'].min():,} to {rows['length'].max():,} tokens"
+    return Finding(bool((ratios.max() < 1).all()), text, has_paper_width(rows))
+
+
 @at_paper_sizes
 def equation_3(evidence: Evidence) -> Finding:
     """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""

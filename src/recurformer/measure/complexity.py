@@ -13,6 +13,7 @@ from torch import nn
 from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.operations import Operations
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.convert import convert
 
@@ -33,16 +34,16 @@ def _two_mixers(mamba: dict[str, int]) -> nn.Module:
     return model
 
 
-def _record_peak(module: nn.Module, cache: Callable[[], Cache], layer: int, peaks: dict[str, int]) -> None:
-    """Make `module` write the peak of its forward pass, its cache included, to `peaks`."""
+def _record(module: nn.Module, cache: Callable[[], Cache], layer: int, found: dict[str, tuple[int, int]]) -> None:
+    """Make `module` write the peak of its forward pass, its cache included, and its operations to `found`."""
     forward = module.forward
 
     def measured(*args: Any, **kwargs: Any) -> Any:
         held = [tensor for index, _, tensor in cache_tensors(cache()) if index == layer]
-        with PeakMemory(include=held) as memory:
+        with PeakMemory(include=held) as memory, Operations() as operations:
             del held
             result = forward(*args, **kwargs)
-        peaks[MIXERS[layer]] = memory.peak
+        found[MIXERS[layer]] = memory.peak, operations.total
         return result
 
     module.forward = measured  # type: ignore[method-assign]
@@ -53,7 +54,8 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
     """Measure prefill over each length, and one generation step behind as many tokens: the rows of complexity.csv.
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
-    other tensor that it made, scores and projections included. "cache_size" is what its cache holds afterwards.
+    other tensor that it made, scores and projections included. "cache_size" is what its cache holds afterwards. Both
+    rows of a phase have its operations (`recurformer.measure.operations`).
 
     Args:
         lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Large against
@@ -62,7 +64,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
 
     Returns:
         mixer ("attention", "mamba"), phase ("prefill", "generation"), quantity ("cache_peak", "cache_size"), length,
-        bytes, width (`WIDTH`).
+        bytes, operations, width (`WIDTH`).
 
     Raises:
         ValueError: a length below 1.
@@ -70,11 +72,11 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
     if not lengths or min(lengths) < 1:
         raise ValueError(f"lengths must be at least 1 token each, got {list(lengths)}")
     model: Any = _two_mixers(mamba or {})
-    peaks: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     cache = DynamicCache(config=model.config)
     attention, block = model.base_model.layers[0].self_attn, model.base_model.layers[1].self_attn.mamba
     for layer, module in enumerate((attention, block)):
-        _record_peak(module, lambda: cache, layer, peaks)
+        _record(module, lambda: cache, layer, found)
     rows = []
     for length in lengths:
         cache = DynamicCache(config=model.config)
@@ -83,7 +85,8 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
             model.base_model(input_ids, past_key_values=cache, use_cache=True)
             sizes = cache_bytes(cache).groupby("layer").bytes.sum()
             for layer, mixer in enumerate(MIXERS):
-                rows.append((mixer, phase, "cache_peak", length, peaks[mixer]))
-                rows.append((mixer, phase, "cache_size", length, int(sizes[layer])))
-    columns = ["mixer", "phase", "quantity", "length", "bytes"]
+                peak, operations = found[mixer]
+                rows.append((mixer, phase, "cache_peak", length, peak, operations))
+                rows.append((mixer, phase, "cache_size", length, int(sizes[layer]), operations))
+    columns = ["mixer", "phase", "quantity", "length", "bytes", "operations"]
     return pd.DataFrame(rows, columns=columns).assign(width=WIDTH)
