@@ -1,5 +1,6 @@
 """The closed form: exact where a linear layer suffices, and the same as a slow solution of whole models, float64."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -110,10 +111,32 @@ def test_the_ridge_parameter_is_the_best_on_the_held_out_windows():
     assert len({row.after for row in found.values()}) == 3
 
 
-def test_progress_counts_layers():
-    seen = []
-    calibrate(*pair(), tokens(4, 12), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+@pytest.mark.parametrize("start", ["random", "linear"])
+def test_a_killed_call_goes_on_from_the_last_solved_layer(tmp_path, start):
+    windows, seen = tokens(6, 16), []
+    original, whole = pair(heads=HEADS["beta_one"])
+    expected = calibrate(original, whole, windows, start=start)
+
+    def say(done, total):
+        seen.append((done, total))
+        if seen == [(1, 3), (2, 3)]:
+            raise KeyboardInterrupt
+
+    def again(**settings):
+        converted = pair(heads=HEADS["beta_one"])[1]
+        return calibrate(original, converted, windows, output_dir=tmp_path, progress=say, **settings), converted
+
+    with pytest.raises(KeyboardInterrupt):
+        again(start=start)
+    solved = {file: file.stat().st_mtime_ns for file in tmp_path.glob("layer-*")}
+    assert len(solved) == 4
+    report, converted = again(start=start)
+    assert seen == [(1, 3), (2, 3), (1, 3), (2, 3), (3, 3)]
+    assert solved.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("layer-*")}.items()
+    pd.testing.assert_frame_equal(report, expected, check_exact=True)
+    assert all(torch.equal(a, b) for a, b in zip(converted.parameters(), whole.parameters(), strict=True))
+    other = again(start=start, ridges=[1.0])[0]  # settings that differ keep nothing
+    assert set(other.ridge) == {1.0}
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,9 @@ class AdaptationSteps:
         """The closed form; its relative error in each layer."""
 
         def make() -> Any:
-            windows, say = self.calibrated_on, self.progress("calibrate: layer")
-            rows = calibrate(self.original, converted, windows, start=self.recipe.start, progress=say)
+            windows, say, folder = self.calibrated_on, self.progress("calibrate: layer"), self.kept.folder / "layers"
+            start = self.recipe.start
+            rows = calibrate(self.original, converted, windows, start=start, output_dir=folder, progress=say)
             return rows.to_dict("records")
 
         return self._changed(converted, "calibrate", make)

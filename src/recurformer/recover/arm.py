@@ -78,7 +78,8 @@ def run_arm(
 
     def solve() -> tuple[float, list[dict[Any, Any]]]:
         began = time.perf_counter()
-        errors = calibrate(original, converted, windows[:calibrate_windows], start=start, progress=progress)
+        chosen = windows[:calibrate_windows]
+        errors = calibrate(original, converted, chosen, start=start, output_dir=folder / "layers", progress=progress)
         return time.perf_counter() - began, errors.to_dict("records")
 
     errors: list[dict[Any, Any]] = []

@@ -5,8 +5,11 @@ Only forward passes are needed. No published recipe for attention heads was foun
 Taylor-Calibrate (arXiv 2606.16429) is the nearest.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,8 +18,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from recurformer.model.adapters import refuse_adapter
+from recurformer.recover.kept import KeptSteps
 from recurformer.recover.linear_start import linear_start
 from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
+from recurformer.train.checkpoints import fingerprint
 
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge parameters that are tried, as shares of the mean square of a feature."""
@@ -27,6 +32,7 @@ START_TOKENS = 8192
 
 ERRORS = ("layer", "heads", "ridge", "before", "after")
 """Columns of what the closed form says of each layer."""
+Row = tuple[int, int, float, float, float]
 
 Start = Callable[[Any, Tensor], None]
 """Sets what lies before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
@@ -86,9 +92,10 @@ def calibrate(
     held_out: float = HELD_OUT,
     ridges: Sequence[float] = RIDGES,
     start: str = "random",
+    output_dir: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Solve the mixers' last linear layers in place.
+    """Solve the mixers' last linear layers in place; killed, it goes on from the last solved layer when called again.
 
     Besides the models, memory holds both models' hidden states of all windows, in the models' dtype, and the sums of
     one layer.
@@ -102,6 +109,7 @@ def calibrate(
         held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
         ridges: parameters to choose from, as shares of the mean square of a feature.
         start: a name in `STARTS`: what becomes of the mixers' other parameters before; random leaves them as they are.
+        output_dir: folder for the solved layers; without one, a call that was killed begins again.
         progress: called with (layers done, layers).
 
     Returns:
@@ -111,6 +119,7 @@ def calibrate(
     Raises:
         ValueError: fewer than two windows, models that are no pair (`replaced_layers`), an unknown start, one that is
             not for this mixer, or a mixer that ends in no linear layer or gives zeros.
+        OSError: `output_dir` cannot be written.
     """
     places = {place.index: place for place in replaced_layers(original, converted)}
     if windows.ndim != 2 or len(windows) < 2:
@@ -123,15 +132,26 @@ def calibrate(
     parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - held, held])]
     batches = [batch for part in parts for batch in part]
     fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))
+    about = {
+        "models": [fingerprint(original), fingerprint(converted)],
+        "windows": zlib.crc32(windows.cpu().numpy().data),
+    }
+    about |= {"batch_size": batch_size, "held_out": held, "ridges": list(ridges), "start": start}
+    kept = KeptSteps(output_dir, about) if output_dir is not None else None
     before, after = _Stream(original, batches), _Stream(converted, batches)
+
+    def solve(place: ReplacedLayer) -> Row:
+        _begin(place, after, STARTS[start])
+        return _solve(place, *(_moments(place, before, after, numbers) for numbers in (fitted, chosen_on)), ridges)
+
     rows = []
     for index in range(len(before.layers)):
-        if index in places:
-            _begin(places[index], after, STARTS[start])
-            fit, held_moments = (_moments(places[index], before, after, numbers) for numbers in (fitted, chosen_on))
-            rows.append(_solve(places[index], fit, held_moments, ridges))
-        else:
+        place, name = places.get(index), f"layer-{index}"
+        if place is None or (kept is not None and name in kept.seconds):
             before.advance(index)
+        if place is not None:
+            mixer = dict(place.converted.mixer.named_parameters())
+            rows.append(kept.change(name, mixer, partial(solve, place)) if kept is not None else solve(place))
         after.advance(index)
         if progress is not None:
             progress(index + 1, len(before.layers))
@@ -215,9 +235,7 @@ def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Seq
     return found
 
 
-def _solve(
-    place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]
-) -> tuple[int, int, float, float, float]:
+def _solve(place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]) -> Row:
     readout = readout_of(place)
     if not fit.xx.any():
         raise ValueError(f"the mixer of layer {place.index} gives zeros: a readout cannot be solved for")
