@@ -57,6 +57,10 @@ VALUES = [
     ("pool-kv backbone out --kv-heads 3", "kv_heads=3 cannot serve 4 query heads; possible are 1, 2"),
     (f"{TRAIN} --steps 1 --batch-size 1", "--learning-rate: Field required"),
     (f"{TRAIN} {RECIPE} --recovery r.csv", "--recovery and --original: give both or neither"),
+    (
+        f"{TRAIN} {RECIPE} --recovery r.csv --original backbone --distributed-processes 1",
+        "--recovery: several processes measure no curve; leave it out, or --distributed-processes",
+    ),
     (f"{TRAIN} --steps 0 --batch-size 1 --learning-rate 0.1", "--steps 0"),
     (f"{TRAIN} {RECIPE} --schedule flat", "--schedule flat: Input should be 'one_cycle', 'cosine' or 'constant'"),
     (f"{TRAIN} {RECIPE} --weight-decay nan", "--weight-decay nan: Input should be"),

@@ -54,6 +54,8 @@ def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerB
     from recurformer.cli.checkpoints import text_windows
     from recurformer.train.data import WindowDataset
 
+    if args.recovery:
+        raise ValueError("--recovery: several processes measure no curve; leave it out, or --distributed-processes")
     return WindowDataset(text_windows(args, args.tokens, seed=args.seed), seed=args.seed)
 
 
