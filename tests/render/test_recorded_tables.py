@@ -94,3 +94,10 @@ def test_a_recording_without_a_card_has_no_columns(shown, measurements):
     assert set(long["setting"]) == {"kv_group", "head", "official", "paper", "one_shot", "chunked"}
     assert "gpu-trained" not in set(long["model"])
     assert "recorded on this card" not in text
+
+
+def test_a_table_named_like_a_measurement_is_no_evidence(tmp_path):
+    table = tmp_path / "recorded/cpu/results/tables/recovery.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("model,perplexity\nSmolLM2-135M,15.5\n")
+    assert read_recordings(tmp_path / "recorded") == []

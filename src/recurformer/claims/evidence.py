@@ -190,7 +190,8 @@ def read_recordings(folder: str | Path) -> list[Evidence]:
             file
             for file in sorted(results.rglob("*"))
             if file.suffix in READERS and file.stem in COLUMNS
-            and (file.stem not in LANGUAGE_ONLY or file.relative_to(results).parts[0] == "language")
+            and (place := file.relative_to(results).parts[0]) != "tables"
+            and (file.stem not in LANGUAGE_ONLY or place == "language")
         ]  # fmt: skip
         if files:
             found.append(read_evidence(str(results.parent), files))
