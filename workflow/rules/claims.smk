@@ -21,7 +21,7 @@ rule claims:
         **BESIDE_CARDS,
     params:
         study=config["study"],
-        recorded=RECORDED_FOLDER,
+        recorded=lambda _: RECORDED_FOLDER,
         code=code("claims"),
     shell:
         """

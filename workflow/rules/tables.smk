@@ -22,7 +22,7 @@ rule table:
         **BESIDE_CARDS,
     params:
         study=config["study"],
-        recorded=RECORDED_FOLDER,
+        recorded=lambda _: RECORDED_FOLDER,
         caption=caption("tables"),
         code=code("table"),
     shell:

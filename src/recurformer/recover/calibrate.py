@@ -142,16 +142,17 @@ def calibrate(
 
     def solve(place: ReplacedLayer) -> Row:
         _begin(place, after, STARTS[start])
-        return _solve(place, *(_moments(place, before, after, numbers) for numbers in (fitted, chosen_on)), ridges)
+        fit, held_moments = (_moments(place, before, after, numbers) for numbers in (fitted, chosen_on))
+        return _solve(place, fit, held_moments, ridges)
 
     rows = []
     for index in range(len(before.layers)):
-        place, name = places.get(index), f"layer-{index}"
-        if place is None or (kept is not None and name in kept.seconds):
+        name = f"layer-{index}"
+        if index not in places or (kept is not None and name in kept.seconds):
             before.advance(index)
-        if place is not None:
-            mixer = dict(place.converted.mixer.named_parameters())
-            rows.append(kept.change(name, mixer, partial(solve, place)) if kept is not None else solve(place))
+        if index in places:
+            mixer, make = dict(places[index].converted.mixer.named_parameters()), partial(solve, places[index])
+            rows.append(make() if kept is None else kept.change(name, mixer, make))
         after.advance(index)
         if progress is not None:
             progress(index + 1, len(before.layers))
