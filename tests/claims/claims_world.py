@@ -187,8 +187,9 @@ def head_scores() -> Rows:
 
 
 def recovery() -> Rows:
-    """Every recipe comes back; at equal bytes the window stays farther away."""
+    """Every recipe comes back but from random weights; at equal bytes the window stays farther away."""
     ends = {"paper": 2.02, "calibrated": 2.01, "plus": 2.0, "bytes_mamba": 2.0, "bytes_window": 2.1}
+    ends |= {"paper_98k": 2.5, "scratch_98k": 6.0}
     for tokens, window in product((0, 10**6), range(6)):
         yield "qwen2-0.5b", "original", "", 0.0, 0, tokens, 1.0, window, 2.0 + window / 10, 0.0, 1e6, 6e6
     for (arm, end), window in product(ends.items(), range(6)):

@@ -127,6 +127,9 @@ MUTATIONS = {
         "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 50)),
     "nothing comes back": with_column(
         "recovery", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] + (f["beta"] > 0)),
+    "random weights learn as fast": with_column(
+        "recovery", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].mask(f["arm"] == "scratch_98k", 2)),
     "the window is nearer": with_column(
         "recovery", "divergence", lambda f: f["divergence"].mask(f["mixer"] == "window", 0.001)),
 }  # fmt: skip

@@ -75,6 +75,30 @@ def recovered(evidence: Evidence) -> Finding:
     return _finding(rows, holds, told, reason)
 
 
+def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
+    """Perplexity of a model trained from random weights over that of one trained likewise from the original's.
+
+    Args:
+        evidence: with curves of recovery.
+        reused: arm that starts from the original's weights.
+        fresh: arm that differs from it in its start alone; both are compared at the largest share of heads that it has.
+
+    Raises:
+        Missing: one of both was not measured.
+        Undecided: they saw unequal numbers of tokens.
+    """
+    beta = float(evidence.look(KIND, arm=fresh)["beta"].max())
+    rows = last_points(_curves(evidence, beta, reused, fresh))
+    if rows["tokens"].nunique() > 1:
+        raise Undecided(f"{arm_label(reused)} and {arm_label(fresh)} saw unequal numbers of tokens")
+    ratio = _over(*(rows[rows["arm"] == arm] for arm in (fresh, reused)))
+    told = (
+        f"{label(rows['model'].iloc[0])}, β {beta:g}, {rows['tokens'].max():,} tokens: from random weights "
+        f"{_told(ratio)} times the perplexity from reused ones"
+    )
+    return _finding(rows, ratio.mean > 1, told, "the 95 % interval holds 1" if ratio.low <= 1 < ratio.high else "")
+
+
 def tokens(evidence: Evidence, within: float) -> Finding:
     """The fewest tokens at which any arm of the paper's block comes back to the original as it was.
 

@@ -86,6 +86,8 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
     original = open_model(args.checkpoint, dtype="float32")
     set_seed(args.seed)
     model = convert(original, read_heads(args.heads), arm.mixer, **mamba.model_dump() | arm.window()).eval()
+    if arm.weights == "random":
+        model = type(model)(model.config).to(model.device).eval()
 
     def learn(folder: Path, on_log: Rows | None) -> None:
         drawn = curve_of(args, original, model, input_ids, folder)

@@ -14,6 +14,7 @@ ARMS = {
     "calibrated": "paper's, from the closed form",
     "plus": "plus: closed form, then KL",
     "paper_98k": "paper's recipe, 98k tokens",
+    "scratch_98k": "paper's recipe from random weights, 98k tokens",
     "plus_98k": "plus, 98k tokens",
     "bytes_window_half": "window of half the bytes",
     "bytes_window_double": "window of twice the bytes",

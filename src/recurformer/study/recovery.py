@@ -22,6 +22,8 @@ class Arm(Block):
     """Of mixers with a window: latest tokens that they read."""
     sink_tokens: Index | None = None
     """Of mixers with a window: first tokens that they never forget."""
+    weights: Literal["reused", "random"] = "reused"
+    """What it starts from: the original's weights, or random ones in a model of the same shape."""
     steps: Count | None = None
     """Steps in all; those of the paper's training at the same share of heads when absent."""
     calibrate_windows: Index = 0
