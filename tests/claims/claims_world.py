@@ -206,11 +206,14 @@ KINDS: tuple[Callable[[], Rows], ...] = (
 
 
 def frames() -> dict[str, pd.DataFrame]:
-    """Every kind of measurement, each row with the name of its file; the loss of every training has flattened."""
+    """Every kind of measurement, each row with the name of its file; two seeds, and the loss of every training has
+    flattened."""
     made = {}
     for rows in KINDS:
         kind = rows.__name__
         frame = pd.DataFrame(list(rows()), columns=[*COLUMNS[kind], *FURTHER.get(kind, [])])
+        if {"seed", "beta"} <= set(frame):
+            frame = pd.concat([frame, frame.assign(seed=1)], ignore_index=True)
         made[kind] = frame.assign(file=f"{kind}.csv", **({"fall": 0.0} if kind in TRAINED else {}))
     return made
 

@@ -449,8 +449,15 @@ def test_the_strongest_evidence_decides(sources, verdict, decided_by):
     assert decision.verdict == verdict
     assert decision.evidence.source == decided_by
     assert decision.evidence.used == {"hashhop.csv", "baseline.csv"}
-    assert decision.evidence.seeds == {0}
-    assert decision.finding.samples == 200
+    assert decision.evidence.seeds == {0, 1}
+    assert decision.finding.samples == 400
+
+
+def test_one_seed_reproduces_nothing():
+    one = {kind: frame[frame["seed"] == 0] if "seed" in frame else frame for kind, frame in ideal().items()}
+    decision = decide(TREND, [world(one)])
+    assert (decision.verdict, decision.reason[-13:]) == (CONSISTENT, "one seed only")
+    assert decide(CLAIMS["text/smaller-cache"], [world(one)]).verdict == REPRODUCED  # no training stands behind it
 
 
 def test_a_claim_that_no_stage_measures_says_what_it_needs():
@@ -493,7 +500,9 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     text = markdown(ledger)
     assert all(claim.place in text for claim in CLAIMS.values())
     assert "0.3815 → 0.5930, larger by 0.2115" in text
-    assert "what the reviewers asked and the paper does not claim: ✓ reproduced 6, ? undecided 6." in text
+    assert (
+        "what the reviewers asked and the paper does not claim: ✓ reproduced 5, ≈ consistent 1, ? undecided 6." in text
+    )
 
 
 def test_what_the_reviewers_asked_is_no_verdict_on_the_paper():
@@ -594,7 +603,7 @@ def test_heads_are_no_samples():
     decision = decided("reviewer/head_maps", head_scores=scored)
     assert decision.finding.samples is None
     assert "64 heads" in decision.finding.ours
-    assert decision.evidence.seeds == {0}
+    assert not decision.evidence.seeds
 
 
 def test_a_sentence_about_certain_models_is_not_decided_by_others():

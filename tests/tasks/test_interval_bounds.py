@@ -42,6 +42,28 @@ def test_covers_the_true_mean(success, graded):
     assert hits / 800 > 0.925
 
 
+@pytest.mark.parametrize(("spread", "least"), [(0.0, 0.925), (0.1, 0.88)])
+def test_covers_the_true_mean_over_seeds(spread, least):
+    """Three seeds of 200 coins each, whose probabilities differ; an interval over the samples alone is too short."""
+    rng, hits, alone = np.random.default_rng(0), 0, 0
+    seeds = np.repeat([0, 1, 2], 200)
+    for _ in range(800):
+        chance = 0.7 + spread * rng.normal(size=3).clip(-2, 2)
+        scores = (rng.random(600) < chance[seeds]).astype(float)
+        hits, alone = (
+            count + (found.low <= 0.7 <= found.high)
+            for count, found in ((hits, bounded_mean(scores, seeds=seeds)), (alone, bounded_mean(scores)))
+        )
+    assert hits / 800 > least
+    assert (alone / 800 < 0.6) == (spread > 0)
+
+
+def test_one_seed_and_equal_scores_are_as_without_seeds():
+    scores = [0.0, 0.25, 1.0, 1.0]
+    assert bounded_mean(scores, seeds=[3] * 4) == bounded_mean(scores)
+    assert bounded_mean([1.0] * 9, seeds=[0, 1, 2] * 3) == bounded_mean([1.0] * 9)
+
+
 @pytest.mark.parametrize("scores", [[], [1.5], [-0.1], [[0.5]]])
 def test_refuses_what_is_no_list_of_scores(scores):
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -9,7 +9,7 @@ HASHHOP = collect(
     "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
     backbone=config["hashhop"]["backbones"],
     beta=config["betas"],
-    seed=config["seed"],
+    seed=config["hashhop"]["seeds"] or [config["seed"]],
 )
 PROFILED = collect(
     "<results>/language/{backbone}/{{file}}", backbone=config["language"]["backbones"]

@@ -17,6 +17,8 @@ from recurformer.render.tables.measured import ranked_by_profile
 from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
 
 THIS_STUDY = "this study"
+UNTRAINED = frozenset({"baseline", "head_scores"})
+"""Kinds of files whose seeds are those of no training of a converted model."""
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that HashHop has too, of which the claims speak about the language runs only."""
 
@@ -88,7 +90,7 @@ class Evidence:
         """Rows of a kind, by their labels, are what a judge rests on: their files and seeds are its evidence."""
         found = self.frames[kind].loc[list(dict.fromkeys(chain.from_iterable(labels)))]
         self.used.update(found["file"])
-        if "seed" in found and kind != "baseline":
+        if "seed" in found and kind not in UNTRAINED:
             self.seeds.update(int(seed) for seed in found["seed"].unique())
 
     def look(self, kind: str, **where: object) -> pd.DataFrame:

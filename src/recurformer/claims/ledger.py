@@ -42,7 +42,8 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
     """Weigh the evidence for a claim.
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
-    before a recording. Where the paper contradicts itself no measurement can help.
+    before a recording. Where the paper contradicts itself no measurement can help. What rests on a single training seed
+    is consistent at most.
 
     Args:
         claim: the claim.
@@ -73,6 +74,10 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
         why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why)
     verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
+    if verdict == REPRODUCED and evidence is not None and len(evidence.seeds) == 1:
+        return Decision(
+            claim, HELD[False], finding, evidence, "; ".join(filter(None, [finding.reason, "one seed only"]))
+        )
     return Decision(claim, verdict, finding, evidence, finding.reason)
 
 

@@ -114,6 +114,8 @@ class HashHop(Block):
     """Head profile of a random backbone, on task samples; needed when there is one. All others are profiled on text."""
     training: Training
     """Continual training, the same for every share of replaced heads."""
+    seeds: list[Seed] = []
+    """One conversion and training for each: new weights, samples and order; the study's seed where there is none."""
     evaluation: HashHopEvaluation = HashHopEvaluation()
     """Generation and scoring."""
 

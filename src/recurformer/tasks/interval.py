@@ -14,7 +14,9 @@ class Estimate(NamedTuple):
     high: float
 
 
-def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Estimate:
+def bounded_mean(
+    scores: Sequence[float] | np.ndarray, confidence: float = 0.95, seeds: Sequence[int] | np.ndarray | None = None
+) -> Estimate:
     """Mean of scores in [0, 1] with a score interval: Wilson's, extended from exact/not exact to graded scores.
 
     Wilson's interval holds every m with (mean - m)² ≤ t² v(m)/n, where v(m) = m(1 - m) is the variance of a coin of
@@ -22,6 +24,14 @@ def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95)
     mean. The limits stay in [0, 1] without clipping, and t (n - 1 degrees of freedom) allows for the estimated d. Where
     all scores are equal nothing can be learned about d, and d = 1 is the largest possible: 256 scores of 1.0 give
     [0.985, 1], not the empty interval of the t or bootstrap method.
+
+    With several seeds both vary: where the seeds' means differ by more than their samples explain, the variance is
+    theirs, and so are the degrees of freedom (a one-way analysis of variance, pooled where it finds no effect).
+
+    Args:
+        scores: (n,).
+        confidence: of the interval.
+        seeds: (n,), of the training behind each score; equally many scores a seed.
 
     Raises:
         ValueError: no scores, or scores outside [0, 1].
@@ -32,10 +42,16 @@ def bounded_mean(scores: Sequence[float] | np.ndarray, confidence: float = 0.95)
     if values.ndim != 1 or not len(values) or values.min() < 0 or values.max() > 1:
         raise ValueError("bounded_mean: give a flat, non-empty list of scores between 0 and 1")
     n, mean = len(values), float(values.mean())
-    dispersion = 1.0
+    freedom, variance = n - 1, mean * (1 - mean)
     if n > 1 and np.ptp(values) > 0:
-        dispersion = float(values.var(ddof=1)) / (mean * (1 - mean))
-    quantile = float(t.ppf(0.5 + confidence / 2, max(n - 1, 1)))
+        variance = float(values.var(ddof=1))
+        _, group = np.unique(np.zeros(n) if seeds is None else seeds, return_inverse=True)
+        sizes = np.bincount(group)
+        means = np.bincount(group, values) / sizes
+        if len(sizes) > 1 and (between := float(sizes @ (means - mean) ** 2) / (len(sizes) - 1)) > variance:
+            freedom, variance = len(sizes) - 1, between
+    dispersion = variance / (mean * (1 - mean)) if 0 < mean < 1 else 1.0
+    quantile = float(t.ppf(0.5 + confidence / 2, max(freedom, 1)))
     spread = dispersion * quantile**2 / n
     centre = (mean + spread / 2) / (1 + spread)
     half = np.sqrt(spread * mean * (1 - mean) + spread**2 / 4) / (1 + spread)
