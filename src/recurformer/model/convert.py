@@ -40,8 +40,8 @@ def _head_rows(heads: Sequence[int], head_dim: int) -> list[int]:
 def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
     """Return a stock state dict as a converted model's, without the mixers' parameters.
 
-    Rows of the query, key and value projections, which may be one, are taken by head. Queries of replaced heads and keys
-    of fully replaced KV heads vanish unless the mixer reads them. Columns of the output projection are ordered
+    Rows of the query, key and value projections, which may be one, are taken by head. Queries of replaced heads and
+    keys of fully replaced KV heads vanish unless the mixer reads them. Columns of the output projection are ordered
     [retained | replaced].
 
     Args:
