@@ -25,6 +25,7 @@ from recurformer.measure.cache import (
     measure_cache,
     pyramidinfer_rows,
 )
+from recurformer.measure.memory import count_parameters
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
 TINY = {
@@ -70,6 +71,7 @@ def test_every_family_is_counted_as_it_runs(backbone, heads):
             with torch.no_grad():
                 model(tokens(2, length), past_key_values=cache, use_cache=True)
             assert count_cache(model, length, 2).equals(cache_bytes(cache))
+        assert count_parameters(model).parameters.sum() == sum(p.numel() for p in model.parameters())
     rows = measure_cache(make_backbone(backbone), "tiny", [0.0, 0.5, 1.0], lengths=[20])
     sliding = ["layer_types" in SMALL.get(backbone, {})].count(True)
     assert rows[rows.unit == "kv_group"].heads_replaced.tolist() == [0, 3 * (3 - sliding), 6 * (3 - sliding)]

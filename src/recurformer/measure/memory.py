@@ -30,7 +30,13 @@ MARKS = {
     "mamba": ("mamba",),
     "attention": ("self_attn",),
     "mlp": ("mlp",),
-    "norm": ("norm", "input_layernorm", "post_attention_layernorm"),
+    "norm": (
+        "norm",
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
     "embedding": ("embed_tokens",),
     "head": ("lm_head",),
 }
