@@ -21,8 +21,6 @@ SIZES = {
     "sink_tokens": 0,
 }
 """Fields that are sizes, and the least that each may be."""
-
-
 MIXED_LAYERS = "layer_types"
 """The field by which a family's config tells what each layer is, where its layers may differ."""
 REPLACED_KINDS = ("hybrid", "linear_attention")
@@ -69,6 +67,7 @@ class RecurFormerConfigMixin:
     if TYPE_CHECKING:  # of the backbone's config
         num_hidden_layers: int
         num_attention_heads: int
+        layer_types: list[str] | None
         rope_parameters: dict[str, Any]
 
     ropes: ClassVar[tuple[str, ...]] = ()  # of the family
@@ -78,11 +77,10 @@ class RecurFormerConfigMixin:
     base_model_pp_plan = None
 
     def __post_init__(self, **kwargs):
-        given = kwargs.pop("layer_types", None)
         if MIXED_LAYERS in type(self).__dataclass_fields__:
-            given = self.layer_types
-            known = given is not None and len(given) == self.num_hidden_layers
-            self.layer_types = [SLIDING if kind == SLIDING else "full_attention" for kind in given] if known else None
+            kinds = [SLIDING if kind == SLIDING else "full_attention" for kind in self.layer_types or ()]
+            self.layer_types = kinds if len(kinds) == self.num_hidden_layers else None
+        kwargs.pop(MIXED_LAYERS, None)
         super().__post_init__(**kwargs)  # type: ignore[misc]
         sliding = set(sliding_layers(self))
         if self.recurrent_heads is None:

@@ -40,7 +40,7 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
     return None if newest.all() else newest
 
 
-def masks_by_kind(config: Any, inputs_embeds: Tensor, **arguments: Any) -> dict[str, Tensor | None]:
+def masks_by_kind(config: Any, inputs_embeds: Tensor, **arguments: Any) -> dict[str, Any]:
     """Return the library's masks for the layers that attend, by their kind; arguments as of its mask functions."""
     kinds = {"full_attention": create_causal_mask, SLIDING: create_sliding_window_causal_mask}
     used = ("full_attention", SLIDING) if SLIDING in config.layer_types else ("full_attention",)

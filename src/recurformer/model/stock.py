@@ -41,7 +41,8 @@ def check_stock(attention: Any, index: int) -> None:
 
 def has_bias(attention: Any) -> bool:
     """Return whether queries, keys and values have biases."""
-    return getattr(attention, "q_proj", getattr(attention, FUSED, None)).bias is not None
+    projection = attention.qkv_proj if hasattr(attention, FUSED) else attention.q_proj
+    return projection.bias is not None
 
 
 def rotates(attention: Any) -> bool:
