@@ -144,15 +144,20 @@ def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys, mixer):
     assert found["stages"][-1]["divergence"] == pytest.approx(found["stages"][-2]["divergence"], rel=0.05)
 
 
-@pytest.mark.parametrize(("architecture", "mixer"), [("gemma3_text", "window_state"), ("phi3", "mamba")])
-def test_other_families_come_back_too(architecture, mixer, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("architecture", "mixer"), [("gemma3_text", "mamba"), ("phi3", "mamba"), ("granite", "window_state")]
+)
+def test_other_families_come_back_too(architecture, mixer, tmp_path):
     shape = {"hidden_size": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "initializer_range": 0.3}
     model, tokenizer = open_random("byte", architecture=architecture, **shape)
     save_backbone(model, tokenizer, tmp_path / "backbone")
     write_texts(tmp_path)
     assert main(command(tmp_path, "--minutes", "0.001", "--mixer", mixer)) == 0
     divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path)["stages"]}
-    assert 0 == divergence["original"] < divergence["calibrated"] < divergence["converted"]
+    if mixer == "mamba":
+        assert 0 == divergence["original"] < divergence["calibrated"] < divergence["converted"]
+    else:  # a window as wide as the text is the original
+        assert max(divergence.values()) < 1e-4
     heads = AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.recurrent_heads
     assert [len(layer) for layer in heads] == ([0, 2] if architecture == "gemma3_text" else [2, 2])
 
