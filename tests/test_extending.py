@@ -21,7 +21,11 @@ from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import SELECTORS
+from recurformer.model import families
+from recurformer.model.config import define_config
+from recurformer.model.families import FAMILIES
 from recurformer.model.mixers import MIXERS
+from recurformer.model.modeling import BACKBONES, define
 from recurformer.plan.rules import WORKS, Light, request
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
@@ -63,6 +67,21 @@ def test_a_mixer(model, monkeypatch):
         whole = converted(TOKENS).logits
         pieces = [converted(part, past_key_values=cache).logits for part in TOKENS.split([5, 1, 6], 1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole)
+
+
+def test_a_backbone_family(monkeypatch):
+    monkeypatch.setattr(families, "FAMILIES", families.FAMILIES.copy())
+    added("src/recurformer/model/families.py")
+    family = families.FAMILIES["arcee"]
+    monkeypatch.setitem(FAMILIES, "arcee", family)
+    monkeypatch.setitem(BACKBONES, "arcee", define(family, define_config(family)))
+    original = make_random("arcee", heads=4, kv_heads=2, initializer_range=0.3).eval()
+    none, wide = convert(original, [[], []]), convert(original, [[0, 1], [0, 2, 3]], "window", window_tokens=12)
+    cache = DynamicCache(config=wide.config)
+    with torch.no_grad():
+        assert torch.equal(none(TOKENS).logits, original(TOKENS).logits)
+        pieces = [wide(part, past_key_values=cache).logits for part in TOKENS.split([5, 1, 6], 1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), original(TOKENS).logits, rtol=1e-3, atol=1e-4)
 
 
 def test_an_eviction_method(model, monkeypatch):

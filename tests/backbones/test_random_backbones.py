@@ -3,21 +3,27 @@ import torch
 
 from recurformer.backbones import BACKBONE_SOURCES, load_backbone, make_random, open_backbone, save_backbone
 from recurformer.corpora.package import ResourceError
+from recurformer.model.convert import convert
+from recurformer.model.families import FAMILIES
 
 SMALL = {"hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate_size": 48, "vocab_size": 50}
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "mistral"])
+@pytest.mark.parametrize("architecture", FAMILIES)
 @pytest.mark.parametrize("head_dim", [None, 16])
 def test_architectures_and_sizes(architecture, head_dim):
     model = make_random(architecture, head_dim=head_dim, **SMALL)
     assert model.config.model_type == architecture
     layer = model.model.layers[1].self_attn
     size = head_dim or 8
-    assert layer.q_proj.weight.shape == (4 * size, 32) and layer.k_proj.weight.shape == (2 * size, 32)
-    assert (layer.q_proj.bias is not None) == (architecture == "qwen2")
+    if architecture == "phi3":
+        assert layer.qkv_proj.weight.shape == (8 * size, 32)
+    else:
+        assert layer.q_proj.weight.shape == (4 * size, 32) and layer.k_proj.weight.shape == (2 * size, 32)
+        assert (layer.q_proj.bias is not None) == (architecture == "qwen2")
     logits = model(torch.arange(12)[None]).logits
     assert logits.shape == (1, 12, 50) and logits.isfinite().all()
+    assert convert(model, [[], [0, 1]]).config.layer_types[1] == "hybrid"
     assert model.generate(torch.arange(4)[None], max_new_tokens=3, do_sample=False).shape == (1, 7)
 
 

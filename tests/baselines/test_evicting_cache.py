@@ -1,6 +1,7 @@
 """Every eviction method on MHA and GQA: attention, memory, padding, batches, continuation and generate()."""
 
 from functools import cache
+from itertools import cycle
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from recurformer.baselines import EVICTIONS, evicting, make_cache
 from recurformer.baselines.methods import Citrus
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from tests.baselines.twin import read_in_pieces, recording, twin_logits
-from tests.model.tiny_models import ALL, LAYERS, PAD, difference, make_backbone, tokens
+from tests.model.tiny_models import ALL, LAYERS, PAD, PAIRS, difference, make_backbone, tokens
 
 PROMPT, NEW = 23, 5
 every_method = pytest.mark.parametrize("method", EVICTIONS)
@@ -62,6 +63,24 @@ def test_whole_budget_equals_the_stock_model(method):
     expected = [model(piece, past_key_values=stock).logits for piece in pieces]
     for logits, right in zip(read_in_pieces(model, make_cache(model, method, 1.0), pieces), expected, strict=True):
         assert difference(logits, right) < 1e-5
+
+
+@pytest.mark.parametrize(("method", "backbone"), zip(cycle(EVICTIONS), dict(PAIRS), strict=False))
+def test_every_family_is_evicted_from_or_refused(method, backbone):
+    model, pieces = model_of(backbone), pieces_of()
+    if "sliding_attention" in getattr(model.config, "layer_types", []):
+        with pytest.raises(ValueError, match="layer 1 of this model attends through a sliding window"):
+            make_cache(model, method, 0.5)
+        return
+    whole = read_in_pieces(model, make_cache(model, method, 1.0), pieces)
+    stock = DynamicCache(config=model.config)
+    for logits, piece in zip(whole, pieces, strict=True):
+        assert difference(logits, model(piece, past_key_values=stock).logits) < 1e-5
+    part = make_cache(model, method, 0.6)
+    with recording() as saw:
+        logits = read_in_pieces(model, part, pieces)
+    assert difference(logits[-1], whole[-1]) > 1e-3
+    assert difference(logits[-1], twin_logits(model, torch.cat(pieces, 1), saw)[:, -1:]) < 1e-5
 
 
 @every_case

@@ -11,6 +11,7 @@ from recurformer.baselines.pooling import pool_kv_heads
 from recurformer.cli.main import main
 from recurformer.measure.cache import cache_bytes
 from recurformer.model.convert import convert
+from tests.model.tiny_models import PAIRS, difference, make_backbone, tokens
 
 SHAPE = {"vocab_size": 30, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "initializer_range": 0.3}
 CLASSES = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
@@ -82,6 +83,21 @@ def test_what_cannot_be_is_refused_in_one_line():
             pool_kv_heads(make("llama", 3), heads)
     with pytest.raises(ValueError, match=r"converted one \(recurformer_llama\)"):
         pool_kv_heads(convert(make("llama", 3), [[0], []], dt_rank=2), 1)
+
+
+@pytest.mark.parametrize("backbone", dict(PAIRS))
+@torch.no_grad()
+def test_every_family_is_pooled_or_refused(backbone):
+    model, ids = make_backbone(backbone), tokens(2, 10)
+    if backbone == "phi3":
+        with pytest.raises(ValueError, match="a phi3 model has no k_proj and v_proj of its own"):
+            pool_kv_heads(model, 1)
+        return
+    assert difference(pool_kv_heads(model, 2)(ids).logits, model(ids).logits) < 1e-5
+    for name, parameter in model.named_parameters():
+        if ".k_proj." in name or ".v_proj." in name:  # two equal heads are their mean
+            parameter.copy_(torch.cat([parameter[:8], parameter[:8]]))
+    assert difference(pool_kv_heads(model, 1)(ids).logits, model(ids).logits) < 1e-5
 
 
 @pytest.fixture

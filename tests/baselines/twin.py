@@ -16,28 +16,27 @@ from recurformer.baselines.cache import EvictingLayer
 TWIN = "eviction_twin"
 
 
-def _row(query, keys, values, seen, chunk_start, mean):
+def _row(query, keys, values, seen, chunk_start, mean, scaling):
     """One query head's output at one token: the tokens `seen`, and `mean` stands for all others before its chunk."""
     k, v = keys[seen], values[seen]
-    scores = k @ query * query.shape[-1] ** -0.5
+    scores = k @ query * scaling
     if mean:
         dropped = [place for place in range(chunk_start) if place not in seen]
         k_mean, v_mean = keys[dropped].mean(0), values[dropped].mean(0)
-        extra = (k_mean @ query) * query.shape[-1] ** -0.5 + torch.tensor(float(len(dropped))).log()
+        extra = (k_mean @ query) * scaling + torch.tensor(float(len(dropped))).log()
         scores, v = torch.cat([scores, extra[None]]), torch.cat([v, v_mean[None]])
     return scores.softmax(0) @ v
 
 
-def _attention(module, query, key, value, attention_mask, saw, **kwargs):
+def _attention(module, query, key, value, attention_mask, saw, scaling, **kwargs):
     groups = query.shape[1] // key.shape[1]
     output = torch.zeros_like(query)
     for (layer, sample, kv_head, token), (seen, chunk_start, mean) in saw.items():
         if layer != module.layer_idx:
             continue
         for head in range(kv_head * groups, (kv_head + 1) * groups):
-            output[sample, head, token] = _row(
-                query[sample, head, token], key[sample, kv_head], value[sample, kv_head], seen, chunk_start, mean
-            )
+            states = query[sample, head, token], key[sample, kv_head], value[sample, kv_head]
+            output[sample, head, token] = _row(*states, seen, chunk_start, mean, scaling)
     return output.transpose(1, 2), None
 
 

@@ -14,10 +14,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from recurformer import HeadProfile, convert, profile_heads
+from recurformer import HeadProfile, convert, profile_heads, select_heads
 from recurformer.heads import recency, run, stream
 from recurformer.heads.profiling import profile_windows
 from recurformer.model import flash
+from recurformer.model.layout import sliding_layers
+from tests.model.tiny_models import PAIRS, make_backbone, tokens
 
 LAYERS, HEADS, TOKENS, WINDOW = 3, 4, 200, 20  # more tokens than one block of query rows
 SHAPE = {
@@ -88,6 +90,24 @@ def test_ratios_equal_those_of_the_full_attention_matrix(name, exclude_first):
     assert profile.rr.dtype == torch.float64 and profile.rr.shape == (3, LAYERS, HEADS)
     assert expected.max() - expected.min() > 0.05  # the comparison has power: heads and samples differ
     torch.testing.assert_close(profile.rr, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", dict(PAIRS))
+def test_every_family_is_profiled_without_its_sliding_layers(name, capfd, tmp_path):
+    model, ids = make_backbone(name), tokens(3, 20)
+    profile = profile_heads(model, ids, window=4)
+    weights, sliding = eager_attentions(model, ids), sliding_layers(model.config)
+    expected = torch.stack([direct_ratio(weights[layer], 4, True) for layer in range(3)], 1)
+    expected[:, sliding] = float("nan")
+    torch.testing.assert_close(profile.rr, expected, atol=1e-6, rtol=0, equal_nan=True)
+    said = "1 of 3 layers attend through a sliding window and stay as they are"
+    assert (said in capfd.readouterr().err) == bool(sliding)
+    profile.save(tmp_path / "profile.parquet")
+    loaded = HeadProfile.load(tmp_path / "profile.parquet")
+    assert loaded.sliding == tuple(sliding)
+    heads = select_heads(loaded, 0.5)
+    assert sum(map(len, heads)) == 3 * (3 - len(sliding)) and not any(heads[layer] for layer in sliding)
+    assert profile_heads(convert(model, heads), ids, window=4).rr[:, :, 0].isnan().any()
 
 
 @pytest.mark.parametrize(

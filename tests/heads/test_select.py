@@ -1,5 +1,7 @@
 """Which heads are chosen: by hand, and as properties over arbitrary profiles."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -82,6 +84,23 @@ def test_chosen_heads_are_the_most_recency_aware(profile, beta):
     best = max((key[place] for place in set(key) - chosen), default=None)
     if worst is not None and best is not None:
         assert worst[0] > best[0] or (worst[0] == best[0] and worst[1] >= best[1] - 1e-12)
+
+
+@given(profiles(), options, st.floats(0, 1))
+def test_layers_with_a_sliding_window_are_not_there_at_all(profile, option, beta):
+    """The others' heads are chosen as if the model had no other layers."""
+    rr = torch.stack([layer for one in profile.rr.unbind(1) for layer in (torch.full_like(one, torch.nan), one)], 1)
+    sliding = tuple(range(0, rr.shape[1], 2))
+    if option["by"] == "random" or option["by"] in MEASURED:
+        option = {**option, "by": "ra_i"}
+    chosen = select_heads(replace(profile, rr=rr, sliding=sliding), beta, **option)
+    assert chosen[::2] == [[]] * len(sliding)
+    assert chosen[1::2] == select_heads(profile, beta, **option)
+
+
+def test_a_model_of_sliding_layers_only_is_refused():
+    with pytest.raises(ValueError, match="every layer attends through a sliding window"):
+        rank_heads(torch.full((2, 4), torch.nan), 2, 0.5, sliding=(0, 1))
 
 
 MEASURED_SCORES = torch.tensor([[-3.0, -4.0, -2.0, 0.0], [-1.0, 0.0, -2.0, -2.0]])

@@ -25,6 +25,8 @@ from recurformer.measure.cache import (
     measure_cache,
     pyramidinfer_rows,
 )
+from recurformer.measure.memory import count_parameters
+from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
 TINY = {
     "hidden_size": 32,
@@ -59,6 +61,20 @@ def real_cache(model, length: int, batch_size: int = 1):
     cache = DynamicCache(config=model.config)
     model(torch.randint(0, 64, (batch_size, length)), past_key_values=cache, use_cache=True)
     return cache_bytes(cache)
+
+
+@pytest.mark.parametrize(("backbone", "heads"), PAIRS)
+def test_every_family_is_counted_as_it_runs(backbone, heads):
+    for model in (make_backbone(backbone), make_converted(backbone, heads)):
+        for length in (1, 17):
+            cache = DynamicCache(config=model.config)
+            with torch.no_grad():
+                model(tokens(2, length), past_key_values=cache, use_cache=True)
+            assert count_cache(model, length, 2).equals(cache_bytes(cache))
+        assert count_parameters(model).parameters.sum() == sum(p.numel() for p in model.parameters())
+    rows = measure_cache(make_backbone(backbone), "tiny", [0.0, 0.5, 1.0], lengths=[20])
+    sliding = ["layer_types" in SMALL.get(backbone, {})].count(True)
+    assert rows[rows.unit == "kv_group"].heads_replaced.tolist() == [0, 3 * (3 - sliding), 6 * (3 - sliding)]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from itertools import cycle
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
+from tiny_models import HEADS, MAMBA, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import recurformer
@@ -17,7 +18,7 @@ from recurformer.model.convert import convert
 from recurformer.model.export import save_with_code
 from recurformer.tasks.tokenizer import byte_tokenizer
 
-CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one"}
+CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one", **dict(PAIRS)}
 PROCESS = """
 import sys
 import torch
@@ -125,14 +126,22 @@ def test_exporting_leaves_no_trace(tmp_path):
     assert not list((tmp_path / "plain").glob("*.py"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_saved_weights_are_complete_and_exact(tmp_path, dtype):
-    model = make_converted("llama_gqa_tied", "mixed").to(dtype)
+@pytest.mark.parametrize(
+    ("backbone", "heads", "dtype"),
+    [
+        ("llama_gqa_tied", "mixed", torch.float32),
+        ("llama_gqa_tied", "mixed", torch.bfloat16),
+        *((*pair, dtype) for pair, dtype in zip(PAIRS, cycle([torch.float32, torch.bfloat16]), strict=False)),
+    ],
+)
+def test_saved_weights_are_complete_and_exact(tmp_path, backbone, heads, dtype):
+    model = make_converted(backbone, heads).to(dtype)
     model.save_pretrained(tmp_path)
     loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")  # tied
-    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    tied = model.config.tie_word_embeddings
+    assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) != tied
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
     # `.to(dtype)` casts the rotary frequencies too, loading does not
     loaded.save_pretrained(tmp_path / "again")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny_models import MATRIX, PAD, difference, make_backbone, make_converted, shared_converted, tokens
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM
+from transformers import DynamicCache, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.measure.longest import ENDS, PREFILLS
@@ -91,10 +91,20 @@ def test_the_models_own_attention_is_back_afterwards_and_bad_requests_are_refuse
     for ids, chunk in ((tokens(1, 5), 0), (tokens(1, 0), 4)):
         with pytest.raises(ValueError, match="at least one token and a chunk of at least 1"):
             prefill(model, ids, chunk)
-    sliding = MistralForCausalLM(MistralConfig(**make_backbone("mistral_gqa").config.to_dict() | {"sliding_window": 8}))
-    with pytest.raises(ValueError, match="MistralAttention attends with sliding_window"):
-        prefill(sliding.eval(), tokens(1, 20), 4)
-    assert model.config._attn_implementation == sliding.config._attn_implementation == before
+    sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 8}
+    bounded = Gemma2ForCausalLM(Gemma2Config(**sizes, num_attention_heads=2, num_key_value_heads=2))
+    with pytest.raises(ValueError, match="Gemma2Attention attends with softcap, which no prefill in chunks knows"):
+        prefill(bounded.eval(), tokens(1, 20), 4)
+    assert (model.config._attn_implementation, bounded.config._attn_implementation) == (before, "eager")
+
+
+@pytest.mark.parametrize("window", [2, 8, 100])
+def test_a_sliding_window_of_every_layer_slides(window):
+    config = MistralConfig(**make_backbone("mistral_gqa").config.to_dict() | {"sliding_window": window})
+    model, ids = MistralForCausalLM(config).eval().double(), tokens(2, LENGTH)
+    expected = one_shot(model, ids)
+    for chunk in CHUNKS:
+        assert_same(prefill(model, ids, chunk), expected, 1e-10)
 
 
 def beyond_the_cache(model, length, read):

@@ -1,6 +1,7 @@
 """Every mixer in a model: each way to run the same tokens gives the same answer, saved or not, trained or not."""
 
 from functools import cache
+from itertools import cycle
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from test_generate import (
     check_same,
     generate,
 )
-from tiny_models import HEADS, MAMBA, PAD, difference, make_backbone, tokens, without_zeros
+from tiny_models import HEADS, MAMBA, PAD, PAIRS, difference, make_backbone, tokens, without_zeros
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -37,6 +38,9 @@ CASES = [
     for backbone in ("llama_mha", "qwen2_gqa")
     for heads in ("mixed", "beta_one", "ragged")
 ]
+READING = ["window", "linear", "retention", "window_state"]
+FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
+CASES += FAMILY_CASES
 every_case = pytest.mark.parametrize(("mixer", "backbone", "heads"), CASES)
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 every_other = pytest.mark.parametrize("mixer", OTHERS)
@@ -148,9 +152,10 @@ def test_the_state_has_one_size(mixer, backbone):
 
 
 def test_a_wide_window_is_the_original():
-    for backbone in ("llama_mha", "qwen2_gqa"):
+    cases = {"llama_mha": HEADS, "qwen2_gqa": HEADS, **{backbone: [heads] for backbone, heads in PAIRS}}
+    for backbone, sets in cases.items():
         base = make_backbone(backbone)
-        for heads in HEADS:
+        for heads in sets:
             for sinks in (0, 3):
                 model = convert(base, HEADS[heads], "window", window_tokens=LENGTH, sink_tokens=sinks)
                 ids = tokens(2, LENGTH)

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from test_mixers import shared
-from tiny_models import PAD, difference, tokens
+from test_mixers import FAMILY_CASES, shared
+from tiny_models import PAD, PAIRS, difference, tokens
 from transformers import DynamicCache, StaticCache
 
 import recurformer
@@ -80,6 +80,14 @@ def test_every_row_is_what_it_is_alone(mixer, backbone, heads, places):
             logits = in_pieces(model, ids, mask, positions, cuts, new_cache())
             for row, one in enumerate(expected):
                 assert difference(logits[row][mask[row].bool()], one) < 1e-4, (name, kind, row)
+
+
+@pytest.mark.parametrize(("mixer", "backbone", "heads"), [*FAMILY_CASES, *(("mamba", *pair) for pair in PAIRS)])
+def test_every_row_is_what_it_is_alone_in_every_family(mixer, backbone, heads):
+    sliding = "sliding_attention" in shared(mixer, backbone, heads).config.layer_types
+    # a sliding window counts padding between tokens as tokens, in the library's models too
+    for places in ("left",) if sliding else ("left", "middle", "right of the first turn"):
+        test_every_row_is_what_it_is_alone(mixer, backbone, heads, PLACES[places])
 
 
 @every_mixer

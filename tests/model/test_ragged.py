@@ -9,6 +9,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from recurformer.model.attention import RecurFormerAttention
+from recurformer.model.layout import SLIDING
 
 ragged_models = pytest.mark.parametrize("backbone", ["qwen2_gqa", "llama_gqa_tied"])
 
@@ -78,10 +79,11 @@ def test_every_layer_has_its_weights_or_none_and_they_have_gradients(backbone, h
     result.logits.square().mean().backward()
     assert all(weights.grad.any() for weights in there)
     generated = model.generate(ids, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
+    window = [model.config.sliding_window if kind == SLIDING else 10 for kind in model.config.layer_types]
     for step, queries in zip(generated.attentions, (9, 1), strict=True):
         assert [weights if weights is None else weights.shape[1:] for weights in step] == [
-            None if replaced == ALL else (6 - len(replaced), queries, 10 if queries == 1 else 9)
-            for replaced in HEADS[heads]
+            None if replaced == ALL else (6 - len(replaced), queries, keys if queries == 1 else 9)
+            for replaced, keys in zip(HEADS[heads], window, strict=True)
         ]
     model.set_attn_implementation("sdpa")  # gives no weights
     assert model(ids, output_attentions=True, return_dict=False)[-1] == (None,) * len(HEADS[heads])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import ALL, MAMBA, PAD, difference, make_backbone, tokens, without_zeros
+from tiny_models import ALL, MAMBA, PAD, PAIRS, difference, make_backbone, shared_converted, tokens, without_zeros
 
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
@@ -72,6 +72,15 @@ def test_an_exported_program_serves_every_length(mixer):
         ids, mask = padded(length)
         real = mask.bool()
         assert difference(program.module()(ids, mask)[real], module(ids, mask)[real]) < 1e-4
+
+
+@pytest.mark.parametrize(("backbone", "heads"), PAIRS)
+def test_every_family_compiles_into_one_graph(backbone, heads):
+    torch.compiler.reset()
+    model, (ids, mask) = shared_converted(backbone, heads), padded(12)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    given = {"attention_mask": mask, "use_cache": False}
+    assert difference(compiled(ids, **given).logits[mask.bool()], model(ids, **given).logits[mask.bool()]) < 1e-6
 
 
 def test_an_onnx_export_holds_no_operators_of_our_own(monkeypatch):

@@ -1,8 +1,9 @@
 """Tiny backbones with large weights, and sets of heads to replace, so that a wrong state or mask shows."""
 
-from functools import cache
+from functools import cache, partial
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -15,6 +16,7 @@ from transformers import (
 )
 
 from recurformer.model.convert import convert
+from recurformer.model.families import FAMILIES
 
 QUERY_HEADS, LAYERS, VOCABULARY = 6, 3, 40
 PAD = 1  # an ordinary token: embedding rows of the config's pad token are zero and would hide a leak
@@ -36,6 +38,20 @@ BACKBONES = {
     "qwen2_gqa": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHAPE, num_key_value_heads=2)),
     "mistral_gqa": (MistralForCausalLM, lambda: MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
 }
+SMALL = {  # other settings than a family's own for small models, so that a layer of each kind has replaced heads
+    "smollm3": {"no_rope_layers": [0, 1, 1]},
+    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    "gemma3_text": {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 6},
+}
+COVERED = {"llama", "qwen2", "mistral"}
+"""Families that are tested with every set of heads; each of the others is with one, that in `PAIRS`."""
+for _name, _family in FAMILIES.items():
+    if _name not in COVERED:
+        _settings = {**SHAPE, "num_key_value_heads": 2, "head_dim": 8, **SMALL.get(_name, _family.small)}
+        BACKBONES[_name] = (
+            getattr(transformers, _family.language_model),
+            partial(getattr(transformers, _family.config), **_settings),
+        )
 ALL = list(range(QUERY_HEADS))
 HEADS = {
     "mixed": [[0, 1, 2], [], ALL],
@@ -44,7 +60,8 @@ HEADS = {
     "ragged": [[0], [1, 3, 4, 5], [0, 2, 5]],
 }
 MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 3}
-MATRIX = [(backbone, heads) for backbone in BACKBONES for heads in HEADS]
+PAIRS = [(name, "mixed" if name in SMALL else "ragged") for name in BACKBONES if name in FAMILIES]
+MATRIX = [(backbone, heads) for backbone in BACKBONES if backbone not in FAMILIES for heads in HEADS] + PAIRS
 
 
 def make_backbone(name: str, seed: int = 0, **changes) -> PreTrainedModel:

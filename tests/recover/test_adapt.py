@@ -8,9 +8,10 @@ from importlib import import_module
 import pytest
 import torch
 from adapt_world import command, write_texts
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Olmo2Config, Olmo2ForCausalLM
 
 import recurformer
+from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.adapt import model_folder
 from recurformer.cli.main import main
 from recurformer.corpora.documents import read_documents
@@ -141,6 +142,31 @@ def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys, mixer):
     assert [row["stage"] for row in found["stages"]] == ["original", "converted", "calibrated", "adapted"]
     assert found["plan"]["transfer_steps"] == found["plan"]["distil_steps"] == 0
     assert found["stages"][-1]["divergence"] == pytest.approx(found["stages"][-2]["divergence"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mixer"), [("gemma3_text", "mamba"), ("phi3", "mamba"), ("granite", "window_state")]
+)
+def test_other_families_come_back_too(architecture, mixer, tmp_path):
+    shape = {"hidden_size": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "initializer_range": 0.3}
+    model, tokenizer = open_random("byte", architecture=architecture, **shape)
+    save_backbone(model, tokenizer, tmp_path / "backbone")
+    write_texts(tmp_path)
+    assert main(command(tmp_path, "--minutes", "0.001", "--mixer", mixer)) == 0
+    divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path)["stages"]}
+    if mixer == "mamba":
+        assert 0 == divergence["original"] < divergence["calibrated"] < divergence["converted"]
+    else:  # a window as wide as the text is the original
+        assert max(divergence.values()) < 1e-4
+    heads = AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.recurrent_heads
+    assert [len(layer) for layer in heads] == ([0, 2] if architecture == "gemma3_text" else [2, 2])
+
+
+def test_a_family_that_cannot_be_converted_is_refused_at_once(tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Olmo2ForCausalLM(Olmo2Config(**sizes, pad_token_id=None)).eval()
+    with pytest.raises(ValueError, match="'olmo2' is not supported: it normalises queries and keys over all heads"):
+        recurformer.adapt(model, None, None, folder=tmp_path)
 
 
 def test_an_earlier_result_is_replaced_and_nothing_else(adapted, tmp_path, capsys):

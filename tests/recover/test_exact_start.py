@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from recurformer import convert
 from recurformer.recover.exact_start import Kernels, exact_start, fit_kernels, lag_profiles, write_kernels
 from recurformer.recover.pair import replaced_layers
-from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
+from tests.model.tiny_models import HEADS, MAMBA, PAIRS, make_backbone, tokens
 
 MODELS = [("llama_mha", "mixed"), ("qwen2_gqa", "ragged"), ("llama_gqa_tied", "beta_one")]
 every_model = pytest.mark.parametrize(("backbone", "heads"), MODELS)
@@ -57,7 +57,7 @@ def test_kernels_reach_the_profiles_of_one_layer():
     assert kernels.rates.min() > 0 and kernels.step.log().mean().exp() == pytest.approx(0.03)
 
 
-@every_model
+@pytest.mark.parametrize(("backbone", "heads"), MODELS + PAIRS)
 def test_profiles_are_the_mean_attention_by_lag_without_the_first_token(backbone, heads):
     original, converted = pair(backbone, HEADS[heads])
     windows = tokens(5, 20)

@@ -1,26 +1,14 @@
 """Small randomly initialised models with the backbones' architectures, to be trained from scratch or used in tests."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import (
-    LlamaConfig,
-    MistralConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Qwen2Config,
-)
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.backbones.shapes import random_model
+from recurformer.model.families import FAMILIES
 from recurformer.tasks.tokenizer import TOKENIZERS
-
-ARCHITECTURES: dict[str, Callable[..., PreTrainedConfig]] = {
-    "llama": LlamaConfig,
-    "qwen2": Qwen2Config,
-    "mistral": MistralConfig,
-}
 
 
 def make_random(
@@ -43,7 +31,7 @@ def make_random(
     """A model with random weights; the same arguments give the same weights, and the global generator is left alone.
 
     Args:
-        architecture: a name in ARCHITECTURES.
+        architecture: a name in FAMILIES.
         hidden_size: width of the residual stream.
         layers: number of layers.
         heads: query heads of a layer.
@@ -61,14 +49,15 @@ def make_random(
     Raises:
         ValueError: an unknown architecture, or heads that do not divide.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(ARCHITECTURES)}")
+    if architecture not in FAMILIES:
+        raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(FAMILIES)}")
+    family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": rope_theta}
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
         raise ValueError(f"heads {heads} is no multiple of kv_heads {kv_heads}")
     if head_dim is None and hidden_size % heads:
         raise ValueError(f"hidden_size {hidden_size} is no multiple of heads {heads}: give head_dim")
-    config = ARCHITECTURES[architecture](
+    config = getattr(transformers, family.config)(
         hidden_size=hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -78,12 +67,12 @@ def make_random(
         vocab_size=vocab_size,
         initializer_range=initializer_range,
         max_position_embeddings=max_position_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+        rope_parameters={kind: dict(rope) for kind in family.ropes} or rope,
         tie_word_embeddings=tie_word_embeddings,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
-        **({"sliding_window": None} if architecture == "mistral" else {}),
+        **family.small,
     )
     return random_model(config, seed, dtype)
 

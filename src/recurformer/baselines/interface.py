@@ -17,6 +17,7 @@ from recurformer.heads.probes import Repeated
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.attending import attending_by, refuse
 from recurformer.model.convert import convert
+from recurformer.model.layout import sliding_layers
 
 IMPLEMENTATION = "recurformer_evicting"
 
@@ -113,12 +114,17 @@ def make_eviction(
             tell little about a model that reads no text.
 
     Raises:
-        ValueError: an unknown method, a bad budget, a converted model.
+        ValueError: an unknown method, a bad budget, a converted model, layers with a sliding window.
     """
     if method not in EVICTIONS:
         raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(EVICTIONS)}")
     if any(getattr(model.config, "recurrent_heads", [])):
         raise ValueError(f"method={method!r} evicts from a model's own attention; this one has been converted")
+    if sliding := sliding_layers(model.config):
+        raise ValueError(
+            f"method={method!r} evicts from attention to everything; layer {sliding[0]} of this model attends through a"
+            " sliding window"
+        )
     return EVICTIONS[method].for_model(model, budget, repeated)
 
 

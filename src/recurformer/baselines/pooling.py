@@ -32,11 +32,11 @@ def pool_kv_heads(model: PreTrainedModel, kv_heads: int) -> PreTrainedModel:
     The given model is left as it is. Query heads keep their order: new head j serves the j-th run of neighbours.
 
     Args:
-        model: a stock causal language model with `k_proj` and `v_proj`, such as Llama, Mistral or Qwen2.
+        model: a stock causal language model with `k_proj` and `v_proj`, such as Llama or Qwen3.
         kv_heads: of the new model; divides the query heads and is at most what the model has.
 
     Raises:
-        ValueError: such a number of heads cannot be, or the model is a converted one.
+        ValueError: such a number of heads cannot be, or the model is a converted one or has no such projections.
     """
     config: Any = deepcopy(model.config)
     query_heads, old = config.num_attention_heads, config.num_key_value_heads
@@ -46,9 +46,12 @@ def pool_kv_heads(model: PreTrainedModel, kv_heads: int) -> PreTrainedModel:
         fitting = ", ".join(str(n) for n in range(1, old + 1) if query_heads % n == 0)
         raise ValueError(f"kv_heads={kv_heads} cannot serve {query_heads} query heads; possible are {fitting}")
     config.num_key_value_heads = kv_heads
+    before = model.state_dict()
+    if not any(PROJECTIONS[0] in name for name in before):
+        raise ValueError(f"a {config.model_type} model has no k_proj and v_proj of its own: its heads cannot be pooled")
     state = {
         name: pool_rows(tensor, query_heads, old, kv_heads) if any(part in name for part in PROJECTIONS) else tensor
-        for name, tensor in model.state_dict().items()
+        for name, tensor in before.items()
     }
     pooled = type(model)._from_config(config, dtype=model.dtype, attn_implementation=model.config._attn_implementation)
     pooled.load_state_dict(state)

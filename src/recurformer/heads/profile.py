@@ -32,6 +32,7 @@ class HeadProfile:
         kv_heads: key-value heads in a layer.
         tokens: tokens in the longest sample.
         model: the model's name in the measurements.
+        sliding: layers that attend through a sliding window; their heads have no ratio and are never replaced.
     """
 
     rr: Tensor
@@ -41,6 +42,7 @@ class HeadProfile:
     kv_heads: int
     tokens: int
     model: str = ""
+    sliding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rr.dim() != 3 or self.rr.numel() == 0:
@@ -65,6 +67,11 @@ class HeadProfile:
         """(layers, heads)."""
         return self.rr.shape[1], self.rr.shape[2]
 
+    @property
+    def candidates(self) -> list[int]:
+        """Layers whose heads may be replaced."""
+        return [layer for layer in range(self.rr.shape[1]) if layer not in self.sliding]
+
     def with_threshold(self, threshold: float) -> "HeadProfile":
         """Return the same ratios, counted against another alpha."""
         return replace(self, threshold=threshold)
@@ -82,7 +89,9 @@ class HeadProfile:
         rows = {"sample": sample, "layer": layer, "head": head, "rr": self.rr.double().cpu().numpy().ravel()}
         constants = {name: pa.array([getattr(self, name)] * len(sample)) for name in ("model", "threshold")}
         table = pa.table(constants | rows)
-        settings = {name: getattr(self, name) for name in SETTINGS}
+        settings = {name: getattr(self, name) for name in SETTINGS} | (
+            {"sliding": self.sliding} if self.sliding else {}
+        )
         table = table.replace_schema_metadata({METADATA_KEY: json.dumps(settings, sort_keys=True).encode()})
         with atomic_path(path) as unfinished:
             pq.write_table(table, unfinished)
@@ -103,7 +112,8 @@ class HeadProfile:
                 raise ValueError("rows are missing")
             rr = np.full(sizes, np.nan)
             rr[tuple(indices)] = table["rr"].to_numpy()
-            return cls(torch.from_numpy(rr), **{name: settings[name] for name in SETTINGS})
+            sliding = tuple(settings.get("sliding", ()))
+            return cls(torch.from_numpy(rr), **{name: settings[name] for name in SETTINGS}, sliding=sliding)
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             reason = "no settings in it" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise ValueError(f"{path}: not a head profile written by HeadProfile.save ({reason})") from None

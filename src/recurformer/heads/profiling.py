@@ -1,6 +1,8 @@
 """Measure the recency ratio of every attention head of a model (equation 1)."""
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from transformers import PreTrainedModel
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.recency import attend_and_sum
 from recurformer.heads.run import LayerInputs, Progress, check_batch, run_attention
+from recurformer.model.layout import sliding_layers
 
 
 class _RecencySums:
@@ -43,6 +46,7 @@ def profile_heads(
     over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. Where
     a fused kernel tells its softmax sums, no weight outside the window is computed (`recurformer.heads.recency`); the
     sums are float64. Heads that do not attend, such as the replaced ones of a converted model, get NaN at their place.
+    So do the heads of layers with a sliding window between others without one; a line on stderr says so.
 
     Args:
         model: any causal language model that attends through transformers' attention interface.
@@ -89,11 +93,21 @@ def profile_windows(
     config = model.config
     heads = config.num_attention_heads
     sums = _RecencySums(len(input_ids), config.num_hidden_layers, heads, windows, exclude_first)
+    sliding = sliding_layers(config)
+    if sliding:
+        print(
+            f"profile: {len(sliding)} of {config.num_hidden_layers} layers attend through a sliding window and stay as"
+            " they are; only heads of the others are profiled, and β is a share of them",
+            file=sys.stderr,
+            flush=True,
+        )
     run_attention(model, input_ids, sums, attention_mask, batch_size, progress)
-    settings = {
+    sums.ratios[:, :, sliding] = float("nan")
+    settings: dict[str, Any] = {
         "threshold": threshold,
         "exclude_first": exclude_first,
         "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
         "tokens": int(lengths.max()),
+        "sliding": tuple(sliding),
     }
     return [HeadProfile(rr=rr, window=window, **settings) for window, rr in zip(windows, sums.ratios, strict=True)]

@@ -46,11 +46,11 @@ def recency_settings(
 
     def rows() -> Iterator[tuple[str, int, float, float, str, int, int, float, bool]]:
         for unit in units:
-            usual = replacement_ranks(ra_i_scores(default), default.kv_heads, unit)
+            usual = replacement_ranks(ra_i_scores(default)[default.candidates], default.kv_heads, unit)
             for profile in profiles:
                 for threshold in thresholds:
                     is_default = (profile.window, threshold) == (default.window, default.threshold)
-                    scores = ra_i_scores(profile.with_threshold(threshold))
+                    scores = ra_i_scores(profile.with_threshold(threshold))[profile.candidates]
                     ranks = replacement_ranks(scores, profile.kv_heads, unit)
                     correlation = rank_correlation(ranks, usual)
                     for beta in betas:

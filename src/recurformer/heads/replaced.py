@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from recurformer.batching import samples_per_batch
 from recurformer.heads.run import Arguments, Progress, attending, check_batch, reading, retained_heads
+from recurformer.model.layout import sliding_layers
 from recurformer.tasks import IGNORED
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
@@ -69,10 +70,19 @@ def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced
     return base.norm(hidden)
 
 
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Return the logits of hidden states behind the last norm, as the language model makes them: Granite scales them,
+    Gemma bounds them.
+    """
+    logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     """Mean negative log-likelihood of the labels, in nats, from the hidden states behind the last layer's norm."""
     asked = labels[:, 1:] != IGNORED
-    logits = model.get_output_embeddings()(hidden[:, :-1][asked])
+    logits = logits_of(model, hidden[:, :-1][asked])
     wide = torch.promote_types(logits.dtype, torch.float32)
     return float(F.cross_entropy(logits.to(wide), labels[:, 1:][asked], reduction="none").double().mean())
 
@@ -91,7 +101,8 @@ def loss_rises(
         progress: called with (layers done, layers).
 
     Returns:
-        (layers, heads) float64: rise of the labels' mean negative log-likelihood, in nats; NaN where no head attends.
+        (layers, heads) float64: rise of the labels' mean negative log-likelihood, in nats; NaN where no head attends,
+        and in layers with a sliding window between others without one.
 
     Raises:
         ValueError: empty input, labels that ask nothing, or a model that does not use the attention interface.
@@ -110,7 +121,7 @@ def loss_rises(
         if not unchanged.attended:
             raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
         for layer in range(len(base.layers)):
-            heads = retained_heads(model.config, layer)
+            heads = [] if layer in sliding_layers(model.config) else retained_heads(model.config, layer)
             for start in range(0, len(heads), at_once):
                 chosen = range(start, min(start + at_once, len(heads)))
                 attend = _OneReplaced(replacement, layer, chosen, len(input_ids))

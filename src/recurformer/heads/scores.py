@@ -12,6 +12,7 @@ from recurformer.heads.probes import Probes
 from recurformer.heads.replaced import causal_attention, loss_rises
 from recurformer.heads.run import Progress
 from recurformer.heads.stream import AttentionBlock, watch_attention
+from recurformer.model.layout import sliding_layers
 from recurformer.study import HeadScores
 from recurformer.tasks import IGNORED
 
@@ -44,6 +45,7 @@ def _share(model: PreTrainedModel, input_ids: Tensor, period: int, shift: int, p
     config = model.config
     shares = _Shares(samples, config.num_hidden_layers, config.num_attention_heads, period, shift)
     watch_attention(model, input_ids, shares, progress=progress)
+    shares.shares[:, sliding_layers(config)] = float("nan")
     return shares.shares.mean(0)
 
 

@@ -1,6 +1,6 @@
 """Choosing the heads to replace: the share beta that a ranking puts first (section 3.2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -64,8 +64,8 @@ def replaced_count(units: int, beta: float) -> int:
     return round(units * beta)
 
 
-def _refuse_missing(scores: Tensor) -> None:
-    missing = (~scores.isfinite()).nonzero()
+def _refuse_missing(scores: Tensor, sliding: Sequence[int] = ()) -> None:
+    missing = (~scores.isfinite()).index_fill(0, torch.tensor(sliding, dtype=torch.long), False).nonzero()
     if len(missing):
         layer, head = missing[0].tolist()
         raise ValueError(f"layer {layer} head {head} has no score: profile the model before any head is replaced")
@@ -93,37 +93,50 @@ def replacement_order(pool: Tensor) -> Tensor:
 
 
 def rank_heads(
-    scores: Tensor, kv_heads: int, beta: float, unit: Unit = "kv_group", scope: Scope = "global"
+    scores: Tensor,
+    kv_heads: int,
+    beta: float,
+    unit: Unit = "kv_group",
+    scope: Scope = "global",
+    sliding: Sequence[int] = (),
 ) -> list[list[int]]:
     """Take the share `beta` of units with the highest scores; equal scores in order of layer, then head.
 
     Args:
-        scores: (layers, heads), finite.
+        scores: (layers, heads), finite but in layers of `sliding`.
         kv_heads: key-value heads in a layer; query heads g * heads / kv_heads onwards share the key-value head g.
         beta: share of the units, in [0, 1]; see `replaced_count`.
         unit: "kv_group" takes all query heads of a key-value head together, ranked by their mean score, so that its
             cache is freed; "head" takes single query heads; "layer" whole layers, ranked by their mean score.
         scope: "global" ranks over all layers, "layer" takes the share in each layer.
+        sliding: layers with a sliding window. They stay as they are, and `beta` is a share of the others.
 
     Returns:
         For each layer the chosen query heads in ascending order.
 
     Raises:
         ValueError: an unknown unit or scope, whole layers in each layer, beta outside [0, 1], kv_heads not a divisor
-            of the heads, a score not finite.
+            of the heads, a score not finite, no layer without a sliding window.
     """
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r} is unknown; choose one of {', '.join(SCOPES)}")
     if unit == scope == "layer":
         raise ValueError("scope='layer' takes a share of each layer, unit='layer' whole layers: use scope='global'")
-    pool = unit_scores(scores, kv_heads, unit)
+    candidates = [layer for layer in range(len(scores)) if layer not in sliding]
+    if not candidates:
+        raise ValueError("every layer attends through a sliding window: there is no head that could be replaced")
+    _refuse_missing(scores, sliding)
+    pool = unit_scores(scores[candidates], kv_heads, unit)
     layers, units = pool.shape
     if scope == "global":
         pool = pool.reshape(1, -1)
     count = replaced_count(pool.shape[1], beta)
     first = replacement_order(pool)[:, :count]
     chosen = torch.zeros(pool.shape, dtype=torch.bool).scatter_(1, first, True).reshape(layers, units)
-    return [row.repeat_interleave(scores.shape[1] // units).nonzero().flatten().tolist() for row in chosen]
+    heads: list[list[int]] = [[] for _ in scores]
+    for layer, row in zip(candidates, chosen, strict=True):
+        heads[layer] = row.repeat_interleave(scores.shape[1] // units).nonzero().flatten().tolist()
+    return heads
 
 
 def select_heads(
@@ -138,6 +151,7 @@ def select_heads(
     """Choose the query heads to replace, per layer, for `recurformer.convert`.
 
     A larger beta chooses a superset (same profile and settings). See `rank_heads` for units, scopes and rounding.
+    Layers with a sliding window are left out, of the shares too.
 
     Args:
         profile: recency ratios of the model before conversion.
@@ -152,8 +166,9 @@ def select_heads(
         ValueError: an unknown name, beta outside [0, 1], heads without a recency ratio, or measured scores that are
             missing or of another shape.
     """
-    _refuse_missing(profile.mean_rr)
-    return rank_heads(_scores(profile, by, seed, measured), profile.kv_heads, beta, unit, scope)
+    _refuse_missing(profile.mean_rr, profile.sliding)
+    scores = _scores(profile, by, seed, measured)
+    return rank_heads(scores, profile.kv_heads, beta, unit, scope, profile.sliding)
 
 
 def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -> Tensor:

@@ -17,6 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import Scope, random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
+from recurformer.model.layout import sliding_layers
 
 KINDS = ("key", "value", "conv_state", "recurrent_state")
 COLUMNS = ["layer", "kind", "dtype", "bytes"]
@@ -159,7 +160,8 @@ def measure_cache(
     rows = []
     for done, (unit, beta) in enumerate([(unit, beta) for unit in units for beta in betas], start=1):
         if profile is None:
-            chosen = rank_heads(random_ranking(layers, heads, seed), kv_heads, beta, unit, scope)
+            ranking = random_ranking(layers, heads, seed)
+            chosen = rank_heads(ranking, kv_heads, beta, unit, scope, sliding_layers(config))
         else:
             chosen = select_heads(profile, beta, unit, scope, by, seed)
         if str(chosen) not in counted:
@@ -204,7 +206,7 @@ def held_bytes(cache: Cache, tokens: int) -> float:
 
 
 def full_bytes(original: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes that a full cache of the original model holds for each token."""
+    """Bytes that a full cache of the original model holds for each token, layers with a sliding window included."""
     size = getattr(original, "head_dim", None) or original.hidden_size // original.num_attention_heads
     return original.num_hidden_layers * 2 * original.num_key_value_heads * size * dtype.itemsize
 

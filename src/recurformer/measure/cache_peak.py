@@ -18,6 +18,7 @@ from recurformer.measure.cache import cache_bytes, count_cache
 from recurformer.measure.limit import is_out_of_memory
 from recurformer.measure.peak import AllocatorPeak, PeakMemory
 from recurformer.model.convert import convert
+from recurformer.model.layout import sliding_layers
 
 UNIT: Final = "kv_group"
 DTYPE = torch.bfloat16
@@ -85,7 +86,7 @@ def measure_cache_peak(
     shape = meta_model(config, DTYPE)
     rows: list[dict[str, Any]] = []
     for done, beta in enumerate(shares, start=1):
-        heads = rank_heads(ranking, config.num_key_value_heads, beta, UNIT)
+        heads = rank_heads(ranking, config.num_key_value_heads, beta, UNIT, sliding=sliding_layers(config))
         counted = convert(shape, heads, "mamba", **(mamba or {}))
         model = convert(random_model(config, seed, DTYPE, device), heads, "mamba", **(mamba or {}))
         for length in lengths:

@@ -22,6 +22,7 @@ from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.model.convert import convert
+from recurformer.model.layout import sliding_layers
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, read_chunk
 
 # The first kind whose mark is part of a parameter's dotted name. A Mamba block lives inside the attention module.
@@ -29,7 +30,13 @@ MARKS = {
     "mamba": ("mamba",),
     "attention": ("self_attn",),
     "mlp": ("mlp",),
-    "norm": ("norm", "input_layernorm", "post_attention_layernorm"),
+    "norm": (
+        "norm",
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
     "embedding": ("embed_tokens",),
     "head": ("lm_head",),
 }
@@ -173,7 +180,8 @@ def converted_twin(
     base = meta_twin(model)
     config = base.config
     ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
-    return convert(base, rank_heads(ranking, config.num_key_value_heads, beta), "mamba", **(mamba or {}))
+    heads = rank_heads(ranking, config.num_key_value_heads, beta, sliding=sliding_layers(config))
+    return convert(base, heads, "mamba", **(mamba or {}))
 
 
 def memory_row(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager_attention_forward
+from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .layout import HeadLayout, head_layout
 from .mixer_base import ReplacedHeads
@@ -16,6 +16,7 @@ from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
 from .products import Folding
 from .step import few_rows
+from .stock import has_bias, rotate, rotates
 from .streams import side_by_side
 
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
@@ -31,7 +32,8 @@ class RecurFormerAttention(nn.Module):
     concatenation of Algorithm 1 needs no gather. The mixer is the submodule of its name, such as `mamba`.
 
     Args:
-        base: the stock attention module that this one stands in for (its biases and scaling are taken over).
+        base: the stock attention module that this one stands in for; its biases, its scaling, its norms of queries and
+            keys, and whether it knows positions are taken over.
         config: a RecurFormer config.
         layer_index: the layer's place.
     """
@@ -53,16 +55,16 @@ class RecurFormerAttention(nn.Module):
         self.query_spans = self.layout.query_spans
         self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
         hidden, dim, mixer = config.hidden_size, self.head_dim, MIXERS[config.mixer]
+        self.rotates, self.normed, bias = rotates(base), hasattr(base, "q_norm"), has_bias(base)
         self.reads_keys = mixer.reads_keys
         projected = self.layout.projected_heads(self.reads_keys)
 
-        def heads_like(stock: nn.Linear, heads: int) -> nn.Linear:
-            return nn.Linear(hidden, heads * dim, bias=stock.bias is not None)
-
         if projected["q"]:
-            self.q_proj = heads_like(base.q_proj, len(projected["q"]))
-            self.k_proj = heads_like(base.k_proj, len(projected["k"]))
-        self.v_proj = heads_like(base.v_proj, len(projected["v"]))
+            self.q_proj = nn.Linear(hidden, len(projected["q"]) * dim, bias=bias)
+            self.k_proj = nn.Linear(hidden, len(projected["k"]) * dim, bias=bias)
+            if self.normed:
+                self.q_norm, self.k_norm = base.q_norm, base.k_norm
+        self.v_proj = nn.Linear(hidden, len(projected["v"]) * dim, bias=bias)
         self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
         self.add_module(config.mixer, mixer(config, self.layout, dim, layer_index))
         self.folding: Folding | None = None  # see `recurformer.folded`
@@ -118,13 +120,14 @@ class RecurFormerAttention(nn.Module):
         shape = hidden_states.shape[:-1]
         values = self._values(hidden_states)
         projected = self._project(hidden_states) if self.reads_keys else None
+        positions = position_embeddings if self.rotates else None
         products = None if self.folding is None else self.folding(self)
         reads: dict[str, Any] = {} if products is None else {"products": products}
         if projected is not None:
-            reads["heads"] = self._heads(hidden_states, projected, position_embeddings)
+            reads["heads"] = self._heads(hidden_states, projected, positions)
         (retained, weights), replaced = side_by_side(
             lambda: self._retain(
-                hidden_states, values, projected, position_embeddings, attention_mask, past_key_values, **kwargs
+                hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs
             ),
             lambda: self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads),
             hidden_states.device,
@@ -139,7 +142,8 @@ class RecurFormerAttention(nn.Module):
         """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
         reads: dict[str, Any] = {}
         if self.reads_keys:
-            reads["heads"] = self._heads(hidden_states, self._project(hidden_states), position_embeddings)
+            positions = position_embeddings if self.rotates else None
+            reads["heads"] = self._heads(hidden_states, self._project(hidden_states), positions)
         return self.mixer(self.read(hidden_states), None, None, **reads)
 
     def read(self, hidden_states: Tensor) -> Tensor:
@@ -151,16 +155,19 @@ class RecurFormerAttention(nn.Module):
         return self.v_proj(hidden_states).view(*hidden_states.shape[:-1], -1, self.head_dim)
 
     def _heads(
-        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], position_embeddings: tuple[Tensor, Tensor]
+        self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor] | None
     ) -> ReplacedHeads:
         """Return what the replaced heads would attend with, of queries and keys (B, L, heads, head_dim)."""
         queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
-        return ReplacedHeads(hidden_states, queries, keys, position_embeddings)
+        if self.scaling != self.head_dim**-0.5:
+            queries = queries * (self.scaling * self.head_dim**0.5)
+        return ReplacedHeads(hidden_states, queries, keys, positions)
 
     def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (B, L, heads, head_dim), not rotated."""
+        """Return queries and keys (B, L, heads, head_dim), normalised where the family does so, not rotated."""
         rows = self.q_proj(hidden_states), self.k_proj(hidden_states)
-        return rows[0].unflatten(-1, (-1, self.head_dim)), rows[1].unflatten(-1, (-1, self.head_dim))
+        queries, keys = rows[0].unflatten(-1, (-1, self.head_dim)), rows[1].unflatten(-1, (-1, self.head_dim))
+        return (self.q_norm(queries), self.k_norm(keys)) if self.normed else (queries, keys)
 
     def _replaced(self, heads: Tensor) -> Tensor:
         """Return those of the KV heads (B, L, KV heads, head_dim) that replaced query heads read."""
@@ -173,7 +180,7 @@ class RecurFormerAttention(nn.Module):
         hidden_states: Tensor,
         values: Tensor,
         projected: tuple[Tensor, Tensor] | None,
-        position_embeddings: tuple[Tensor, Tensor],
+        positions: tuple[Tensor, Tensor] | None,
         attention_mask: Tensor | None,
         cache: Cache | None,
         **kwargs,
@@ -188,7 +195,7 @@ class RecurFormerAttention(nn.Module):
         query, key = projected or self._project(hidden_states)
         query = query[:, :, : len(self.layout.retained)].transpose(1, 2)  # (B, H, L, head_dim)
         key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
-        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        query, key = rotate(query, key, positions)
         value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)

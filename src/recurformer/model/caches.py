@@ -5,11 +5,13 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
+from .layout import SLIDING
+
 
 def kind(layer: Any) -> str:
     """Return the type of a cache's layer, in the words of `config.layer_types`."""
     if not isinstance(layer, LinearAttentionCacheLayerMixin):
-        return "full_attention"
+        return SLIDING if getattr(layer, "is_sliding", False) else "full_attention"
     return "hybrid" if isinstance(layer, CacheLayerMixin) else "linear_attention"
 
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import transformers
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoConfig, PreTrainedConfig
 
-from .layout import check_heads
+from .families import FAMILIES, Family
+from .layout import SLIDING, check_heads, sliding_layers
 from .mixers import MIXERS
 
 MODEL_TYPE_PREFIX = "recurformer_"
@@ -19,6 +21,10 @@ SIZES = {
     "sink_tokens": 0,
 }
 """Fields that are sizes, and the least that each may be."""
+MIXED_LAYERS = "layer_types"
+"""The field by which a family's config tells what each layer is, where its layers may differ."""
+REPLACED_KINDS = ("hybrid", "linear_attention")
+"""Kinds of layers that have replaced heads."""
 
 
 def layer_type(replaced: list[int], query_heads: int) -> str:
@@ -42,8 +48,8 @@ class RecurFormerConfigMixin:
         window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on, the token itself among
             them.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
-        sliding_window: must stay None: the retained heads attend to the whole context.
-        layer_types: derived from `recurrent_heads`, never read; chooses the layers of the library's caches.
+        layer_types: derived from `recurrent_heads`; chooses the layers of the library's caches. Only its layers with a
+            sliding window are read, in families that have such layers: they stay as they are.
 
     Raises:
         ValueError: a field has a wrong value (a wrong type is refused by `strict`, by the field's name).
@@ -57,27 +63,39 @@ class RecurFormerConfigMixin:
     mamba_dt_rank: int = 256
     window_tokens: int = 64
     sink_tokens: int = 4
-    sliding_window: int | None = None
 
     if TYPE_CHECKING:  # of the backbone's config
         num_hidden_layers: int
         num_attention_heads: int
+        layer_types: list[str] | None
+        rope_parameters: dict[str, Any]
 
+    ropes: ClassVar[tuple[str, ...]] = ()  # of the family
     # Trainer cannot gather the None that a layer without attention has among the attention weights
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "attentions"]
     base_model_tp_plan = None  # head counts differ from layer to layer
     base_model_pp_plan = None
 
     def __post_init__(self, **kwargs):
-        kwargs.pop("layer_types", None)
+        if MIXED_LAYERS in type(self).__dataclass_fields__:
+            kinds = [SLIDING if kind == SLIDING else "full_attention" for kind in self.layer_types or ()]
+            self.layer_types = kinds if len(kinds) == self.num_hidden_layers else None
+        kwargs.pop(MIXED_LAYERS, None)
         super().__post_init__(**kwargs)  # type: ignore[misc]
+        sliding = set(sliding_layers(self))
         if self.recurrent_heads is None:
             self.recurrent_heads = [[] for _ in range(self.num_hidden_layers)]
         self.check()
         self.recurrent_heads = check_heads(self.recurrent_heads, self.num_hidden_layers, self.num_attention_heads)
-        self.layer_types = [layer_type(heads, self.num_attention_heads) for heads in self.recurrent_heads]
+        self.layer_types = [
+            SLIDING if index in sliding else layer_type(heads, self.num_attention_heads)
+            for index, heads in enumerate(self.recurrent_heads)
+        ]
         if set(self.layer_types) == {"linear_attention"}:
             self.layer_types[0] = "hybrid"  # one layer of the cache must know how many tokens it has seen
+        if self.ropes:  # by kind of layer; those with replaced heads rotate as they did before
+            alike = dict.fromkeys(REPLACED_KINDS, self.rope_parameters["full_attention"])
+            self.rope_parameters = {**self.rope_parameters, **alike}
 
     def check(self) -> None:
         """Raise ValueError for a wrong value; assignments are checked by type only."""
@@ -87,11 +105,17 @@ class RecurFormerConfigMixin:
             value = getattr(self, name)
             if value < least:
                 raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
-        if self.sliding_window is not None:
+        if getattr(self, "use_bidirectional_attention", False):
+            raise ValueError("use_bidirectional_attention=True is not supported: mixers read from left to right")
+        heads = check_heads(self.recurrent_heads or [], self.num_hidden_layers, self.num_attention_heads)
+        sliding = sliding_layers(self)
+        wrong = [index for index in sliding if heads[index]]
+        if wrong:
+            others = [str(index) for index in range(self.num_hidden_layers) if index not in sliding]
             raise ValueError(
-                f"sliding_window={self.sliding_window} is not supported: set it to None (attend to everything)"
+                f"heads[{wrong[0]}] names head {heads[wrong[0]][0]}, but layer {wrong[0]} attends through a sliding"
+                f" window and stays as it is: replace heads of layers {', '.join(others) or '(there are no others)'}"
             )
-        check_heads(self.recurrent_heads or [], self.num_hidden_layers, self.num_attention_heads)
 
     def architecture(self) -> dict[str, Any]:
         """Return the values that a model is built by: the replaced heads, their mixer and its sizes."""
@@ -107,21 +131,49 @@ class RecurFormerConfigMixin:
         super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
-def define_config(name: str, base: type[PreTrainedConfig]) -> type[Any]:
-    """Return the RecurFormer config class over the backbone config `base`, registered with `AutoConfig`."""
+@dataclass(kw_only=True)
+class FullAttentionConfigMixin(RecurFormerConfigMixin):
+    """The same over a backbone whose layers all attend alike.
+
+    Attributes:
+        sliding_window: must stay None: the retained heads attend to the whole context.
+    """
+
+    sliding_window: int | None = None
+
+    def check(self) -> None:
+        """Raise ValueError for a wrong value, a sliding window among them."""
+        super().check()
+        if self.sliding_window is not None:
+            raise ValueError(
+                f"sliding_window={self.sliding_window} is not supported: set it to None (attend to everything)"
+            )
+
+
+def define_config(family: Family) -> type[Any]:
+    """Return the RecurFormer config class over a family's config, registered with `AutoConfig`."""
+    base: type[PreTrainedConfig] = getattr(transformers, family.config)
+    mixed = MIXED_LAYERS in base.__dataclass_fields__
     attributes = {
         "__module__": __name__,
-        "__doc__": f"{name} with a mixer in place of some heads; see `RecurFormerConfigMixin`.",
+        "__doc__": f"{family.config} with a mixer in place of some heads; see `RecurFormerConfigMixin`.",
         "model_type": f"{MODEL_TYPE_PREFIX}{base.model_type}",
+        "ropes": family.ropes,
     }
+    bases = (RecurFormerConfigMixin if mixed else FullAttentionConfigMixin, base)
     # without strict the library accepts any type for a field
-    config: type[Any] = strict(type(f"RecurFormer{name}Config", (RecurFormerConfigMixin, base), attributes))
+    config: type[Any] = strict(type(f"RecurFormer{family.config}", bases, attributes))
     AutoConfig.register(
         config.model_type, config, exist_ok=True
     )  # the package and exported code may meet in one process
     return config
 
 
-RecurFormerLlamaConfig = define_config("Llama", LlamaConfig)
-RecurFormerMistralConfig = define_config("Mistral", MistralConfig)
-RecurFormerQwen2Config = define_config("Qwen2", Qwen2Config)
+CONFIGS = {name: define_config(family) for name, family in FAMILIES.items()}
+"""Config classes by the model type of the backbone; each is found here by its own name too."""
+globals().update({config.__name__: config for config in CONFIGS.values()})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The config classes."""

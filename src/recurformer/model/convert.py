@@ -1,5 +1,6 @@
 """Conversion: a pretrained causal language model in, the same model with some heads replaced by a mixer out."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -11,20 +12,25 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from .adapters import refuse_adapter
-from .config import MODEL_TYPE_PREFIX
+from .config import MODEL_TYPE_PREFIX, REPLACED_KINDS
+from .families import refusal
 from .layout import check_heads, head_layout
 from .mixers import MIXERS
 from .modeling import BACKBONES
+from .stock import NORMS, check_stock, split_fused
 
 # of the base's config; the converted one has its own, and its weights are ordinary floating-point numbers
 NOT_INHERITED = (
     "architectures",
     "auto_map",
-    "layer_types",
     "model_type",
     "quantization_config",
     "transformers_version",
 )
+
+
+OF_REPLACED_KIND = re.compile(rf"\.({'|'.join(REPLACED_KINDS)})_")
+"""In the name of a rotary embedding's buffer, where each kind of layer has one."""
 
 
 def _head_rows(heads: Sequence[int], head_dim: int) -> list[int]:
@@ -34,8 +40,9 @@ def _head_rows(heads: Sequence[int], head_dim: int) -> list[int]:
 def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[str, Tensor]:
     """Return a stock state dict as a converted model's, without the mixers' parameters.
 
-    Rows of the query, key and value projections are taken by head (queries of replaced heads and keys of fully replaced
-    KV heads vanish unless the mixer reads them); columns of the output projection are ordered [retained | replaced].
+    Rows of the query, key and value projections, which may be one, are taken by head. Queries of replaced heads and
+    keys of fully replaced KV heads vanish unless the mixer reads them. Columns of the output projection are ordered
+    [retained | replaced].
 
     Args:
         state: state dict of the stock model; not modified.
@@ -49,7 +56,13 @@ def split_weights(state: dict[str, Tensor], config: PreTrainedConfig) -> dict[st
             continue
         layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
         prefix = f"model.layers.{index}.self_attn."
-        for projection, heads in layout.projected_heads(reads_keys).items():
+        rows, kv_rows = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+        split_fused(state, prefix, (rows, kv_rows, kv_rows))
+        projected = layout.projected_heads(reads_keys)
+        if not projected["q"]:
+            for name in NORMS:
+                state.pop(f"{prefix}{name}.weight", None)
+        for projection, heads in projected.items():
             for part in ("weight", "bias"):
                 stock = state.pop(f"{prefix}{projection}_proj.{part}", None)
                 if stock is not None and heads:
@@ -69,7 +82,7 @@ def _converted_class(model: PreTrainedModel) -> type[Any]:
         )
     converted = BACKBONES.get(kind)
     if converted is None:
-        raise ValueError(f"model type {kind!r} is not supported; supported are {', '.join(sorted(BACKBONES))}")
+        raise ValueError(refusal(kind))
     if not isinstance(model, converted.base_class):
         raise ValueError(
             f"{type(model).__name__} has no language-model head: convert needs a {converted.base_class.__name__}"
@@ -91,12 +104,7 @@ def _check_weights(model: PreTrainedModel) -> bool:
     if packed:
         raise ValueError(f"the model has weights of type {packed[0]}: load it without quantization before converting")
     for index, layer in enumerate(model.model.layers):
-        for name, module in layer.self_attn.named_children():
-            if type(module) is not nn.Linear:
-                raise ValueError(
-                    f"{name} of layer {index} is a {type(module).__name__}, not an ordinary linear layer: load the"
-                    " model without quantization before converting"
-                )
+        check_stock(layer.self_attn, index)
     on_meta = {p.is_meta for p in parameters}
     if len(on_meta) > 1:
         raise ValueError(
@@ -160,7 +168,7 @@ def convert(
     global random state. A model on the meta device gives one on the meta device (shapes only).
 
     Args:
-        model: a Llama, Mistral or Qwen2 causal language model.
+        model: a causal language model of one of the `recurformer.model.families.FAMILIES`, such as Llama or Qwen3.
         heads: for every layer the replaced query heads; none and all are ordinary cases.
         mixer: a name in `recurformer.model.mixers.MIXERS`; the paper's is mamba.
         d_state: states per channel of a Mamba block.
@@ -174,8 +182,8 @@ def convert(
         the converted model: same dtype, device, training mode and generation config.
 
     Raises:
-        ValueError: wrong heads, an unknown mixer, a size below its least, or a model that is converted already, of
-            another type, quantized, partly offloaded, or with adapters.
+        ValueError: wrong heads, heads of a layer with a sliding window, an unknown mixer, a size below its least, or a
+            model that is converted already, of another type, quantized, partly offloaded, or with adapters.
     """
     converted = _converted_class(model)
     on_meta = _check_weights(model)
@@ -199,8 +207,9 @@ def convert(
         new = _build(converted, config, model)
     stock_buffers = dict(model.named_buffers())
     for name, buffer in new.named_buffers():  # the rotary frequencies as the model has them, whatever it was cast to
-        if name in stock_buffers:
-            buffer.data = stock_buffers[name].clone()
+        stock = stock_buffers.get(OF_REPLACED_KIND.sub(".full_attention_", name))
+        if stock is not None:
+            buffer.data = stock.clone()
     new.config._name_or_path = ""
     new.generation_config = deepcopy(model.generation_config)
     return new.train(model.training)

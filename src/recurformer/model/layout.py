@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+SLIDING = "sliding_attention"
+"""How the library calls a layer that attends through a sliding window."""
+
 
 def check_heads(heads: Sequence[Iterable[Any]], layers: int, query_heads: int) -> list[list[int]]:
     """Return the replaced query heads of every layer as sorted lists of ints.
@@ -34,6 +37,11 @@ def check_heads(heads: Sequence[Iterable[Any]], layers: int, query_heads: int) -
             raise ValueError(f"heads[{index}] names head {twice[0]} twice: name every replaced query head once")
         checked.append(numbers)
     return checked
+
+
+def sliding_layers(config: Any) -> list[int]:
+    """Return the layers that attend through a sliding window between layers that do not, of any configuration."""
+    return [index for index, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == SLIDING]
 
 
 @dataclass(frozen=True)

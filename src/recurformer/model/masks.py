@@ -6,8 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache
-from transformers.masking_utils import create_masks_for_generate
+from transformers.masking_utils import (
+    create_causal_mask,
+    create_masks_for_generate,
+    create_sliding_window_causal_mask,
+)
 from transformers.utils.import_utils import is_tracing
+
+from .layout import SLIDING
 
 
 def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | None = None) -> Tensor | None:
@@ -32,6 +38,13 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
     if attention_mask.shape[1] > seen + length:
         newest = attention_mask[:, seen : seen + length]
     return None if newest.all() else newest
+
+
+def masks_by_kind(config: Any, inputs_embeds: Tensor, **arguments: Any) -> dict[str, Any]:
+    """Return the library's masks for the layers that attend, by their kind; arguments as of its mask functions."""
+    kinds = {"full_attention": create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+    used = ("full_attention", SLIDING) if SLIDING in config.layer_types else ("full_attention",)
+    return {kind: kinds[kind](config=config, inputs_embeds=inputs_embeds, **arguments) for kind in used}
 
 
 def masks_for_generation(

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from .layout import HeadLayout
+from .stock import rotate
 
 
 class ReplacedHeads(NamedTuple):
@@ -21,19 +21,20 @@ class ReplacedHeads(NamedTuple):
 
     Attributes:
         hidden_states: the layer's input (B, L, hidden).
-        queries: (B, L, replaced heads, head_dim).
+        queries: (B, L, replaced heads, head_dim), scaled such that the original's scores are their products with the
+            keys over the square root of head_dim.
         keys: (B, L, KV heads that they read, head_dim), each once.
-        position_embeddings: cosines and sines of the rotary embedding.
+        position_embeddings: cosines and sines of the rotary embedding; None in a layer without positions.
     """
 
     hidden_states: Tensor
     queries: Tensor
     keys: Tensor
-    position_embeddings: tuple[Tensor, Tensor]
+    position_embeddings: tuple[Tensor, Tensor] | None
 
     def rotated(self) -> tuple[Tensor, Tensor]:
         """Return queries and keys as the original attention compares them, (B, heads, L, head_dim)."""
-        return apply_rotary_pos_emb(self.queries.transpose(1, 2), self.keys.transpose(1, 2), *self.position_embeddings)
+        return rotate(self.queries.transpose(1, 2), self.keys.transpose(1, 2), self.position_embeddings)
 
 
 class Mixer(nn.Module):

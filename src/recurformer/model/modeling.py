@@ -1,42 +1,26 @@
 """The converted models: the library's own backbone classes with `RecurFormerAttention` in layers with replaced heads.
 
-Importing this module registers them with the auto classes. A further Llama-shaped backbone is one `define_config` line
-in config.py and one `define` line here.
+Importing this module registers them with the auto classes. Which there are is said in families.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    Cache,
-    DynamicCache,
-    LlamaForCausalLM,
-    LlamaModel,
-    MistralForCausalLM,
-    MistralModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen2Model,
-)
-from transformers.masking_utils import create_causal_mask
+from transformers import AutoModel, AutoModelForCausalLM, Cache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
 from .attention import RecurFormerAttention
 from .caches import check_cache
-from .config import RecurFormerLlamaConfig, RecurFormerMistralConfig, RecurFormerQwen2Config
+from .config import CONFIGS, MIXED_LAYERS, REPLACED_KINDS
+from .families import FAMILIES, Family
 from .generation import PaddingAfterEnd
 from .mamba import MambaBlock
-from .masks import masks_for_generation, recurrent_mask
+from .masks import masks_by_kind, masks_for_generation, recurrent_mask
 from .mixer_base import Mixer
 
 _Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use
@@ -59,22 +43,6 @@ def _refuse_packing(attention_mask: Tensor | Mapping | None, position_ids: Tenso
         torch._assert_async(consecutive, PACKING_REFUSED)
     elif not consecutive:
         raise ValueError(PACKING_REFUSED)
-
-
-def _attentions_by_layer(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `attentions` one entry a layer, None where nothing attends: the library leaves such layers out."""
-
-    @wraps(forward)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return_dict = kwargs.pop("return_dict", self.config.return_dict)
-        outputs = forward(self, *args, return_dict=True, **kwargs)
-        if outputs.attentions is not None:
-            found = iter(outputs.attentions)
-            silent = [len(heads) == self.config.num_attention_heads for heads in self.config.recurrent_heads]
-            outputs["attentions"] = tuple(None if nothing else next(found, None) for nothing in silent)
-        return outputs.to_tuple() if return_dict is False else outputs
-
-    return wrapper
 
 
 class RecurFormerPreTrainedMixin(_Backbone):
@@ -132,6 +100,8 @@ class RecurFormerPreTrainedMixin(_Backbone):
 class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
     """The backbone without language-model head."""
 
+    by_kind: bool  # whether the stock forward pass takes one mask for each kind of layers
+
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
         self.built_by = deepcopy(config.architecture())
@@ -140,9 +110,6 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 layer.self_attn = RecurFormerAttention(layer.self_attn, config, index)
         self.post_init()
 
-    @merge_with_config_defaults
-    @_attentions_by_layer
-    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -150,10 +117,9 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPast:
-        """Run the layers; arguments as of the library's models.
+        """Run the backbone's own forward pass, whose layers hand the mixers' mask on; arguments as of the library's.
 
         Args:
             input_ids: tokens (B, L); or give `inputs_embeds` (B, L, hidden).
@@ -162,8 +128,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             position_ids: positions (B, L) or (1, L); counted on from the cache by default.
             past_key_values: a cache made for this config, e.g. `DynamicCache(config=model.config)`.
             inputs_embeds: see `input_ids`.
-            use_cache: whether to make and return a cache.
-            **kwargs: handed on to the layers and the attention function.
+            **kwargs: `use_cache` and others, which are handed on to the layers and the attention function.
 
         Returns:
             the library's output. Its `attentions` have one entry a layer, the weights (B, retained heads, L, tokens so
@@ -175,8 +140,6 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
         if any(self.config.recurrent_heads):
             _refuse_packing(attention_mask, position_ids, kwargs)
             if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
@@ -185,41 +148,41 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 )
             if past_key_values is not None:
                 check_cache(past_key_values, self.config)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        if position_ids is None:
-            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + seen).unsqueeze(0)
-        if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
-            masks: Mapping[str, Any] = attention_mask
-        else:
-            causal_mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                position_ids=position_ids,
-            )
-            masks = {
-                "full_attention": causal_mask,
-                "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1], past_key_values),
-            }
-        hidden_states = inputs_embeds
-        position_embeddings = self.rotary_emb(hidden_states, position_ids)
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                attention_mask=masks.get("full_attention"),
-                recurrent_mask=masks.get("linear_attention"),
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=use_cache,
-                position_embeddings=position_embeddings,
-                **kwargs,
-            )
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
+            if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
+                kwargs["recurrent_mask"] = attention_mask.get("linear_attention")
+            else:
+                tokens: Any = inputs_embeds if input_ids is None else input_ids
+                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, tokens.shape[1], past_key_values)
+            if self.by_kind:
+                if inputs_embeds is None:
+                    input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
+                if not isinstance(attention_mask, Mapping):
+                    attention_mask = masks_by_kind(
+                        self.config,
+                        inputs_embeds,
+                        attention_mask=attention_mask,
+                        past_key_values=past_key_values,
+                        position_ids=position_ids,
+                    )
+                replaced = dict.fromkeys(REPLACED_KINDS, attention_mask.get("full_attention"))
+                attention_mask = {**attention_mask, **replaced}
+        if isinstance(attention_mask, Mapping) and not self.by_kind:
+            attention_mask = attention_mask.get("full_attention")
+        return_dict = kwargs.pop("return_dict", self.config.return_dict)
+        outputs = super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
         )
+        if outputs.attentions is not None:  # the library leaves out layers in which nothing attends
+            found = iter(outputs.attentions)
+            silent = [len(heads) == self.config.num_attention_heads for heads in self.config.recurrent_heads]
+            outputs["attentions"] = tuple(None if nothing else next(found, None) for nothing in silent)
+        return outputs.to_tuple() if return_dict is False else outputs
 
 
 class RecurFormerForCausalLMMixin(PaddingAfterEnd, RecurFormerPreTrainedMixin):
@@ -237,37 +200,34 @@ class RecurFormerForCausalLMMixin(PaddingAfterEnd, RecurFormerPreTrainedMixin):
         self.post_init()
 
 
-BACKBONES: dict[str, type[Any]] = {}
-"""Language-model classes by the model type of the backbone that they are converted from."""
-
-
-def define(
-    name: str, config: type[PreTrainedConfig], base_model: type[Any], base_lm: type[Any]
-) -> tuple[type[Any], type[Any]]:
-    """Return the RecurFormer model and language model over the stock classes, registered with the auto classes."""
+def define(family: Family, config: type[PreTrainedConfig]) -> type[Any]:
+    """Return the RecurFormer language model over a family's stock classes; it and its model are registered."""
+    base_model, base_lm = (getattr(transformers, name) for name in (family.model, family.language_model))
     records = dict(base_model._can_record_outputs)
     records["attentions"] = [records["attentions"], RecurFormerAttention]
     module = {"__module__": __name__, "config_class": config}
+    by_kind = MIXED_LAYERS in config.__dataclass_fields__
     model = type(
-        f"RecurFormer{name}Model", (RecurFormerModelMixin, base_model), {**module, "_can_record_outputs": records}
+        f"RecurFormer{family.model}",
+        (RecurFormerModelMixin, base_model),
+        {**module, "by_kind": by_kind, "_can_record_outputs": records},
     )
     language_model = type(
-        f"RecurFormer{name}ForCausalLM",
+        f"RecurFormer{family.language_model}",
         (RecurFormerForCausalLMMixin, base_lm),
         {**module, "model_class": model, "base_class": base_lm},
     )
     AutoModel.register(config, model, exist_ok=True)
     AutoModelForCausalLM.register(config, language_model, exist_ok=True)
-    BACKBONES[base_lm.config_class.model_type] = language_model
-    return model, language_model
+    return language_model
 
 
-RecurFormerLlamaModel, RecurFormerLlamaForCausalLM = define(
-    "Llama", RecurFormerLlamaConfig, LlamaModel, LlamaForCausalLM
-)
-RecurFormerMistralModel, RecurFormerMistralForCausalLM = define(
-    "Mistral", RecurFormerMistralConfig, MistralModel, MistralForCausalLM
-)
-RecurFormerQwen2Model, RecurFormerQwen2ForCausalLM = define(
-    "Qwen2", RecurFormerQwen2Config, Qwen2Model, Qwen2ForCausalLM
-)
+BACKBONES = {name: define(family, CONFIGS[name]) for name, family in FAMILIES.items()}
+"""Language-model classes by the model type of the backbone that they are converted from."""
+for _language_model in BACKBONES.values():  # each is found here by its own name too
+    globals().update({found.__name__: found for found in (_language_model.model_class, _language_model)})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The model classes."""

@@ -3,12 +3,14 @@
 A chunk attends to itself under the causal rule and to all tokens before it without one, so that no mask of the size
 chunk x tokens is made; the two results are joined by their softmax denominators. Keys and values are written to their
 final place, which is reserved at the beginning: nothing is copied when the cache grows. Mixers carry their own states.
+Layers with a sliding window keep no more than that, and read it under a mask of chunk x (window + chunk).
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -32,6 +34,15 @@ def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[
     return output.reshape(query.shape), logsumexp.reshape(query.shape[:-1])
 
 
+def _sliding(query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int) -> Tensor:
+    """Attend to the last `window` tokens, of which the cache holds those before the chunk; (B, L, H, head_dim)."""
+    places = torch.arange(key.shape[2], device=key.device)
+    distance = places[key.shape[2] - query.shape[2] :, None] - places
+    visible = (distance >= 0) & (distance < window)
+    output = F.scaled_dot_product_attention(query, key, value, visible, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2).contiguous()
+
+
 def _attention(
     module: Any,
     query: Tensor,
@@ -41,9 +52,12 @@ def _attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    refuse(module, kwargs, "which no prefill in chunks knows", "sliding_window")
+    window = kwargs.pop("sliding_window", None)
+    refuse(module, kwargs, "which no prefill in chunks knows")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     seen = key.shape[2] - query.shape[2]
+    if window is not None:
+        return _sliding(query, key, value, scaling, window), None
     output, logsumexp = _fused(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
     if seen:
         before, logsumexp_before = _before(query, key[:, :, :seen], value[:, :, :seen], scaling)
@@ -80,7 +94,7 @@ class ReservedCache(DynamicCache):
         layer: Any = self.layers[layer_idx]
         seen = layer.get_seq_length()
         stop = seen + key_states.shape[2]
-        if stop > self._tokens:
+        if stop > self._tokens or layer.is_sliding:
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if layer_idx not in self._rooms:
             layer.lazy_initialization(key_states, value_states)
@@ -101,6 +115,11 @@ class ReservedCache(DynamicCache):
             layer: Any = self.layers[index]
             stop = layer.get_seq_length() + tokens
             layer.keys, layer.values = keys[:, :, :stop], values[:, :, :stop]
+        for layer in self.layers:
+            if getattr(layer, "is_sliding", False):
+                layer.cumulative_length += tokens
+                missing = min(layer.cumulative_length, layer.sliding_window - 1) - layer.keys.shape[2]
+                layer.keys, layer.values = (F.pad(held, (0, 0, missing, 0)) for held in (layer.keys, layer.values))
 
     def close(self) -> None:
         """Reserve nothing any more: from now on the layers may be cropped, reordered and appended to as any others."""

@@ -12,6 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from recurformer.corpora.documents import Documents
 from recurformer.heads.select import replaced_count
 from recurformer.model.config import MODEL_TYPE_PREFIX
+from recurformer.model.families import FAMILIES, refusal
+from recurformer.model.layout import sliding_layers
 from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
 from recurformer.recover.adapt_steps import AdaptationSteps, Progress, text_windows
 from recurformer.recover.kept import KeptSteps
@@ -40,7 +42,7 @@ def adapt(
     weights, bit for bit.
 
     Args:
-        original: a Llama, Mistral or Qwen2 causal language model, float32, in evaluation mode; not changed.
+        original: a causal language model of a family that converts, float32, in evaluation mode; not changed.
         tokenizer: its tokenizer.
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
@@ -57,7 +59,8 @@ def adapt(
         shows it).
 
     Raises:
-        ValueError: the model is converted already, no head would be replaced, or there is too little text.
+        ValueError: the model is converted already or of another family, no head would be replaced, or there is too
+            little text.
     """
     recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
     _refuse(original, beta, recipe)
@@ -114,6 +117,10 @@ def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
     config = original.config
     if config.model_type.startswith(MODEL_TYPE_PREFIX):
         raise ValueError("the model is a converted one already; give the model that it was converted from")
-    groups = config.num_hidden_layers * config.num_key_value_heads
+    if config.model_type not in FAMILIES:
+        raise ValueError(refusal(config.model_type))
+    groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
+    if not groups:
+        raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
     if not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")

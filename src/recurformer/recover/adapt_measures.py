@@ -28,8 +28,9 @@ def quality_of(
         "windows": len(rows),
         "perplexity": math.exp(likelihood.mean),
         "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
-        "divergence": apart.mean,
-        "divergence_interval": [max(apart.low, 0.0), apart.high],
+        # it is never negative, but rounding may lead there where the models are one
+        "divergence": max(apart.mean, 0.0),
+        "divergence_interval": [max(apart.low, 0.0), max(apart.high, 0.0)],
     }
 
 

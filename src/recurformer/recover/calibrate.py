@@ -175,8 +175,12 @@ def readout_of(place: ReplacedLayer) -> nn.Linear:
     return readout
 
 
-class _Reached(Exception):
-    """The first layer is about to run."""
+class _Waiting(nn.Module):
+    """Stands in for a layer: hands its input on, and remembers it and what came beside it."""
+
+    def forward(self, hidden: Tensor, **named: Any) -> Tensor:
+        self.read = hidden, named
+        return hidden
 
 
 class _Stream:
@@ -186,27 +190,21 @@ class _Stream:
         self.layers: Any = model.base_model.layers
         self.hidden, self.arguments = map(list, zip(*(self._enter(model, batch) for batch in batches), strict=True))
 
-    def _enter(self, model: PreTrainedModel, batch: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """What the first layer gets: hidden states (B, L, hidden) and what every layer gets beside them."""
-        found: list[tuple[Tensor, dict[str, Any]]] = []
-
-        def stop(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Any]) -> None:
-            found.append((arguments[0], named))
-            raise _Reached
-
-        handle = self.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
+    def _enter(self, model: PreTrainedModel, batch: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
+        """What the first layer gets: hidden states (B, L, hidden); and what each layer gets beside them."""
+        base: Any = model.base_model
+        waiting = [_Waiting() for _ in self.layers]
         try:
-            model.base_model(batch, use_cache=False)
-        except _Reached:
-            pass
+            base.layers = nn.ModuleList(waiting)
+            base(batch, use_cache=False)
         finally:
-            handle.remove()
-        return found[0]
+            base.layers = self.layers
+        return waiting[0].read[0], [layer.read[1] for layer in waiting]
 
     def advance(self, index: int, numbers: Sequence[int] | None = None) -> None:
         """Run batches, by default all, through layer `index`."""
         for number in range(len(self.hidden)) if numbers is None else numbers:
-            self.hidden[number] = self.layers[index](self.hidden[number], **self.arguments[number])
+            self.hidden[number] = self.layers[index](self.hidden[number], **self.arguments[number][index])
 
     def normed(self, index: int, number: int) -> Tensor:
         """What the attention of layer `index` reads."""
@@ -228,7 +226,7 @@ def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Seq
     for number in numbers:
         with inputs_of(place.original.o_proj) as outputs, inputs_of(readout) as features:
             before.advance(place.index, [number])
-            positions = after.arguments[number]["position_embeddings"]
+            positions = after.arguments[number][place.index]["position_embeddings"]
             mixed = place.converted.replaced_outputs(after.normed(place.index, number), positions)
         new = Moments.of(features[0], outputs[0][..., place.features], mixed - readout(features[0]))
         found = new if found is None else found + new

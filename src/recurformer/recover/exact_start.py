@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
+from transformers.models.llama.modeling_llama import repeat_kv
 
 from recurformer.heads.run import reading
 from recurformer.model.mixer_base import repeat_heads
 from recurformer.model.mixer_mamba_open import OPEN, OpenMambaMixer
+from recurformer.model.stock import queries_and_keys
 from recurformer.recover.pair import ReplacedLayer, replaced_layers
 
 STEP = 0.03
@@ -39,10 +40,7 @@ class _Profile:
     def add(self, named: dict[str, Any]) -> None:
         """What the layer's attention is called with."""
         attention, rows = self.attention, named["hidden_states"]
-        q, k = (
-            project(rows).unflatten(2, (-1, attention.head_dim)) for project in (attention.q_proj, attention.k_proj)
-        )
-        q, k = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *named["position_embeddings"])
+        q, k = queries_and_keys(attention, rows, named["position_embeddings"])
         k = repeat_kv(k, attention.num_key_value_groups)[:, self.heads]
         scores = q[:, self.heads] @ k.mT * attention.scaling
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

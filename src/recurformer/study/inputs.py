@@ -1,14 +1,19 @@
 """What a study starts from: pretrained Transformers and text."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from recurformer.model.families import FAMILIES
 from recurformer.published import PUBLISHED
 from recurformer.study.block import NUMBER, Block, Count, Rate, Seed, Text
 from recurformer.tasks.sizes import HASH_SPECIALS
 
 WHEEL_SHAPE = "smollm2-135m"
+if TYPE_CHECKING:
+    Architecture = str
+else:
+    Architecture = Literal[tuple(FAMILIES)]
 
 
 def check_heads(heads: int, kv_heads: int, head_dim: int, width: int | None) -> None:
@@ -34,7 +39,7 @@ class Backbone(Block):
     """For `hub`: owner/name of the checkpoint."""
     revision: Text | None = None
     """For `hub`: the pinned commit."""
-    architecture: Literal["llama", "qwen2", "mistral"] | None = None
+    architecture: Architecture | None = None
     """For `random`: the architecture, and below it its sizes."""
     hidden_size: Count | None = None
     """For `random`: the width of the residual stream."""
@@ -86,7 +91,7 @@ class Backbone(Block):
     def sizes_fit(self) -> Self:
         """The sizes of a random backbone make a model, and a vocabulary that its tokenizer can have."""
         if self.heads and self.kv_heads and self.head_dim:
-            width = self.hidden_size if self.architecture == "llama" else None
+            width = self.hidden_size if FAMILIES[self.architecture or "llama"].whole_heads else None
             check_heads(self.heads, self.kv_heads, self.head_dim, width)
         if self.tokenizer == "byte" and self.vocabulary is not None:
             raise ValueError("vocabulary: a byte tokenizer has its own; leave it out, or choose tokenizer hash")

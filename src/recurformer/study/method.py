@@ -1,13 +1,26 @@
 """The method's own settings: profiling, selection, the block, and training."""
 
-from typing import Annotated, Literal, Self, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
+import recurformer.model
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Rate, Several, Share
 
+
+def mixer_names() -> list[str]:
+    """The names of all mixers, after the files `mixer_*.py` that hold one each."""
+    (folder,) = recurformer.model.__path__
+    files = (path.stem.removeprefix("mixer_") for path in Path(folder).glob("mixer_*.py"))
+    return sorted(name for name in files if name != "base")
+
+
 Unit = Literal["kv_group", "head", "layer"]
-Mixer = Literal["mamba", "mamba_open", "window", "linear", "gated", "retention", "window_state", "mean", "zero"]
+if TYPE_CHECKING:
+    Mixer = str
+else:  # each mixer has a file of its name; to import their registry would import torch
+    Mixer = Literal[tuple(mixer_names())]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
 MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
