@@ -53,7 +53,7 @@ RECORDED = [
     and file.endswith((".csv", ".jsonl", ".parquet"))
 ]
 DESCRIBED = [
-    *("LICENSE", "README.md", "environment.yml", "pyproject.toml", "requirements.lock"),
+    *("LICENSE", "README.md", "pyproject.toml", "requirements.lock"),
     *(
         f"workflow/rules/{path.name}"
         for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
@@ -80,6 +80,10 @@ def study_folder():
 def below(folder, inner=""):
     """A folder of the study's results or figures; `inner` is a folder in there."""
     return os.path.join(folder, study_folder(), inner).rstrip(os.sep)
+
+
+def recorded_folder(wildcards):
+    return RECORDED_FOLDER
 
 
 def flags(*keys, prefix=""):

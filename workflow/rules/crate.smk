@@ -16,8 +16,6 @@ rule crate:
     benchmark:
         "<results>/run.crate.benchmark.tsv"
     localrule: True
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:

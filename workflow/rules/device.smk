@@ -10,8 +10,6 @@ rule device_tests:
         "<logs>/device/tests.log",
     benchmark:
         "<results>/device/tests.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 4
     resources:
         **ON_CARD,
@@ -57,8 +55,6 @@ rule speed:
         "<logs>/device/{topic}/bench.log",
     benchmark:
         "<results>/device/{topic}/bench.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 16  # or all there are: nothing else may run while something is timed
     resources:
         **ON_CARD,
