@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
-from recurformer.digest import code_digest
+from recurformer.digest import code_digest, folder_digest
 from recurformer.plan.rules import request
 from recurformer.render.registry import REGISTRY
 from recurformer.study import load_study
@@ -191,6 +191,11 @@ def code(stage):
 
 def stage_digest(stage, wildcards):
     return code_digest(code_of(stage))
+
+
+def code_beside(*names):
+    """As `code`, of all code in folders beside the rules, and of what it uses of the package."""
+    return lambda wildcards: folder_digest(*(ROOT / name for name in names))
 
 
 def training_flags(task, recipe="training"):

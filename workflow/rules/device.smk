@@ -16,6 +16,7 @@ rule device_tests:
     params:
         tests=os.path.relpath(ROOT / "workflow/run_tests.py"),
         markers=lambda wildcards: DEVICE["tests"],
+        code=code_beside("tests", "workflow"),
     shell:
         """
         python {params.tests:q} {output.tests:q} --markers {params.markers:q} \
@@ -62,6 +63,7 @@ rule speed:
         device=DEVICE["device"],
         seconds=DEVICE["speed_seconds"],
         results=subpath(output.speed, parent=True),
+        code=code_beside("benchmarks"),
     shell:
         """
         python -m benchmarks {wildcards.topic:q} --device {params.device:q} --seconds {params.seconds:q} \
