@@ -122,7 +122,7 @@ def crate(args: Namespace) -> None:
     made them, no weights and no text under others' licences. Unpacked over a clone of the project, everything is in
     its place. The same run gives the same bytes.
     """
-    # no library: `rocrate` (PyPI) has no words for runs and stamps the clock into what it writes
+    # no library: the entities of `rocrate` are these same dictionaries, and it stamps the clock into what it writes
     from recurformer.crate import METADATA, Study, describe, find_runs
 
     kept = [_inside(file) for file in study_files(args.results, args.figures).values()]

@@ -12,7 +12,7 @@ import pandas as pd
 from recurformer.corpora.package import ResourceError, first_line
 
 HELD_OUT = 0.2
-"""Share of the documents that are held out where no column `split` says which."""
+"""Fraction of the documents that are held out where no column `split` says which."""
 MOST_OF_HUB = 10_000
 """Documents that are read of a data set of the hub: some of these have terabytes."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
@@ -45,19 +45,19 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     Raises:
         ValueError: a source is missing, unreadable or lacks the column; names the source.
     """
-    found: dict[str, str | None] = {}
+    splits: dict[str, str | None] = {}
     for file in files:
         for text, split in _read(Path(file)):
             if text.strip():
-                found.setdefault(text, split)
-    if len(found) == 1:
-        (text,) = found
+                splits.setdefault(text, split)
+    if len(splits) == 1:
+        (text,) = splits
         cut = round((1 - HELD_OUT) * len(text))
         return Documents([text[:cut]], [text[cut:]])
-    unsplit = [text for text, split in found.items() if split is None]
+    unsplit = [text for text, split in splits.items() if split is None]
     order = np.random.default_rng(seed).permutation(len(unsplit))
     held = {unsplit[index] for index in order[: max(1, round(HELD_OUT * len(unsplit)))]}
-    trained_on = {text: text not in held if split is None else split == "train" for text, split in found.items()}
+    trained_on = {text: text not in held if split is None else split == "train" for text, split in splits.items()}
     return Documents(*([text for text, side in trained_on.items() if side is wanted] for wanted in (True, False)))
 
 
