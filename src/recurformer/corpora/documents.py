@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ MOST_OF_HUB = 10_000
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
 TABLES: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     ".parquet": ("Parquet", pd.read_parquet),
-    ".jsonl": ("JSONL", partial(pd.read_json, lines=True, dtype=False, convert_dates=False)),
+    ".jsonl": ("JSONL", lambda file: pd.read_json(file, lines=True, dtype=False, convert_dates=False)),
 }
 TAKES = "give text files, folders of .txt or .md, .parquet or .jsonl files, or a data set of the hub (OWNER/NAME)"
 
