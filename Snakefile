@@ -20,6 +20,10 @@ pathvars:
 report: "workflow/report/workflow.rst"
 
 
+# Read by `--sdm apptainer` alone: the image that docs/clusters.md builds. All other runs use the installed package.
+container: "recurformer.sif"
+
+
 wildcard_constraints:
     backbone="|".join(map(re.escape, config["backbones"])),
     beta=r"\d\.\d+",

@@ -125,7 +125,7 @@ def test_a_stage_and_a_figure(monkeypatch, tmp_path):
 
 
 def test_its_rule_is_planned(tmp_path, monkeypatch):
-    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+    for name in ("Snakefile", "workflow", "config", "profiles"):
         path = ROOT / name
         shutil.copytree(path, tmp_path / name) if path.is_dir() else shutil.copy(path, tmp_path)
     with (tmp_path / "workflow/rules/prepare.smk").open("a") as rules:

@@ -171,3 +171,22 @@ def code_digest(place: str) -> str:
     for name, content in sorted(code_used(place).items()):
         digest.update(f"{name}\n".encode() + content)
     return digest.hexdigest()[:16]
+
+
+@cache
+def folder_digest(*folders: Path) -> str:
+    """As `code_digest`, of all modules in folders beside the package, and of what they use of it."""
+    from recurformer import _PUBLIC
+
+    digest = sha256()
+    used: dict[str, bytes] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder)}\n".encode() + _content(path))
+            for name, imported in _imported("", path, _tree(path)):
+                public = _PUBLIC.get(name) if imported == f"{PACKAGE}:{name}" else None
+                if place := public or _place(imported):
+                    used |= code_used(place)
+    for name, content in sorted(used.items()):
+        digest.update(f"{name}\n".encode() + content)
+    return digest.hexdigest()[:16]

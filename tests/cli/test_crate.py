@@ -136,6 +136,16 @@ def test_the_study_is_a_run_of_its_workflow(project):
     assert graph[paper["author"][0]["@id"]]["name"] == "Ruiqing Yan"
 
 
+def test_every_file_of_a_changed_study_is_described(project):
+    Path("mine.yaml").write_text("study: mine\nseed: 3\n")
+    assert main([*COMMAND, "--configfile", "config/smoke.yaml", "mine.yaml"]) == 0
+    graph, files = packed()
+    assert list(named(graph["#the-mine-study"]["object"])) == ["config/smoke.yaml", "mine.yaml"]
+    assert files["mine.yaml"] == Path("mine.yaml").read_bytes()
+    assert list(named(graph["#configfile"]["workExample"])) == ["config/smoke.yaml", "mine.yaml"]
+    assert graph["mine.yaml"]["exampleOfWork"] == {"@id": "#configfile"}
+
+
 def test_the_same_run_gives_the_same_bytes(project):
     assert main(COMMAND) == 0
     first = Path("results/run.crate.zip").read_bytes()

@@ -167,3 +167,31 @@ def test_fields_that_only_some_versions_of_python_know_do_not_count():
 def test_a_place_that_is_not_there_is_named(place):
     with pytest.raises(ValueError, match=place):
         digest.code_digest(place)
+
+
+def test_code_beside_the_package_counts_with_what_it_uses(copied, tmp_path):
+    root, _ = copied
+    (tmp_path / "one.py").write_text(
+        "from recurformer.measure.cache import count_cache\nfrom recurformer import convert"
+    )
+    (tmp_path / "inner").mkdir()
+
+    def edited(file, text):
+        before, old = digest.folder_digest(tmp_path), file.read_text() if file.exists() else ""
+        file.write_text(old + text)
+        for remembered in (digest._content, digest.folder_digest):
+            remembered.cache_clear()
+        forget()
+        changed = digest.folder_digest(tmp_path) != before
+        if file.is_relative_to(root):
+            file.write_text(old)
+            digest._content.cache_clear()
+            digest.folder_digest.cache_clear()
+            forget()
+        return changed
+
+    assert edited(tmp_path / "inner/two.py", "x = 1\n")
+    assert edited(root / "measure/cache.py", "x = 1\n")
+    assert edited(root / "model/convert.py", "x = 1\n")
+    assert not edited(root / "measure/cache.py", "# a comment\n")
+    assert not edited(root / "render/compare.py", "x = 1\n")

@@ -30,7 +30,7 @@ def past_run(folder, minutes, was, *, threads=1, megabytes="500.0"):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A folder that holds links to the workflow and nothing that it made."""
-    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+    for name in ("Snakefile", "workflow", "config", "profiles"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""The recipes of images: what they copy is there and suffices to install, and the lock decides on versions."""
+"""The recipe of the image: what it copies is there and suffices to install, and the lock decides on versions."""
 
 import re
 import subprocess
@@ -11,7 +11,6 @@ from tests.cluster.workspace import ROOT
 
 FOLDER = ROOT / "containers"
 HOME = PurePosixPath("/opt/recurformer")
-BASE = "python:3.12-slim-bookworm"
 
 
 def oci():
@@ -20,21 +19,6 @@ def oci():
         *sources, place = line.split()
         for source in sources:
             yield (f"{place}{source}" if place.endswith("/") else place), source
-
-
-def apptainer():
-    section = re.search(r"^%files\n((?: +.+\n)+)", (FOLDER / "recurformer.def").read_text(), re.MULTILINE)
-    for line in section[1].splitlines():
-        source, place = line.split()
-        yield place, source
-
-
-def test_both_images_are_made_of_the_same():
-    assert dict(oci()) == dict(apptainer())
-    for recipe in ("Containerfile", "recurformer.def"):
-        text = (FOLDER / recipe).read_text()
-        assert re.search(rf"^from:? (docker.io/library/)?{BASE}$", text, re.MULTILINE | re.IGNORECASE)
-        assert f"{HOME}/containers/install\n" in text
 
 
 @pytest.mark.parametrize(("place", "source"), list(oci()))

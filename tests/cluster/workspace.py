@@ -13,7 +13,7 @@ PROFILES = sorted(path.parent.name for path in (ROOT / "workflow/profiles").glob
 
 
 def workflow_in(folder):
-    for name in ("Snakefile", "workflow", "config", "environment.yml", "profiles"):
+    for name in ("Snakefile", "workflow", "config", "profiles"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 

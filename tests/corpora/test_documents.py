@@ -1,9 +1,17 @@
 """A user's own texts: which documents there are, and which of them are held out."""
 
+import os
+import subprocess
+import sys
+
+import datasets
 import pandas as pd
 import pytest
+from datasets import Dataset
 
+from recurformer.corpora import documents
 from recurformer.corpora.documents import read_documents
+from recurformer.corpora.package import ResourceError
 
 
 def texts(folder, count):
@@ -41,17 +49,68 @@ def test_the_end_of_a_lone_document_is_held_out(tmp_path):
     assert read_documents([tmp_path / "articles.parquet"]) == (["a lone te"], ["xt"])
 
 
+def test_a_folder_gives_its_text_files(tmp_path):
+    texts(tmp_path, 3)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/notes.md").write_text("# notes")
+    (tmp_path / "inner/model.bin").write_bytes(b"\xff\xfe")
+    train, held_out = read_documents([tmp_path])
+    assert sorted(train + held_out) == ["# notes", *(f"document {number}" for number in range(3))]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty: a folder without any \.txt or \.md file"):
+        read_documents([tmp_path / "empty"])
+
+
+def test_tables_of_the_library_are_read(tmp_path):
+    rows = Dataset.from_dict({"text": ["007", "b", "c"], "split": ["train", "train", "test"]})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.to_json(tmp_path / "rows.jsonl")
+    for name in ("rows.parquet", "rows.jsonl"):
+        assert read_documents([tmp_path / name]) == (["007", "b"], ["c"])
+
+
+def test_the_first_documents_of_a_data_set_are_read(tmp_path, monkeypatch):
+    """The library itself, which finds the rows of the data set in a file here."""
+    Dataset.from_dict({"text": list("abcdefg")}).to_parquet(tmp_path / "rows.parquet")
+    asked, load = [], datasets.load_dataset
+
+    def load_here(*names, **options):
+        asked.append(names)
+        return load("parquet", data_files=str(tmp_path / "rows.parquet"), **options)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_here)
+    monkeypatch.setattr(documents, "MOST_OF_HUB", 5)
+    train, held_out = read_documents(["owner/name:small"])
+    assert sorted(train + held_out) == list("abcde")
+    assert asked == [("owner/name", "small")]
+    Dataset.from_dict({"body": ["a"]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ResourceError, match="owner/name: the data set has no texts in a column 'text'"):
+        read_documents(["owner/name"])
+
+
+def test_a_data_set_that_cannot_be_fetched_is_named():
+    code = "from recurformer.corpora.documents import read_documents; read_documents(['owner/name'])"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    last = answer.stderr.splitlines()[-1]
+    assert "ResourceError: owner/name: no such file or folder, and as a data set of the hub: " in last
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("missing.txt", None, "missing.txt: cannot be read"),
-        ("picture.txt", b"\x89PNG\xff", "picture.txt: no UTF-8 text; give plain text or a .parquet file"),
+        ("picture.txt", b"\x89PNG\xff", "picture.txt: no UTF-8 text; give text files, folders of .txt or .md"),
         ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
-        ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing"),
+        ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing; there are: body"),
+        ("cut.jsonl", b'{"text": "a"', "cut.jsonl: not a readable JSONL file"),
+        ("other.jsonl", b'{"body": "a"}', "other.jsonl: column 'text' is missing"),
+        ("data/missing", None, "data/missing: cannot be read"),
         ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, no texts"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, content, message):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     if isinstance(content, bytes):
         (tmp_path / name).write_bytes(content)
     elif content:

@@ -21,7 +21,7 @@ from tests.paper.hub_cache import ROOT, STUDY, write_hub_cache
 
 RESOURCES = Path(os.environ.get("RECURFORMER_RESOURCES", ROOT / "resources/downloads"))
 DUMP = RESOURCES / WIKIPEDIA_EXCERPT.file_name
-LINKED = "Snakefile workflow config environment.yml recorded LICENSE README.md pyproject.toml requirements.lock tests"
+LINKED = "Snakefile workflow config recorded LICENSE README.md pyproject.toml requirements.lock tests"
 STUDY_FILES = ["config/paper.yaml", "tests/paper/sizes.yaml"]
 WHOLE = os.environ.get("RECURFORMER_WHOLE_PAPER_STUDY")
 P = "results/paper"

@@ -10,7 +10,7 @@ from pathlib import Path
 from recurformer.plan.dry_run import read_dry_run
 
 ROOT = Path(__file__).parents[2]
-LINKED = ("Snakefile", "workflow", "config", "environment.yml", "profiles")
+LINKED = ("Snakefile", "workflow", "config", "profiles")
 
 
 def link_workflow(folder, *more, without=()):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from recurformer.records import read_record
-from tests.workflow.dry_runs import ROOT, link_workflow
+from tests.workflow.dry_runs import ROOT, DryRun, link_workflow
 
 TESTS = """
 import pytest
@@ -92,3 +92,28 @@ def test_caches_are_measured_by_an_ordinary_job(tmp_path):
     assert frame.total_bytes.tolist() == frame.counted_bytes.tolist()
     assert read_record(place / "cache_peak.run.json")["outputs"] == ["cache_peak.csv"]
     assert (place / "cache_peak.benchmark.tsv").is_file()
+
+
+@pytest.mark.slow
+def test_tests_and_speed_run_again_when_their_code_changes(tmp_path):
+    link_workflow(tmp_path, without=["config"])
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    study["device_measurements"] = {"device": "cpu", "tests": "gpu", "speed": ["scan"]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    for name in ("tests", "benchmarks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.py").write_text("x = 1\n")
+    words = ("device_measurements", "--configfile", "study.yaml")
+    for job in DryRun(tmp_path, *words).jobs:
+        for output in job.outputs:
+            (tmp_path / output).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / output).touch()
+    touch = [sys.executable, "-m", "snakemake", *words, "--forceall", "--touch", "--cores", "1"]
+    subprocess.run(touch, cwd=tmp_path, capture_output=True, check=True)
+    assert DryRun(tmp_path, *words).jobs == []
+    for name in ("tests", "benchmarks"):
+        (tmp_path / name / "one.py").write_text("x = 2\n")
+    jobs = DryRun(tmp_path, *words).jobs
+    assert {job.rule: job.reasons for job in jobs} == dict.fromkeys(
+        ("device_tests", "speed"), ("the code of its stage has changed",)
+    )

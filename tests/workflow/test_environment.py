@@ -1,4 +1,4 @@
-"""One source of truth for versions: pyproject.toml. The locks, the conda environment and the citation agree with it."""
+"""One source of truth for versions: pyproject.toml. The locks and the citation agree with it."""
 
 import tomllib
 
@@ -10,7 +10,6 @@ from recurformer import __version__
 from tests.workflow.dry_runs import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CONDA_NAMES = {"pytorch": "torch"}
 
 
 def read_lock(name):
@@ -36,20 +35,6 @@ def test_the_dashboard_changes_no_locked_version():
     (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["tracking"])
     assert wanted.specifier.contains(added[wanted.name])
     assert not set(added) & set(LOCK)
-
-
-def test_the_conda_environment_has_the_same_ranges():
-    *conda, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    lines = [line for line in conda if line not in {"pip", "cxx-compiler"} and not line.startswith("python")]
-    lines += [line for line in pip["pip"] if not line.startswith("--")]
-    for name, project_name in CONDA_NAMES.items():
-        lines = [line.replace(name, project_name, 1) if line.startswith(name) else line for line in lines]
-    assert requirements(lines) == requirements(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["cuda"])
-
-
-def test_the_python_range_is_the_same_everywhere():
-    assert PROJECT["requires-python"] == ">=3.11"
-    assert "python>=3.11,<3.13" in yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 
 
 def test_the_citation_is_of_this_package_and_its_paper():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.workflow.dry_runs import link_workflow
+from tests.workflow.dry_runs import DryRun, link_workflow
 
 TARGETS = [f"results/smoke/caches/{name}.csv" for name in ("complexity", "pyramidinfer")]
 HINT = "`recurformer plan --configfile config/smoke.yaml` says which jobs there are, why, for how long and with what"
@@ -38,3 +38,10 @@ def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
 )
 def test_a_dry_run_names_the_plan(options, hints, tmp_path):
     assert said(tmp_path, *options).count(HINT) == hints
+
+
+@pytest.mark.parametrize(("present", "times"), [((), 1), (("recorded",), 0)])
+def test_a_run_says_once_that_there_are_no_recordings(present, times, tmp_path):
+    run = DryRun(link_workflow(tmp_path, *present), "claims", "--configfile", "config/smoke.yaml")
+    assert (run.out + run.err).count("recorded: no recorded measurements there.") == times
+    assert any(job.rule == "claims" for job in run.jobs)

@@ -46,8 +46,6 @@ rule pool_kv:
         "<logs>/pool_kv/{task}/{backbone}/{kv_heads}.log",
     benchmark:
         "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
@@ -104,8 +102,6 @@ rule needle:
         "<logs>/needle/language/{backbone}/{subject}.log",
     benchmark:
         "<results>/ablations/language/{backbone}/{subject}/needle.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **ON_CARD,
     params:

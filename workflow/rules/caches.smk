@@ -6,8 +6,6 @@ rule memory:
         "<logs>/memory/{backbone}.log",
     benchmark:
         "<results>/caches/{backbone}/memory.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
@@ -69,8 +67,6 @@ rule complexity:
         "<logs>/complexity.log",
     benchmark:
         "<results>/caches/complexity.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:

@@ -15,13 +15,11 @@ rule claims:
     benchmark:
         "<results>/claims.benchmark.tsv"
     localrule: True
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
         study=config["study"],
-        recorded=lambda _: RECORDED_FOLDER,
+        recorded=recorded_folder,
         code=code("claims"),
     shell:
         """

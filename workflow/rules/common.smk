@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
-from recurformer.digest import code_digest
+from recurformer.digest import code_digest, folder_digest
 from recurformer.plan.rules import request
 from recurformer.render.registry import REGISTRY
 from recurformer.study import load_study
@@ -53,7 +53,7 @@ RECORDED = [
     and file.endswith((".csv", ".jsonl", ".parquet"))
 ]
 DESCRIBED = [
-    *("LICENSE", "README.md", "environment.yml", "pyproject.toml", "requirements.lock"),
+    *("LICENSE", "README.md", "pyproject.toml", "requirements.lock"),
     *(
         f"workflow/rules/{path.name}"
         for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
@@ -80,6 +80,10 @@ def study_folder():
 def below(folder, inner=""):
     """A folder of the study's results or figures; `inner` is a folder in there."""
     return os.path.join(folder, study_folder(), inner).rstrip(os.sep)
+
+
+def recorded_folder(wildcards):
+    return RECORDED_FOLDER
 
 
 def flags(*keys, prefix=""):
@@ -187,6 +191,11 @@ def code(stage):
 
 def stage_digest(stage, wildcards):
     return code_digest(code_of(stage))
+
+
+def code_beside(*names):
+    """As `code`, of all code in folders beside the rules, and of what it uses of the package."""
+    return lambda wildcards: folder_digest(*(ROOT / name for name in names))
 
 
 def training_flags(task, recipe="training"):

@@ -5,7 +5,7 @@ rule crate:
         MEASUREMENTS["lm_eval"],
         "<results>/claims.json",
         workflow=os.path.relpath(ROOT / "Snakefile"),
-        config=workflow.configfiles[-1],
+        config=workflow.configfiles,
         citation=os.path.relpath(ROOT / "CITATION.cff"),
         parts=[os.path.relpath(ROOT / part) for part in DESCRIBED],
     output:
@@ -16,8 +16,6 @@ rule crate:
     benchmark:
         "<results>/run.crate.benchmark.tsv"
     localrule: True
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:

@@ -10,14 +10,13 @@ rule device_tests:
         "<logs>/device/tests.log",
     benchmark:
         "<results>/device/tests.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 4
     resources:
         **ON_CARD,
     params:
         tests=os.path.relpath(ROOT / "workflow/run_tests.py"),
         markers=lambda wildcards: DEVICE["tests"],
+        code=code_beside("tests", "workflow"),
     shell:
         """
         python {params.tests:q} {output.tests:q} --markers {params.markers:q} \
@@ -57,8 +56,6 @@ rule speed:
         "<logs>/device/{topic}/bench.log",
     benchmark:
         "<results>/device/{topic}/bench.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 16  # or all there are: nothing else may run while something is timed
     resources:
         **ON_CARD,
@@ -66,6 +63,7 @@ rule speed:
         device=DEVICE["device"],
         seconds=DEVICE["speed_seconds"],
         results=subpath(output.speed, parent=True),
+        code=code_beside("benchmarks"),
     shell:
         """
         python -m benchmarks {wildcards.topic:q} --device {params.device:q} --seconds {params.seconds:q} \

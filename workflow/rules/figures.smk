@@ -15,8 +15,6 @@ rule figure:
     benchmark:
         "<figures>/{figure}.benchmark.tsv"
     localrule: True
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:

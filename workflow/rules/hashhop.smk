@@ -11,8 +11,6 @@ rule train_hashhop:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **ON_CARD,
     params:
@@ -53,8 +51,6 @@ rule hashhop:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **ON_CARD,
     params:

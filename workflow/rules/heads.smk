@@ -9,8 +9,6 @@ rule profile_text:
         "<logs>/profile_text/{backbone}.log",
     benchmark:
         "<results>/language/{backbone}/profile.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 2
     resources:
         **ON_CARD,
@@ -108,8 +106,6 @@ rule profile_hashhop:
         "<logs>/profile_hashhop/{backbone}.log",
     benchmark:
         "<results>/hashhop/{backbone}/profile.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **ON_CARD,
     params:
@@ -135,8 +131,6 @@ rule select:
         "<logs>/select/{task}/{backbone}/beta-{beta}.log",
     benchmark:
         "<results>/{task}/{backbone}/beta-{beta}/heads.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
@@ -162,8 +156,6 @@ rule convert:
         "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
@@ -192,8 +184,6 @@ rule head_scores:
         "<logs>/head_scores/{task}/{backbone}.log",
     benchmark:
         "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 2
     resources:
         **ON_CARD,

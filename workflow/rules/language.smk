@@ -18,8 +18,6 @@ rule train_text:
         "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 4
     resources:
         **ON_CARD,
@@ -56,8 +54,6 @@ rule recover:
         "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 4
     resources:
         **ON_CARD,
@@ -92,8 +88,6 @@ rule perplexity:
         "<logs>/perplexity/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 2
     resources:
         **ON_CARD,
@@ -121,8 +115,6 @@ rule lm_eval:
         "<logs>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.log",
     benchmark:
         "<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.benchmark.tsv"
-    conda:
-        "../../environment.yml"
     threads: 2
     resources:
         **ON_CARD,

@@ -7,8 +7,6 @@ rule mqar:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
     benchmark:
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/benchmark.tsv"
-    conda:
-        "../../environment.yml"
     resources:
         **ON_CARD,
     params:

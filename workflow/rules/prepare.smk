@@ -7,8 +7,6 @@ rule corpus:
     benchmark:
         "<results>/corpus/benchmark.tsv"
     retries: 2
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
@@ -32,8 +30,6 @@ rule backbone:
     benchmark:
         "<results>/backbones/{backbone}.benchmark.tsv"
     retries: 2
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:

@@ -105,6 +105,12 @@ def follow_run():
 
 if workflow.output_settings.dryrun and workflow.is_main_process:
     say(plan_hint())
+if workflow.is_main_process and not RECORDED:
+    # a missing input would stop the run, but recordings are found by looking: their absence alone changes verdicts
+    logger.warning(
+        f"{RECORDED_FOLDER}: no recorded measurements there. Verdicts and tables rest on this study alone; restore the "
+        "folder from the repository to count its measurements too."
+    )
 
 
 onstart:

@@ -16,13 +16,11 @@ rule table:
     benchmark:
         "<results>/tables/{table}.benchmark.tsv"
     localrule: True
-    conda:
-        "../../environment.yml"
     resources:
         **BESIDE_CARDS,
     params:
         study=config["study"],
-        recorded=lambda _: RECORDED_FOLDER,
+        recorded=recorded_folder,
         caption=caption("tables"),
         code=code("table"),
     shell:

@@ -54,7 +54,14 @@ def _refuse_strange(out: str) -> None:
     argument("model", help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputPath, help="folder to write"),
     argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
-    argument("--text", type=InputPath, nargs="+", required=True, help="plain-text files, or Parquet files of articles"),
+    argument(
+        "--text",
+        type=InputPath,
+        nargs="+",
+        required=True,
+        help="text files, folders of .txt or .md files, .parquet or .jsonl files with a column text, or a data set of "
+        "the hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
+    ),
     argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
     argument("--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"),
     argument(

@@ -109,7 +109,7 @@ def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
     argument("figures", type=InputPath, help="folder of figures"),
     argument("archive", type=OutputPath, help="archive to write (.zip)"),
     argument("--workflow", type=InputPath, default="Snakefile", help="the workflow's main file"),
-    argument("--configfile", type=InputPath, required=True, help="the study (YAML)"),
+    argument("--configfile", type=InputPath, nargs="+", required=True, help="the study (YAML), and changes"),
     argument("--citation", type=InputPath, default="CITATION.cff", help="authors, licence and paper"),
     argument("--parts", type=InputPath, nargs="*", default=[], help="other files of the workflow to pack"),
 )
@@ -122,20 +122,20 @@ def crate(args: Namespace) -> None:
     made them, no weights and no text under others' licences. Unpacked over a clone of the project, everything is in
     its place. The same run gives the same bytes.
     """
-    # no library: `rocrate` (PyPI) has no words for runs and stamps the clock into what it writes
+    # no library: the entities of `rocrate` are these same dictionaries, and it stamps the clock into what it writes
     from recurformer.crate import METADATA, Study, describe, find_runs
 
     kept = [_inside(file) for file in study_files(args.results, args.figures).values()]
     runs = find_runs(kept, without=args.stage)
     named = {place for run in runs for place in (run.place, run.benchmark, *run.outputs)}
     study = Study(
-        name=read_study(args.configfile).study,
+        name=read_study(*args.configfile).study,
         workflow=_inside(args.workflow),
-        config=_inside(args.configfile),
+        configs=[_inside(path) for path in args.configfile],
         parts=[_inside(path) for path in (args.citation, *args.parts)],
         citation=yaml.safe_load(Path(args.citation).read_text()),
     )
-    places = [*named.intersection(kept), study.workflow, study.config, *study.parts]
+    places = [*named.intersection(kept), study.workflow, *study.configs, *study.parts]
     contents = {place: Path(place).read_bytes() for place in places}
     metadata = json.dumps(describe(study, runs, contents), indent=1, ensure_ascii=False) + "\n"
     _pack(args.archive, contents | {PurePosixPath(METADATA): metadata.encode()})

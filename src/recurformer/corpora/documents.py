@@ -1,14 +1,25 @@
-"""A user's own texts: plain-text files, one document each, and Parquet files of articles; split by document."""
+"""A user's own texts: text files, folders of them, tables of texts, data sets of the hub; split by document."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from recurformer.corpora.package import ResourceError, first_line
+
 HELD_OUT = 0.2
-"""Share of the documents that are held out where no column `split` says which."""
+"""Fraction of the documents that are held out where no column `split` says which."""
+MOST_OF_HUB = 10_000
+"""Documents that are read of a data set of the hub: some of these have terabytes."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
+TABLES: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
+    ".parquet": ("Parquet", pd.read_parquet),
+    ".jsonl": ("JSONL", lambda file: pd.read_json(file, lines=True, dtype=False, convert_dates=False)),
+}
+TAKES = "give text files, folders of .txt or .md, .parquet or .jsonl files, or a data set of the hub (OWNER/NAME)"
 
 
 class Documents(NamedTuple):
@@ -24,50 +35,77 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     The end of a lone document is held out, whatever its split.
 
     Args:
-        files: `.parquet` files with a column text, as `recurformer corpus` writes them; all others are UTF-8 text.
-            Where a Parquet file has a column split, its articles of split "train" are trained on, others held out.
+        files: `.parquet` and `.jsonl` files with a column text, as `recurformer corpus` writes one; folders, of which
+            all .txt and .md files are read; a name of a data set on the hub (`OWNER/NAME`, or `OWNER/NAME:CONFIG`), of
+            which the first `MOST_OF_HUB` documents are read; all others are UTF-8 text. Where a table has a column
+            split, its articles of split "train" are trained on, others held out.
         seed: of the split of all other documents.
 
     Raises:
-        ValueError: a file is missing, unreadable or lacks the column; names the file.
+        ValueError: a source is missing, unreadable or lacks the column; names the source.
     """
-    found: dict[str, str | None] = {}
+    splits: dict[str, str | None] = {}
     for file in files:
         for text, split in _read(Path(file)):
             if text.strip():
-                found.setdefault(text, split)
-    if len(found) == 1:
-        (text,) = found
+                splits.setdefault(text, split)
+    if len(splits) == 1:
+        (text,) = splits
         cut = round((1 - HELD_OUT) * len(text))
         return Documents([text[:cut]], [text[cut:]])
-    unsplit = [text for text, split in found.items() if split is None]
+    unsplit = [text for text, split in splits.items() if split is None]
     order = np.random.default_rng(seed).permutation(len(unsplit))
     held = {unsplit[index] for index in order[: max(1, round(HELD_OUT * len(unsplit)))]}
-    trained_on = {text: text not in held if split is None else split == "train" for text, split in found.items()}
+    trained_on = {text: text not in held if split is None else split == "train" for text, split in splits.items()}
     return Documents(*([text for text, side in trained_on.items() if side is wanted] for wanted in (True, False)))
 
 
-def _read(file: Path) -> list[tuple[str, str | None]]:
-    """The texts of one file, each with its split, if the file names it."""
-    if file.suffix == ".parquet":
-        return _read_parquet(file)
+def _read(source: Path) -> Iterable[tuple[str, str | None]]:
+    """The texts of one source, each with its split, if the source names it."""
+    if source.is_dir():
+        files = [file for file in sorted(source.rglob("*")) if file.suffix in {".txt", ".md"}]
+        if not files:
+            raise ValueError(f"{source}: a folder without any .txt or .md file")
+        return [text for file in files for text in _read(file)]
+    if source.suffix in TABLES:
+        return _read_table(source)
+    if HUB_NAME.fullmatch(str(source)) and source.suffix not in {".txt", ".md"} and not source.parent.exists():
+        return [(text, None) for text in _read_hub(str(source))]
     try:
-        return [(file.read_text(encoding="utf-8"), None)]
+        return [(source.read_text(encoding="utf-8"), None)]
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: no UTF-8 text; give plain text or a .parquet file of articles") from None
+        raise ValueError(f"{source}: no UTF-8 text; {TAKES}") from None
     except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+        raise ValueError(f"{source}: cannot be read ({error.strerror}); {TAKES}") from None
 
 
-def _read_parquet(file: Path) -> list[tuple[str, str | None]]:
+def _read_table(file: Path) -> list[tuple[str, str | None]]:
+    kind, read = TABLES[file.suffix]
     try:
-        frame = pd.read_parquet(file)
+        frame = read(file)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+        raise ValueError(f"{file}: not a readable {kind} file ({first_line(error)})") from None
     if "text" not in frame:
-        raise ValueError(f"{file}: column 'text' is missing; write it by `recurformer corpus`")
+        raise ValueError(f"{file}: column 'text' is missing; there are: {', '.join(map(str, frame))}")
+    frame = frame.dropna(subset=["text"])
     if not pd.api.types.is_string_dtype(frame.text):
         raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, no texts")
-    frame = frame.dropna(subset=["text"])
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))
+
+
+def _read_hub(name: str) -> list[str]:
+    """The first documents of the split train of a data set, which is read as it comes and not kept."""
+    from datasets import disable_progress_bars, load_dataset
+
+    repo, _, config = name.partition(":")
+    disable_progress_bars()  # their control characters make logs unreadable
+    try:
+        rows = list(load_dataset(repo, config or None, split="train", streaming=True).take(MOST_OF_HUB))
+    except Exception as error:  # the library, the hub's client and its HTTP library each raise their own kinds
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ResourceError(f"{name}: no such file or folder, and as a data set of the hub: {said}") from error
+    texts = [row.get("text") for row in rows]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise ResourceError(f"{name}: the data set has no texts in a column 'text'")
+    return texts

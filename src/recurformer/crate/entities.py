@@ -93,15 +93,15 @@ def software(name: str, record: Mapping[str, Any]) -> Entity:
     }
 
 
-def parameter(key: str, example: Entity, description: str) -> Entity:
-    """A file that the workflow is given."""
+def parameter(key: str, examples: list[Entity], description: str) -> Entity:
+    """Files that the workflow is given."""
     return {
         "@id": key,
         "@type": "FormalParameter",
         "additionalType": "File",
         "name": key.removeprefix("#"),
         "description": description,
-        "workExample": example,
+        "workExample": examples,
     }
 
 

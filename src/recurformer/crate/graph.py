@@ -22,7 +22,7 @@ class Study:
 
     name: str
     workflow: PurePosixPath
-    config: PurePosixPath
+    configs: Sequence[PurePosixPath]
     parts: Sequence[PurePosixPath]
     citation: Mapping[str, Any]
 
@@ -105,7 +105,7 @@ def _add_workflow(graph: _Graph, study: Study) -> None:
     versions = [
         run.record["versions"]["snakemake"] for run in graph.runs.values() if "snakemake" in run.record["versions"]
     ]
-    config = reference(file_key(study.config))
+    configs = references(map(file_key, study.configs))
     graph.entities[file_key(study.workflow)] |= {
         "name": study.citation["title"],
         "version": study.citation["version"],
@@ -113,10 +113,11 @@ def _add_workflow(graph: _Graph, study: Study) -> None:
         "conformsTo": graph.add(entities.bioschemas_workflow()),
         "license": graph.add(entities.licence(study.citation["license"])),
         "creator": [graph.add(entities.person(author)) for author in study.citation["authors"]],
-        "input": [graph.add(entities.parameter(PARAMETER, config, "the study: sizes, seeds and models"))],
+        "input": [graph.add(entities.parameter(PARAMETER, configs, "the study: sizes, seeds and models"))],
         "hasPart": references([*map(file_key, study.sources), *software]),
     }
-    graph.entities[config["@id"]]["exampleOfWork"] = reference(PARAMETER)
+    for config in configs:
+        graph.entities[config["@id"]]["exampleOfWork"] = reference(PARAMETER)
     for place in study.sources:
         graph.entities[file_key(place)]["version"] = study.citation["version"]
 
@@ -132,7 +133,7 @@ def _add_whole_run(graph: _Graph, study: Study) -> Entity:
             "instrument": reference(file_key(study.workflow)),
             "startTime": min(run.start for run in runs).isoformat(),
             "endTime": max(run.end for run in runs).isoformat(),
-            "object": [reference(file_key(study.config))],
+            "object": references(map(file_key, study.configs)),
             "result": graph.unread(),
         }
     )

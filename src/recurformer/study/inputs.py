@@ -113,7 +113,7 @@ class Corpus(Block):
     """English Wikipedia articles, split by article."""
 
     source: Literal["wheel", "hub"]
-    """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia."""
+    """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia, dump 20231101.en."""
     minimum_characters: Count = 8000
     """Shorter articles are left out, after the markup is gone."""
     validation_share: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.2
