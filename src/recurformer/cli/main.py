@@ -19,7 +19,7 @@ from recurformer.study import Distributed
 __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
-    *("study", "adapt", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
+    *("study", "adapt", "chat", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
     *("results", "runs", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
