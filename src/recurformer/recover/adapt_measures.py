@@ -24,12 +24,13 @@ def quality_of(
     """Perplexity and divergence (KL to the original, nats per token), each with its 95 % interval over windows."""
     rows = quality_rows(original, model, windows, progress)
     likelihood, apart = (mean_interval(rows[column].to_numpy()) for column in ("negative_log_likelihood", "divergence"))
+    divergence, low, high = (max(value, 0.0) for value in apart)  # rounding leads below 0 where nothing changed
     return {
         "windows": len(rows),
         "perplexity": math.exp(likelihood.mean),
         "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
-        "divergence": apart.mean,
-        "divergence_interval": [max(apart.low, 0.0), apart.high],
+        "divergence": divergence,
+        "divergence_interval": [low, high],
     }
 
 
