@@ -69,9 +69,9 @@ VALUES = [
     (f"{MQAR} {MQAR_RECIPE} --selection-by charm", "--selection-by charm"),
     (f"{HOP} {RECIPE} --task-vocabulary 1", "--task-…: vocabulary is 1; the task needs"),
     (f"{HOP} {RECIPE} --task-form chart", "--task-form chart: Input should be 'tokens' or 'text'"),
-    (f"memory m.csv --name x --betas 0.5 {SIZES} llama9", "'llama9' is no published shape; choose one of llama2-7b"),
+    (f"memory m.csv --name x --betas 0.5 {SIZES} llama9", "'llama9' is not a published shape; choose one of llama2-7b"),
     (f"cache c.csv --name x --betas 0.5 {SIZES} llama2-7b --lengths 0", "--lengths 0"),
-    (f"cache c.csv --name x --betas 0.5 {SIZES} llama2-7b --lengths 8 8", "--lengths ['8', '8']: 8 stands in the list"),
+    (f"cache c.csv --name x --betas 0.5 {SIZES} llama2-7b --lengths 8 8", "--lengths ['8', '8']: 8 is in the list"),
     (f"{RANDOM} --hidden-size 8 --heads 3 --kv-heads 2 --head-dim 4", "kv_heads: 2 must divide the 3 heads"),
     (f"{RANDOM} --hidden-size 8 --heads 2 --kv-heads 2 --head-dim 3", "head_dim: 3 must be even"),
     (f"{RANDOM} --hidden-size 8", "source 'random' needs heads, kv_heads, head_dim"),
@@ -118,7 +118,7 @@ VALUES = [
     (
         "head-scores backbone s.parquet --profile profile.parquet --name x --articles articles.parquet --by retrieval "
         "--pairs 2 --questions 3",
-        "questions: 3 need as many pairs, there are 2",
+        "questions: 3 need as many pairs, but pairs is 2",
     ),
     (f"{PROFILE} --tokens 32 --window 32", "window: 32 must be below the 32 tokens of a sample"),
     (

@@ -42,10 +42,10 @@ VALUES = [
     ),
     ("language/recovery/arms/paper", {}, "language.recovery.arms.paper: this is the name of a training of its own"),
     ("language/recovery/arms/plus/betas", [0.0, 0.5], "language.recovery.arms.plus: betas: 0 replaces no head"),
-    ("language/recovery/arms/plus/mixer", "window", "calibrate_windows: 'window' ends in no linear layer"),
+    ("language/recovery/arms/plus/mixer", "window", "calibrate_windows: 'window' has no linear layer"),
     ("language/recovery/arms/plus/calibrate_windows", 1, "calibrate_windows: 1 window cannot choose"),
     ("language/recovery/arms/plus/transfer_steps", 5, "the closed form and transfer take more than its 6 steps of 2"),
-    ("language/recovery/arms/new", {"start": "linear"}, "start: 'linear' belongs to a closed form"),
+    ("language/recovery/arms/new", {"start": "linear"}, "start: 'linear' belongs to the closed form"),
     ("corpus", MISSING, "corpus: this key is missing"),
     ("backbones/tiny/heads", None, "source 'random' needs heads"),
     ("hashhop/pretraining", None, "hashhop.pretraining: this key is missing; 'hashhop-tiny' is random"),
@@ -79,7 +79,7 @@ VALUES = [
     ("ablations/scores/repetitions", 1, "ablations.scores.repetitions = 1"),
     # not one of those there are
     ("backbones/tiny/source", "hug", "backbones.tiny.source = 'hug'"),
-    ("backbones/llama2-7b/shape", "llama9", "shape: 'llama9' is no published shape; choose one of llama2-7b"),
+    ("backbones/llama2-7b/shape", "llama9", "shape: 'llama9' is not a published shape; choose one of llama2-7b"),
     ("selection", {"by": "charm"}, "selection.by = 'charm'"),
     ("device_measurements", {"speed": ["luck"]}, "device_measurements.speed.0 = 'luck'"),
     # names
@@ -94,8 +94,8 @@ VALUES = [
     ("backbones/", LLAMA, f"backbones. = '': {NAME}"),
     ("language/tasks/names", ["--evil"], "language.tasks.names.0 = '--evil'"),
     # named twice
-    ("betas", [0.5, 0.5], "betas = [0.5, 0.5]: 0.5 stands in the list more than once; name it once"),
-    ("language/backbones", ["tiny", "tiny"], "'tiny' stands in the list more than once"),
+    ("betas", [0.5, 0.5], "betas = [0.5, 0.5]: 0.5 is in the list more than once; name it once"),
+    ("language/backbones", ["tiny", "tiny"], "'tiny' is in the list more than once"),
     ("ablations/needle/depths", [1, 1.0], "ablations.needle.depths = [1, 1.0]: 1.0 stands"),
     # contradictions
     ("betas", [0.5, 1.0], "betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0"),
@@ -131,7 +131,7 @@ VALUES = [
     ("mqar/task/test", [[15, 2]], "test: [15, 2]: length is 15; it must be even and at least 4 times the 2 pairs"),
     ("language/profiling/window", 256, "window: 256 must be below the 256 tokens of a sample"),
     ("ablations/recency/windows", [300], "ablations.recency.windows: 300 must be below the 256 tokens"),
-    ("ablations/scores/questions", 3, "questions: 3 need as many pairs, there are 2"),
+    ("ablations/scores/questions", 3, "questions: 3 need as many pairs, but pairs is 2"),
     ("ablations/scores/window_tokens", 64, "tokens: 64 must exceed window_tokens 64 and sink_tokens 1"),
     ("ablations/language/kv_heads", [3], "ablations.language.kv_heads: 3 must divide the 4 heads of 'tiny'"),
     ("ablations/hashhop/kv_heads", [4], "at most its 2 key-value heads"),
