@@ -35,7 +35,8 @@ REPLACED = {
 }
 """What is large, slow or from a network, and what stands for it here."""
 ELSEWHERE = {
-    ("README.md", "make smoke"): "the continuous integration calls smoke and test, the recorded study is results"
+    ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
+    ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""
 
