@@ -19,7 +19,7 @@ from tests.snippets import ROOT, Block, blocks, run
 
 DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")
 TASK = "--tasks own --include_path tasks --device cpu --limit 2"
-DRY_RUN = "snakemake --dry-run --quiet all "
+DRY_RUN = "snakemake --dry-run --quiet=all "
 REPLACED = {
     "docs/tutorial.md": {"--minutes 1": "--minutes 0.2", "range(600)": "range(20)"},
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},

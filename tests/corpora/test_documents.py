@@ -45,10 +45,10 @@ def test_the_end_of_a_lone_document_is_held_out(tmp_path):
     ("name", "content", "message"),
     [
         ("missing.txt", None, "missing.txt: cannot be read"),
-        ("picture.txt", b"\x89PNG\xff", "picture.txt: no UTF-8 text; give plain text or a .parquet file"),
+        ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give plain text or a .parquet file"),
         ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
         ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing"),
-        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, no texts"),
+        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, not texts"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, content, message):

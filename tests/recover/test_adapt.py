@@ -148,7 +148,7 @@ def test_an_earlier_result_is_replaced_and_nothing_else(adapted, tmp_path, capsy
     (tmp_path / "out/thesis.tex").write_text("years of work")
     write_texts(tmp_path)
     assert main(command(tmp_path)) == 1
-    assert "exists and is no adapted model" in capsys.readouterr().err
+    assert "exists and is not an adapted model" in capsys.readouterr().err
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work"
 
 

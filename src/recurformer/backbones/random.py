@@ -65,9 +65,9 @@ def make_random(
         raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(ARCHITECTURES)}")
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
-        raise ValueError(f"heads {heads} is no multiple of kv_heads {kv_heads}")
+        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
     if head_dim is None and hidden_size % heads:
-        raise ValueError(f"hidden_size {hidden_size} is no multiple of heads {heads}: give head_dim")
+        raise ValueError(f"hidden_size {hidden_size} is not a multiple of heads {heads}: give head_dim")
     config = ARCHITECTURES[architecture](
         hidden_size=hidden_size,
         num_hidden_layers=layers,

@@ -26,7 +26,7 @@ MEMORY = csv("memory")
         type=InputPath,
         nargs="*",
         default=[],
-        help="head profile that ranks the heads; without one, random",
+        help="head profile that ranks the heads (default: a random ranking)",
     ),
     *(BETAS, seed("a random ranking")),
     output=csv("cache"),
@@ -104,9 +104,9 @@ def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.
     MEMORY.add,
     NAME,
     argument("--beta", type=BETA, required=True, help="share of heads replaced"),
-    argument("--protocol", required=True, help="one_shot, as the paper reads a prompt, or chunked"),
+    argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
-    argument("--trials", help="file that keeps the trials meanwhile"),
+    argument("--trials", help="file for the trials so far, to resume from"),
     device="computes",
 )
 def longest_input(
@@ -146,7 +146,7 @@ def longest_input(
 
 @stage(
     "the cache sizes of the PyramidInfer baseline",
-    argument("--name", default="llama2-7b", help="the backbone whose layers count; the paper's is Llama2-7B"),
+    argument("--name", default="llama2-7b", help="backbone, for the number of layers; the paper's is Llama2-7B"),
     argument("--layers", type=COUNT, default=32, help="its layers"),
     output=csv("pyramidinfer"),
     device="counts",

@@ -38,13 +38,13 @@ def _print_quality(rows: "pd.DataFrame", *columns: str) -> None:
 
 
 @stage(
-    "generation quality h_gq on HashHop, from a full or a smaller cache",
+    "generation quality h_gq on HashHop, with a full or a smaller cache",
     identified,
     output=csv("hashhop", "one row a sample"),
     device="computes",
 )
 def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
-    """Quality on HashHop from a full or a smaller cache, at any sizes of the task, and what the cache holds."""
+    """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
     from recurformer.heads.probes import HashHopProbes

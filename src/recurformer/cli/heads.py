@@ -62,10 +62,10 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[Has
 @stage(
     "scores of every head by other selectors, measured on the model",
     checkpoint("folder of the model, before any head is replaced"),
-    argument("--articles", type=InputPath, help="Parquet file of articles; without it, HashHop of the task"),
-    argument("--profile", type=InputPath, help="head profile, whose rankings are written too"),
+    argument("--articles", type=InputPath, help="Parquet file of articles (default: prompts of HashHop)"),
+    argument("--profile", type=InputPath, help="head profile; its rankings are written too"),
     *(NAME, seed("all samples")),
-    argument("--random-seeds", nargs="+", type=SEED, default=[0], help="of the random rankings (default: 0)"),
+    argument("--random-seeds", nargs="+", type=SEED, default=[0], help="seeds of the random rankings (default: 0)"),
     output=parquet("scores"),
     device="computes",
 )
@@ -97,7 +97,7 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
 
 
 @stage(
-    "how far the choice of heads depends on k and alpha",
+    "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
     output=csv("settings"),
     device="computes",

@@ -1,4 +1,4 @@
-"""Stages that average attention, and what comes of it, over windows of text."""
+"""Stages that average attention and its effects over windows of text."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
 
 
-@stage("what the first token contributes", mapped, output=csv("contribution"), device="computes")
+@stage("contributions of the first token and of the others", mapped, output=csv("contribution"), device="computes")
 def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """What the first token contributes to attention's output, against other tokens (Table 5)."""
     from recurformer.cli.checkpoints import open_model, text_windows

@@ -77,7 +77,7 @@ def read_study(*configs: str) -> Study:
     """The study that YAML files describe, each a change of those before it.
 
     Raises:
-        ValueError: in one line, what is wrong with them.
+        ValueError: a fault in them, in one line.
     """
     settings = reduce(_overlay, map(_read, configs))
     try:
@@ -93,7 +93,7 @@ def read_study(*configs: str) -> Study:
         "--configfile", type=InputPath, nargs="+", default=["config/default.yaml"], help="the study (YAML), and changes"
     ),
     argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)"),
-    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)"),
+    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for (default: 1)"),
     argument("--workflow-profile", help="Snakemake profile that the run will use"),
     argument("--jobs", action="store_true", help="list every job, not only every rule"),
     argument("--memory", action="store_true", help="only the memory of each training, by number of GPUs"),

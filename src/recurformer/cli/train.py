@@ -61,13 +61,13 @@ def train(args: Namespace, settings: Training) -> None:
 
 
 @stage(
-    "conversion and recovery by another recipe than the paper's",
+    "conversion and recovery by a recipe other than the paper's",
     checkpoint("folder of the original"),
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
     argument("--arm", required=True, help="name of the recipe in the measurements"),
     curve(required=True),
     argument(
-        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: what the closed form left, by layer"
+        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: error of the closed form, by layer"
     ),
     trained,
     device="computes",

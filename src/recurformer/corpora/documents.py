@@ -21,12 +21,12 @@ class Documents(NamedTuple):
 def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     """Read and split documents; one that occurs twice counts once, so that none is on both sides.
 
-    The end of a lone document is held out, whatever its split.
+    The end of a single document is held out, regardless of its split.
 
     Args:
         files: `.parquet` files with a column text, as `recurformer corpus` writes them; all others are UTF-8 text.
             Where a Parquet file has a column split, its articles of split "train" are trained on, others held out.
-        seed: of the split of all other documents.
+        seed: seed of the split of all other documents.
 
     Raises:
         ValueError: a file is missing, unreadable or lacks the column; names the file.
@@ -54,7 +54,7 @@ def _read(file: Path) -> list[tuple[str, str | None]]:
     try:
         return [(file.read_text(encoding="utf-8"), None)]
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: no UTF-8 text; give plain text or a .parquet file of articles") from None
+        raise ValueError(f"{file}: not UTF-8 text; give plain text or a .parquet file of articles") from None
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
 
@@ -67,7 +67,7 @@ def _read_parquet(file: Path) -> list[tuple[str, str | None]]:
     if "text" not in frame:
         raise ValueError(f"{file}: column 'text' is missing; write it by `recurformer corpus`")
     if not pd.api.types.is_string_dtype(frame.text):
-        raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, no texts")
+        raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, not texts")
     frame = frame.dropna(subset=["text"])
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))

@@ -1,7 +1,7 @@
 """The closed form: every mixer's last linear layer by ridge regression against the removed heads' outputs.
 
-Layer after layer on the converted model's own inputs, so that each layer makes up for the errors of those before it.
-Only forward passes are needed. No published recipe for attention heads was found to do this; the data-aware start of
+It goes layer by layer on the converted model's own inputs, so each layer corrects the errors of the layers before it.
+It needs only forward passes. We found no published recipe that does this for attention heads; the data-aware start of
 Taylor-Calibrate (arXiv 2606.16429) is the nearest.
 """
 
@@ -90,18 +90,18 @@ def calibrate(
 ) -> pd.DataFrame:
     """Solve the mixers' last linear layers in place.
 
-    Besides the models, memory holds both models' hidden states of all windows, in the models' dtype, and the sums of
-    one layer.
+    In addition to the models, memory holds both models' hidden states of all windows, in the models' dtype, and the
+    sums of one layer.
 
     Args:
         original: the model that `converted` was converted from; not changed.
-        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks; what a mixer adds to that, such
-            as a window's output, stays, and the readout is solved for the rest.
+        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks. Other parts of their output,
+            such as a window's, stay; the readout is solved for the difference.
         windows: (windows, L) token ids, without padding.
         batch_size: windows in one forward pass; changes the result by rounding only.
         held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
         ridges: parameters to choose from, as shares of the mean square of a feature.
-        start: a name in `STARTS`: what becomes of the mixers' other parameters before; random leaves them as they are.
+        start: a name in `STARTS`: how the mixers' other parameters are set before; random leaves them unchanged.
         progress: called with (layers done, layers).
 
     Returns:
@@ -109,8 +109,8 @@ def calibrate(
         the residual stream on the held-out windows, of the readout as it was and as fitted without these windows).
 
     Raises:
-        ValueError: fewer than two windows, models that are no pair (`replaced_layers`), an unknown start, one that is
-            not for this mixer, or a mixer that ends in no linear layer or gives zeros.
+        ValueError: fewer than two windows, two models that are not a pair (`replaced_layers`), a start that is unknown
+            or not for this mixer, or a mixer without a last linear layer or with an output of zeros.
     """
     places = {place.index: place for place in replaced_layers(original, converted)}
     if windows.ndim != 2 or len(windows) < 2:
@@ -148,7 +148,7 @@ def readout_of(place: ReplacedLayer) -> nn.Linear:
     readout = getattr(mixer, "readout", None)
     if readout is None:
         raise ValueError(
-            f"mixer {place.converted.config.mixer!r} ends in no linear layer: there is nothing to solve for"
+            f"mixer {place.converted.config.mixer!r} has no linear layer at its end: there is nothing to solve for"
         )
     refuse_adapter(readout, f"the readout of layer {place.index}")
     return readout
