@@ -32,8 +32,9 @@ def chat(args: Namespace) -> None:
     while True:
         try:
             said = input("> ")
-        except EOFError:
-            return print()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
         if said.strip() == RESET:
             conversation.reset()
         elif said.strip():

@@ -126,7 +126,7 @@ def plan(args: Namespace) -> None:
                 json.dumps({"configfiles": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
             )
     if not planned:
-        print("Nothing to be done: all that was asked for is there and up to date.")
+        print("Nothing to be done: all requested files exist and are up to date.")
         return
     print(by_job(planned) if args.jobs else by_rule(planned), summary(total), sep="\n\n")
     if FORMULA in total["sources"]:

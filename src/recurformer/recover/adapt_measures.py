@@ -59,7 +59,7 @@ def passkeys_of(
 def cache_bytes_of(
     original: PreTrainedModel, converted: PreTrainedModel, dtype: torch.dtype, lengths: Sequence[int]
 ) -> list[dict[str, int]]:
-    """What both hold after so many tokens, counted from the cache objects of models of the type `dtype`."""
+    """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
 
     def held(model: PreTrainedModel, length: int) -> int:

@@ -26,10 +26,10 @@ START_TOKENS = 8192
 """Tokens that a start looks at."""
 
 ERRORS = ("layer", "heads", "ridge", "before", "after")
-"""Columns of what the closed form says of each layer."""
+"""Columns of the closed form's report on each layer."""
 
 Start = Callable[[Any, Tensor], None]
-"""Sets what lies before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
+"""Sets the weights before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
 STARTS: dict[str, Start | None] = {"random": None, "linear": linear_start}
 """Starts by name. The paper's is random."""
 
@@ -52,7 +52,7 @@ class Moments:
 
     @classmethod
     def of(cls, features: Tensor, targets: Tensor, beside: Tensor) -> "Moments":
-        """Of features (..., features) that are to give `targets` less what is there `beside`, (..., targets)."""
+        """Moments of features (..., features) that should give `targets` minus the output `beside`, (..., targets)."""
         x, w, there = (rows.flatten(0, -2).double() for rows in (features, targets, beside))
         t = w - there
         return cls(x.mT @ x, x.mT @ t, t.mT @ t, w.mT @ w)
@@ -61,7 +61,7 @@ class Moments:
         return Moments(self.xx + other.xx, self.xt + other.xt, self.tt + other.tt, self.whole + other.whole)
 
     def relative_error(self, solution: Tensor, metric: Tensor) -> float:
-        """Of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
+        """Error of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
         cross = solution.mT @ self.xt
         wrong = solution.mT @ self.xx @ solution - cross - cross.mT + self.tt
         return float((wrong * metric).sum() / (self.whole * metric).sum())
@@ -166,7 +166,7 @@ class _Stream:
         self.hidden, self.arguments = map(list, zip(*(self._enter(model, batch) for batch in batches), strict=True))
 
     def _enter(self, model: PreTrainedModel, batch: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """What the first layer gets: hidden states (B, L, hidden) and what every layer gets beside them."""
+        """The inputs of the first layer: hidden states (B, L, hidden), and the other arguments of every layer."""
         found: list[tuple[Tensor, dict[str, Any]]] = []
 
         def stop(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ class _Stream:
             self.hidden[number] = self.layers[index](self.hidden[number], **self.arguments[number])
 
     def normed(self, index: int, number: int) -> Tensor:
-        """What the attention of layer `index` reads."""
+        """The input of the attention of layer `index`."""
         return self.layers[index].input_layernorm(self.hidden[number])
 
 
@@ -201,7 +201,7 @@ def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
 
 
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
-    """Of the readout's inputs in `after` and the heads' outputs in `before`, which moves on by this layer."""
+    """Moments of the readout's inputs in `after` and the heads' outputs in `before`, which advances by this layer."""
     found: Moments | None = None
     readout = readout_of(place)
     for number in numbers:

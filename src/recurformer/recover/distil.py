@@ -49,7 +49,7 @@ class Distillation:
         return {"name": "distillation", "original": fingerprint(self.original), "share": self.share}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
-        """Of one batch; scalar. Padding, 0 in its attention_mask, does not count."""
+        """The value for one batch; scalar. Padding, 0 in its attention_mask, does not count."""
         inputs = {key: value for key, value in batch.items() if key != "labels"}
         outputs = model(**(batch if self.share else inputs), use_cache=False)
         if self.share == 1:

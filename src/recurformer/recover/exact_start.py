@@ -25,7 +25,7 @@ from recurformer.recover.pair import ReplacedLayer, replaced_layers
 STEP = 0.03
 """Geometric mean of the heads' step sizes, which the kernels leave open: in the middle of the published range."""
 ITERATIONS = 300
-"""Of L-BFGS, for one layer."""
+"""Iterations of L-BFGS for one layer."""
 
 
 class _Profile:
@@ -37,7 +37,7 @@ class _Profile:
         self.sums: Tensor | float = 0.0
 
     def add(self, named: dict[str, Any]) -> None:
-        """What the layer's attention is called with."""
+        """The arguments of the layer's attention."""
         attention, rows = self.attention, named["hidden_states"]
         q, k = (
             project(rows).unflatten(2, (-1, attention.head_dim)) for project in (attention.q_proj, attention.k_proj)

@@ -38,7 +38,7 @@ class Transfer:
         return {"name": "transfer", "original": fingerprint(self.original)}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
-        """Of one batch; scalar.
+        """The value for one batch; scalar.
 
         Raises:
             ValueError: the windows have padding.

@@ -1,4 +1,4 @@
-"""What stands in the place of the heads, at equal bytes: quality over the bytes that do not grow with the text."""
+"""Replacements of the heads at equal bytes: quality over the bytes that do not grow with the text."""
 
 import pandas as pd
 from matplotlib.axes import Axes

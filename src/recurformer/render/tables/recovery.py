@@ -1,4 +1,4 @@
-"""How far each recipe brought a converted model back, beside its original trained likewise."""
+"""Quality of a converted model by recipe, compared with its original after the same training."""
 
 from typing import Any
 
