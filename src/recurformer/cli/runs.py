@@ -61,7 +61,7 @@ def find_records(target: str, ledger: str) -> list[Path]:
     for claim in _ledger_claims(ledger):
         if claim["id"] == target:
             if claim["evidence"] is None:
-                raise ValueError(f"{target}: {claim['verdict']}, no run is behind it ({claim['reason']})")
+                raise ValueError(f"{target}: {claim['verdict']}, no run made it ({claim['reason']})")
             return _records_of_runs(claim["evidence"]["runs"])
     if found := [path for path, record in _records() if record["run"].startswith(target)]:
         return found

@@ -142,7 +142,7 @@ def whole_split(folder: Path) -> list[Path]:
     if len(files) != expected:
         raise ResourceError(
             f"{folder} has {len(files)} of {expected} files: "
-            "run again with a network and without HF_HUB_OFFLINE, the others will follow"
+            "run again with a network and without HF_HUB_OFFLINE to fetch the others"
         )
     return files
 

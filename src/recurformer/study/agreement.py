@@ -106,7 +106,7 @@ def _tokenizers(study: "Study") -> None:
         if study.backbones[name].tokenizer != "hash":
             continue
         if task.form == "text":
-            raise ValueError(f"hashhop.task.form: {name!r} reads hashes and no text; choose form tokens")
+            raise ValueError(f"hashhop.task.form: {name!r} reads hashes, not text; choose form tokens")
         known = study.backbones[name].vocabulary or HASH_VOCABULARY
         if known != task.vocabulary:
             raise ValueError(
