@@ -116,11 +116,11 @@ def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
 def crate(args: Namespace) -> None:
     """Pack a finished run into a Workflow Run RO-Crate: one zip archive with a machine-readable account of the run.
 
-    The account (ro-crate-metadata.json) may name only files at or below its own folder, while a study lies in several
-    folders of the project: results, figures, configuration, workflow. So the crate's root is the project's folder, and
-    the archive holds the described part of it under the same paths: measurements, records, tables, figures and what
-    made them, no weights and no text under others' licences. Unpacked over a clone of the project, everything is in
-    its place. The same run gives the same bytes.
+    The account (ro-crate-metadata.json) may name only files at or below its own folder, but a study uses several folders
+    of the project: results, figures, configuration, workflow. The crate's root is therefore the project's folder. The
+    archive holds the described files under the same paths: measurements, records, tables, figures and their workflow,
+    but no weights and no text under others' licences. Unpack it over a clone of the project. The same run gives the
+    same bytes.
     """
     # no library: `rocrate` (PyPI) has no words for runs and stamps the clock into what it writes
     from recurformer.crate import METADATA, Study, describe, find_runs

@@ -54,7 +54,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     device="computes",
 )
 def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
-    """Keys hidden in a long text, over depth and length: read once, written from a full or a smaller cache."""
+    """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.cli.checkpoints import open_texts, open_tokenizer
     from recurformer.evaluate.needle import needle_rows
 
@@ -155,7 +155,7 @@ def lm_eval(args: Namespace, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFr
     device="computes",
 )
 def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
-    """lm-eval tasks of a model that was changed and trained, or of its original."""
+    """lm-eval tasks of a changed and trained model, or of its original."""
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         if new_cache is not None:

@@ -149,7 +149,7 @@ def figure(args: Namespace) -> None:
         print(Path(target).name)
 
 
-stage("decide every claim of the paper on the measurements there are", claims.add_arguments, name="claims")(claims.run)
+stage("decide every claim of the paper by the given measurements", claims.add_arguments, name="claims")(claims.run)
 
 
 @stage(
@@ -158,7 +158,7 @@ stage("decide every claim of the paper on the measurements there are", claims.ad
     argument("results", help="folder of the run to compare"),
 )
 def compare(args: Namespace) -> None:
-    """How far two results trees agree, measurement by measurement."""
+    """Compare two folders of results, measurement by measurement."""
     from recurformer.render.compare import compare, summary
 
     print(summary(compare(args.recorded, args.results)))

@@ -100,11 +100,11 @@ def read_study(*configs: str) -> Study:
     argument("--json", type=OutputPath, help="also write the plan to this file"),
 )
 def plan(args: Namespace) -> None:
-    """Say before a run which jobs it has, why, for how long and with what: a dry run, and their costs before.
+    """List the jobs of a run before it starts, with their reasons, times and resources.
 
-    Costs come from the benchmark files of a former run in this folder, else of a recording in `recorded/`, else from
-    other jobs of the same rule and model, else from a formula. Jobs that none of them covers are unknown: what their
-    rules request is shown instead.
+    Costs come from the benchmark files of an earlier run in this folder, else from those of a recording in `recorded/`,
+    else from other jobs of the same rule and model, else from a formula. For other jobs the cost is unknown, and the
+    requests of their rules are shown instead.
     """
     from recurformer.plan.dry_run import dry_run
     from recurformer.plan.estimates import FORMULA, estimate, known_costs

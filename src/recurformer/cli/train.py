@@ -99,7 +99,7 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
 
 @stage("training on HashHop", TO_TRAIN, trained, device="computes", launched=True)
 def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> None:
-    """Train a model on HashHop: a small one from nothing, or a converted one onwards (section 4.1)."""
+    """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
     from recurformer.train.trainer import train
