@@ -116,7 +116,7 @@ def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
 def crate(args: Namespace) -> None:
     """Pack a finished run into a Workflow Run RO-Crate: one zip archive with a machine-readable account of the run.
 
-    The account (ro-crate-metadata.json) may name only files at or below its own folder, but a study uses several folders
+    The account (ro-crate-metadata.json) may name only files at or below its own folder. A study uses several folders
     of the project: results, figures, configuration, workflow. The crate's root is therefore the project's folder. The
     archive holds the described files under the same paths: measurements, records, tables, figures and their workflow,
     but no weights and no text under others' licences. Unpack it over a clone of the project. The same run gives the
