@@ -107,7 +107,7 @@ VALUES = [
     ("language/sink_heads", {"tiny": {"layer": 3, "head": 0}}, "tiny has 3, counted from 0 to 2"),
     ("language/backbones", ["llama2-7b"], "language.backbones: 'llama2-7b' is a shape without weights"),
     ("backbones/tiny/tokenizer", "hash", "language.backbones: 'tiny' reads hashes, not text; give it tokenizer byte"),
-    ("hashhop/task", {"form": "text"}, "hashhop.task.form: 'hashhop-tiny' reads hashes and no text"),
+    ("hashhop/task", {"form": "text"}, "hashhop.task.form: 'hashhop-tiny' reads hashes, not text"),
     ("hashhop/task/vocabulary", 1, "vocabulary is 1; the task needs 6 different hashes, so 12 ids"),
     ("hashhop/task/vocabulary", 64, "backbones.hashhop-tiny.vocabulary: 32 is not the 64 of hashhop.task"),
     ("hashhop/task/pairs", 5, "pairs is 5; 2 full chains of 2 hops have 4"),
