@@ -60,17 +60,25 @@ def test_a_template_renders_the_turns(pair, monkeypatch, template, continued):
     assert "[user]c|[assistant]" in text
 
 
-def test_a_stopped_answer_is_forgotten(pair):
-    model, tokenizer = pair
-    conversation = Conversation(model, tokenizer, TOKENS)
+class Stop:
+    """A user who presses Ctrl-C at the third token."""
 
-    class Stop:
-        def put(self, ids):
+    tokens = 0
+
+    def put(self, ids):
+        self.tokens += 1
+        if self.tokens > 3:
             raise KeyboardInterrupt
 
+
+def test_a_stopped_answer_is_forgotten_and_nothing_else(pair):
+    conversation = Conversation(*pair, TOKENS)
+    first = conversation.answer("Hello")
     with pytest.raises(KeyboardInterrupt):
-        conversation.answer("a", Stop())
-    assert not conversation.turns and not conversation.ids.numel()
+        conversation.answer(" stop", Stop())
+    answers, ids = rereading(*pair, ["Hello", " and then?"])
+    assert [first, conversation.answer(" and then?")] == answers
+    assert torch.equal(conversation.ids, ids)
 
 
 def test_in_a_terminal(pair, tmp_path, monkeypatch, capsys):

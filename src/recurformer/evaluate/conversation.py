@@ -26,7 +26,8 @@ class Conversation:
     def reset(self) -> None:
         """Forget all turns."""
         self.turns: list[dict[str, str]] = []
-        self._forget_cache()
+        self.ids = torch.empty(1, 0, dtype=torch.long, device=self.model.device)  # of all turns
+        self.cache = DynamicCache(config=self.model.config)
 
     def answer(self, said: str, streamer: Any = None) -> str:
         """Return the model's answer to the user's next turn.
@@ -53,16 +54,12 @@ class Conversation:
             )
         except BaseException:  # stopped by the user, for instance: the cache holds an unknown part of the answer
             self.turns.pop()
-            self._forget_cache()
+            self.cache = DynamicCache(config=self.model.config)  # reads all earlier turns again
             raise
         self.ids = written
         text = self._text(written[0, ids.shape[1] :], skip_special_tokens=True)
         self.turns.append({"role": "assistant", "content": text})
         return text
-
-    def _forget_cache(self) -> None:
-        self.cache = DynamicCache(config=self.model.config)
-        self.ids = torch.empty(1, 0, dtype=torch.long, device=self.model.device)  # of all that the cache has read
 
     def _text(self, ids: Tensor, skip_special_tokens: bool = False) -> str:
         return str(
@@ -70,12 +67,12 @@ class Conversation:
         )
 
     def _ids(self) -> Tensor:
-        """The conversation up to the coming answer, (1, L): the ids that the cache has read, and the new turn's."""
+        """The conversation up to the coming answer, (1, L): the ids of all earlier turns, and the new turn's."""
         if not self.tokenizer.chat_template:
             return self._extended(self.turns[-1]["content"], add_special_tokens=not self.ids.numel())
-        rendered = self.tokenizer.apply_chat_template(self.turns, tokenize=False, add_generation_prompt=True)
+        rendered = str(self.tokenizer.apply_chat_template(self.turns, tokenize=False, add_generation_prompt=True))
         if not rendered.startswith(self._text(self.ids[0])):
-            self._forget_cache()
+            self.ids, self.cache = self.ids[:, :0], DynamicCache(config=self.model.config)
         return self._extended(rendered[len(self._text(self.ids[0])) :], add_special_tokens=False)
 
     def _extended(self, text: str, add_special_tokens: bool) -> Tensor:
