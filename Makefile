@@ -20,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame
+.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame docs
 
 install: $(INSTALLED)
 
@@ -89,6 +89,16 @@ $(VENV)/.profile-%: pyproject.toml $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$*]'
 	touch $@
 
+# The documents and the package's docstrings as a site; only the first call needs a network.
+$(VENV)/.docs: pyproject.toml $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	rm -rf build/docs && mkdir -p build/docs
+	git ls-files -z -- '*.md' CITATION.cff 'recorded/*.png' | xargs -0 cp --parents --target-directory build/docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 # A peer that the benchmarks compare with, and the sampling profiler; they do without the peer.
 $(VENV)/.bench: pyproject.toml $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
@@ -121,5 +131,5 @@ lock:
 	mv build/requirements-tracking.lock requirements-tracking.lock
 
 clean:
-	rm -rf results/* figures/* .snakemake
+	rm -rf results/* figures/* site .snakemake
 	git checkout -- results/README.md figures/README.md

@@ -1,10 +1,8 @@
 """The examples of docs/extending.md, as they stand: one thing more of each kind, through the registries alone."""
 
-import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -32,11 +30,11 @@ from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
 from recurformer.study import load_study
 from tests.baselines.test_evicting_cache import held_slots
+from tests.snippets import ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
-BLOCKS = dict(
-    re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", (ROOT / "docs/extending.md").read_text(), re.M | re.S)
-)
+BLOCKS = {
+    first.removeprefix("# "): code for first, _, code in (b.code.partition("\n") for b in blocks("docs/extending.md"))
+}
 """File -> the code that the example adds to it."""
 TOKENS = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(0))
 

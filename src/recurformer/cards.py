@@ -66,7 +66,7 @@ def _take(cards: list[str], count: int, held: ExitStack) -> list[str]:
 
 
 def _wait(look: Callable[[], Found | None]) -> Found:
-    """What `look` finds, as soon as it finds something."""
+    """The first result of `look` that is not empty."""
     if not (found := look()):
         print("waiting for a GPU that nobody uses", file=sys.stderr, flush=True)
     while not found:

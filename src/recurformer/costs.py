@@ -1,4 +1,4 @@
-"""What a run cost, from the benchmark that the workflow keeps beside the run's record."""
+"""Cost of a run, from the benchmark file that the workflow writes with the run record."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from recurformer.records import benchmark_beside
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run: minutes, minutes times the cores that it held, minutes of an accelerator, peak memory in megabytes,
-    and that of tensors on the accelerator.
+    """Costs of one run: minutes, minutes times the cores that it held, minutes of an accelerator, peak memory in
+    megabytes, and that of tensors on the accelerator.
 
     Processor time would be finer, but Snakemake samples it every 30 seconds and misses what follows the last sample.
     """

@@ -56,7 +56,7 @@ def _imported(module: str, path: Path, node: ast.AST) -> Iterator[tuple[str, str
 
 
 def _place(imported: str) -> str | None:
-    """What counts of an import: a name in a module of stages, else a whole module; None outside of this package."""
+    """The part of an import that counts: a name in a module of stages, else a module; None outside of this package."""
     parent, _, name = imported.partition(":")
     if not parent.startswith(f"{PACKAGE}.") and parent != PACKAGE:
         return None
@@ -144,7 +144,7 @@ def _data(path: Path) -> Iterator[Path]:
 
 @cache
 def _content(path: Path) -> bytes:
-    """What counts of a module: its code and its data files. Most stages share most modules."""
+    """The content of a module that counts: its code and its data files. Most stages share most modules."""
     return _dump(_tree(path)).encode() + b"\n" + b"".join(file.read_bytes() for file in _data(path))
 
 

@@ -378,7 +378,7 @@ def test_a_decided_finding_goes_before_one_that_is_not():
 
 
 def test_what_no_training_stands_behind_has_not_flattened():
-    with pytest.raises(ValueError, match="no training stands behind cache measurements"):
+    with pytest.raises(ValueError, match="no training is known for cache measurements"):
         world(ideal()).flattened("cache")
 
 

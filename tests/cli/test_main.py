@@ -66,7 +66,7 @@ def test_a_record_says_how_a_result_came_about(tmp_path):
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["stage"] == "study"
     assert record["argv"][:3] == ["recurformer", "study", "--describe"]
-    assert record["settings"] == {"describe": True}
+    assert record["settings"] == {"config": [], "describe": True, "schema": False}
     assert record["seconds"] >= 0
     assert record["peak_memory_bytes"] > 1e6
     assert {"python", "torch", "transformers"} <= set(record["versions"])

@@ -90,7 +90,7 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("table4/b", "table4/b: not-run, no run is behind it (it needs a card)"),
+        ("table4/b", "table4/b: not-run, no run made it (it needs a card)"),
         (
             "nowhere",
             "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of results/",

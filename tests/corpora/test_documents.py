@@ -100,13 +100,13 @@ def test_a_data_set_that_cannot_be_fetched_is_named():
     ("name", "content", "message"),
     [
         ("missing.txt", None, "missing.txt: cannot be read"),
-        ("picture.txt", b"\x89PNG\xff", "picture.txt: no UTF-8 text; give text files, folders of .txt or .md"),
+        ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give text files, folders of .txt or .md"),
         ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
         ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing; there are: body"),
         ("cut.jsonl", b'{"text": "a"', "cut.jsonl: not a readable JSONL file"),
         ("other.jsonl", b'{"body": "a"}', "other.jsonl: column 'text' is missing"),
         ("data/missing", None, "data/missing: cannot be read"),
-        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, no texts"),
+        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, not texts"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, content, message):

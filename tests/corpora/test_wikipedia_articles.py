@@ -139,7 +139,7 @@ def test_what_the_hub_cannot_give_is_one_clear_line(hub):
         CORPUS_SOURCES["hub"](revision="0" * 40, count=11, minimum_characters=291)
     first = sorted(hub.iterdir())[0]
     first.write_bytes(first.read_bytes()[:-100])
-    with pytest.raises(ResourceError, match=f"{first} is no readable Parquet file of articles: "):
+    with pytest.raises(ResourceError, match=f"{first} is not a readable Parquet file of articles: "):
         CORPUS_SOURCES["hub"](revision="0" * 40, count=4, minimum_characters=1)
     first.unlink()
     with pytest.raises(ResourceError, match="has 2 of 3 files: run again with a network"):

@@ -172,7 +172,7 @@ def test_rounding(units, beta, count):
         ({"unit": "group"}, "unit='group' is unknown; choose one of kv_group, head, layer"),
         ({"unit": "layer", "scope": "layer"}, "scope='layer' takes a share of each layer, unit='layer' whole layers"),
         ({"scope": "model"}, "scope='model' is unknown; choose one of global, layer"),
-        ({"by": "best"}, "by='best' is no ranking; choose one of ra_i, mean_rr, random, inverse_ra_i, retrieval"),
+        ({"by": "best"}, "by='best' is not a ranking; choose one of ra_i, mean_rr, random, inverse_ra_i, retrieval"),
         ({"by": "echo"}, "by='echo' needs scores that `recurformer head-scores`"),
         ({"by": "echo", "measured": torch.zeros(2, 5)}, r"by='echo': scores of \(2, 5\) layers and heads, profile of"),
     ],

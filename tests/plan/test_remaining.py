@@ -69,7 +69,7 @@ def test_a_failure_takes_along_what_needs_it_until_it_runs_again(clock):
     run.started(1)
     run.failed(1)
     assert run.minutes_left() == pytest.approx(1)
-    assert run.lines()[1].endswith("; 1 failed, so 2 cannot be done")
+    assert run.lines()[1].endswith("; 1 failed, so 2 cannot run")
     run.started(1)
     assert run.minutes_left() == pytest.approx(20)
     assert "failed" not in run.lines()[1]

@@ -28,7 +28,7 @@ def test_a_change_is_the_subject_that_its_training_makes():
 
 @pytest.mark.parametrize("path", ["", "heads/ra_i-kv_group-0/mamba", "evicted", "pooled/2/trained/more"])
 def test_what_is_no_subject_is_refused(path):
-    with pytest.raises(ValueError, match="no subject"):
+    with pytest.raises(ValueError, match="not a subject"):
         Subject.parse(path)
 
 

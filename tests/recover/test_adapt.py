@@ -174,7 +174,7 @@ def test_an_earlier_result_is_replaced_and_nothing_else(adapted, tmp_path, capsy
     (tmp_path / "out/thesis.tex").write_text("years of work")
     write_texts(tmp_path)
     assert main(command(tmp_path)) == 1
-    assert "exists and is no adapted model" in capsys.readouterr().err
+    assert "exists and is not an adapted model" in capsys.readouterr().err
     assert (tmp_path / "out/thesis.tex").read_text() == "years of work"
 
 
@@ -189,7 +189,7 @@ def test_it_is_a_function_too(adapted, tmp_path):
     )
     assert sum(map(len, converted.config.recurrent_heads)) == 2
     assert found["recipe"]["tokens"] == 32 and said[0].startswith("original: perplexity")
-    with pytest.raises(ValueError, match="a converted one already"):
+    with pytest.raises(ValueError, match="already converted"):
         recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")
 
 

@@ -1,9 +1,11 @@
 """Likelihood and divergence of held-out windows."""
 
+import pandas as pd
 import pytest
 import torch
 
 from recurformer import convert
+from recurformer.recover.adapt_measures import quality_of
 from recurformer.recover.quality import quality_rows
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
@@ -22,3 +24,10 @@ def test_each_window_is_measured_over_its_predicted_tokens(changed):
         expected = (log_p.exp() * (log_p - log_q)).sum(-1).mean().item()
         assert row.divergence == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert (rows.divergence > 0).all() == changed
+
+
+def test_no_divergence_is_below_zero(monkeypatch):
+    rows = pd.DataFrame({"negative_log_likelihood": [1.0, 1.0], "divergence": [-1e-9, -2e-9]})
+    monkeypatch.setattr("recurformer.recover.adapt_measures.quality_rows", lambda *arguments: rows)
+    found = quality_of(None, None, None)
+    assert (found["divergence"], found["divergence_interval"]) == (0, [0, pytest.approx(0, abs=1e-8)])

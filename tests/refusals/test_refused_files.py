@@ -50,7 +50,7 @@ ROWS = {
     "articles of numbers": (
         PROFILE,
         frame("articles.parquet", title=["a"], text=[1], split=["train"]),
-        "articles.parquet: column 'text' holds int64, no texts",
+        "articles.parquet: column 'text' holds int64, not texts",
     ),
     "no training article": (
         PROFILE,
@@ -94,14 +94,14 @@ ROWS = {
     "head a word": (CONVERT, heads([["first"], []]), "heads[0]=['first'] must be a list of query head numbers"),
     "heads of a layer too many": (CONVERT, heads([[0], [], []]), "heads names 3 layers, but the model has 2"),
     "heads of no list": (CONVERT, heads([0, 1]), "heads[0]=0 must be a list of query head numbers"),
-    "adapt, texts of bytes": (f"{ADAPT} weights.bin", write("weights.bin", b"\xff\xfe"), "weights.bin: no UTF-8 text"),
+    "adapt, texts of bytes": (f"{ADAPT} weights.bin", write("weights.bin", b"\xff\xfe"), "weights.bin: not UTF-8 text"),
     "adapt, articles cut": (f"{ADAPT} articles.parquet", cut("articles.parquet"), "articles.parquet: not a readable P"),
     "adapt, texts missing": (f"{ADAPT} nowhere.txt", lambda world: None, "nowhere.txt: cannot be read (No such file"),
     "adapt, weights cut": (f"{ADAPT} articles.parquet", cut("backbone/model.safetensors"), "backbone: not a readable"),
     "adapt, another folder there": (
         f"{ADAPT} articles.parquet".replace(" out ", " converted "),
         lambda world: None,
-        "converted: exists and is no adapted model; name a new folder",
+        "converted: exists and is not an adapted model; name a new folder",
     ),
     # checkpoints
     "weights cut": (PROFILE, cut("backbone/model.safetensors"), "backbone: not a readable checkpoint"),

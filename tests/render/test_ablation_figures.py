@@ -107,7 +107,7 @@ def test_what_was_not_measured_is_not_named(measurements, name, families):
 
 @pytest.mark.parametrize("name", ["ablation_granularity", "ablation_mixers"])
 def test_measurements_of_other_methods_alone_make_no_figure(measurements, name):
-    with pytest.raises(ValueError, match="measurements of what this figure shows"):
+    with pytest.raises(ValueError, match="measurements for this figure"):
         drawn_of_families(name, measurements, "eviction")
 
 

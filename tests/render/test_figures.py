@@ -138,7 +138,7 @@ def test_figure1_of_a_short_row(measurements):
 def test_figure2_names_its_head_and_masks_the_future(figures):
     figure = figures["figure2"]
     assert figure.subfigs[0].get_suptitle() == "SmolLM2-135M, layer 11, head 4: mean of 64 samples"
-    rule = "the head whose queries give the first token the most attention on average"
+    rule = "the head that gives the first token the most attention"
     assert rule in figure.get_supxlabel().replace("\n", " ")
     assert rule in REGISTRY["figures"]["figure2"].caption
     image = figure.subfigs[0].axes[1].images[0].get_array()

@@ -147,6 +147,7 @@ def ledger() -> dict:
         "study": "default",
         "counts": {verdict: found[verdict] for verdict in VERDICTS},
         "reviewers": {verdict: 0 for verdict in VERDICTS},
+        "findings": [{"fact": "The cache is smaller", "verdicts": {"reproduced": 2}, "claims": ["table4"]}],
         "claims": claims,
         "audit": make_ledger("default", []).to_dict()["audit"],
         "by_definition": 1,

@@ -11,7 +11,7 @@ FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 
 
 def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
-    """What a model's card and configuration say about it.
+    """Facts from a model's card and configuration.
 
     Args:
         name: as the user gave it: a folder or a name on the model hub.

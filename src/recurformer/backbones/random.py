@@ -54,9 +54,9 @@ def make_random(
     family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": rope_theta}
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
-        raise ValueError(f"heads {heads} is no multiple of kv_heads {kv_heads}")
+        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
     if head_dim is None and hidden_size % heads:
-        raise ValueError(f"hidden_size {hidden_size} is no multiple of heads {heads}: give head_dim")
+        raise ValueError(f"hidden_size {hidden_size} is not a multiple of heads {heads}: give head_dim")
     config = getattr(transformers, family.config)(
         hidden_size=hidden_size,
         num_hidden_layers=layers,

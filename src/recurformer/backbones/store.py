@@ -46,7 +46,7 @@ def load_backbone(directory: str | Path, dtype: str = "auto") -> tuple[PreTraine
     """
     directory = Path(directory)
     if not (directory / "config.json").is_file():
-        raise ResourceError(f"{directory} is no model directory: it has no config.json")
+        raise ResourceError(f"{directory} is not a model directory: it has no config.json")
     try:
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False

@@ -1,4 +1,4 @@
-"""What a layer attends with when its cache holds only some of the tokens; which ones is not decided here."""
+"""The inputs of a layer's attention if its cache holds only some tokens; the methods decide which."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PADDING = -1
 
 
 def token_counts(slots: Tensor) -> Tensor:
-    """How many tokens each slot stands for; see `Context.slots`."""
+    """Number of tokens that each slot represents; see `Context.slots`."""
     return torch.where(slots >= 0, 1, PADDING - slots)
 
 
@@ -23,7 +23,7 @@ class Arrival:
         slots: what each of the q tokens is, (B, q); see `Context.slots`.
         tokens: tokens that each sample has had so far, (B,), those of this forward pass included, padding not.
         read: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
-        generated: tokens of each sample since several were last read at once, (B,); 0 while they are.
+        generated: tokens of each sample since the last forward pass over several, (B,); 0 while they are.
     """
 
     slots: Tensor
@@ -42,7 +42,7 @@ class Context:
         heads: indices of these key-value heads, h of them, each of which serves G query heads.
         tokens: tokens that each sample has had so far, (B,); see `Arrival`.
         read: tokens of each sample in this forward pass, (B,); likewise.
-        generated: tokens of each sample since several were last read at once, (B,); likewise.
+        generated: tokens of each sample since the last forward pass over several, (B,); likewise.
         queries: of the q new tokens, rotated, (B, h, G, q, D).
         final: of all that came in this forward pass, (B, h, G, at least q, D); the new ones may be but the first.
         keys: (B, h, n, D), rotated; the last q are the new tokens'.
@@ -69,7 +69,7 @@ class Context:
 
     @property
     def is_token(self) -> Tensor:
-        """Which keys are tokens, neither padding nor means, (B, h, n)."""
+        """Keys that are tokens, neither padding nor means, (B, h, n)."""
         return self.slots >= 0
 
     @property

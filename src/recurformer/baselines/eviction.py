@@ -47,7 +47,7 @@ class Eviction(ABC):
 
     @property
     def in_decoding(self) -> "Eviction | None":
-        """What evicts after each generated token; None: nothing does."""
+        """Eviction after each generated token; None: nothing is evicted then."""
         return None if self.prompt_only else self
 
     def share(self, tokens: int) -> float:
@@ -59,24 +59,24 @@ class Eviction(ABC):
         return [list(range(kv_heads))]
 
     def kept(self, context: Context) -> Tensor:
-        """How many tokens these heads keep of each sample, (B,)."""
+        """Number of tokens of each sample that these heads keep, (B,)."""
         return budgeted(self.budget, context.tokens)
 
     @abstractmethod
     def importance(self, context: Context, kept: Tensor) -> Tensor:
-        """How much each key deserves to stay, (B, h or 1, n)."""
+        """Importance of each key, (B, h or 1, n)."""
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
-        """Which keys stay whatever their importance, (B, h, n) bool; never more than `kept` of a sample."""
+        """Keys that stay regardless of their importance, (B, h, n) bool; at most `kept` of a sample."""
         return torch.zeros_like(context.is_token)
 
 
 def budgeted(budget: float | int, tokens: Tensor) -> Tensor:
-    """How many of `tokens` (B,) a budget keeps: at least one, unless there is none."""
+    """Number of `tokens` (B,) that a budget keeps: at least one if there is any."""
     kept = (tokens.double() * budget).round().long() if isinstance(budget, float) else torch.full_like(tokens, budget)
     return torch.minimum(kept.clamp(min=1), tokens)
 
 
 def judging_window(context: Context, kept: Tensor, size: int) -> Tensor:
-    """How many last tokens judge the others, (B,): `size`, half of what is kept at most, no more than were read."""
+    """Number of last tokens that judge the others, (B,): `size`, at most half of the kept and all read ones."""
     return (kept // 2).clamp(min=1, max=size).minimum(context.read)

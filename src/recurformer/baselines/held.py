@@ -1,4 +1,4 @@
-"""What some heads of one layer hold, really only that, in tensors of their own; and hidden states that go no deeper."""
+"""The tokens that some heads of one layer really hold, in tensors of their own; and pruned hidden states."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from recurformer.baselines.eviction import Eviction
 
 @dataclass(frozen=True)
 class Held:
-    """What key-value heads that keep equally many tokens hold; attributes as in `Context`.
+    """The cache of key-value heads that keep equally many tokens; attributes as in `Context`.
 
     Samples that keep fewer tokens than others have padding in front.
     """

@@ -38,7 +38,7 @@ class StreamingLLM(Eviction):
 class H2O(Eviction):
     """H2O (arXiv 2306.14048): the last half of the budget, and of the others those with the largest sum of attention.
 
-    Tokens that are read at once are judged at once, when all have been read. Query heads that share keys are averaged.
+    Tokens of one forward pass are judged together, after the pass. Query heads that share keys are averaged.
     """
 
     accumulates: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class Scissorhands(Eviction):
     accumulates: ClassVar[bool] = True
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
-        """How many queries gave more than their mean so far."""
+        """Number of queries so far that gave a token more than their mean."""
         scores, new = context.accumulated, context.queries.shape[3]
         seen = (context.slots != PADDING).cumsum(-1)[:, :, None, -new:, None]  # keys that each query sees
         for start, weights in context.weights(self.history):

@@ -33,7 +33,7 @@ class PyramidInferPaper(Eviction):
     prompt_only: ClassVar[bool] = True
 
     def kept(self, context: Context) -> Tensor:
-        """What `lengths` says of this layer, (B,)."""
+        """The value of `lengths` for this layer, (B,)."""
         lengths = [self.lengths(tokens, context.layers)[context.layer] for tokens in context.tokens.tolist()]
         return torch.tensor(lengths, device=context.tokens.device)
 
@@ -104,12 +104,12 @@ class PyramidInferOfficial(Eviction):
         return None if self.budget == 1.0 else BlockThinning(self.budget, self)
 
     def kept(self, context: Context) -> Tensor:
-        """How many tokens go on to the next layer, (B,)."""
+        """Number of tokens that pass to the next layer, (B,)."""
         lengths = [self.lengths(read, context.layers)[context.layer + 1] for read in context.read.tolist()]
         return torch.tensor(lengths, device=context.read.device)
 
     def recent_tokens(self, prompts: Tensor) -> Tensor:
-        """How many of each prompt's tokens are recent, (B,)."""
+        """Number of recent tokens of each prompt, (B,)."""
         return torch.tensor([self._recent(tokens) for tokens in prompts.tolist()], device=prompts.device)
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class PyramidInferOfficial(Eviction):
 
 @dataclass(frozen=True)
 class BlockThinning(Eviction):
-    """Of generated tokens, each block that is no longer recent keeps those that got most attention since.
+    """Keep, in each block of generated tokens that is no longer recent, those with the most attention since.
 
     Attributes:
         prompt: what evicted the prompt.
@@ -148,7 +148,7 @@ class BlockThinning(Eviction):
         return context.last(recent + BLOCK) & ~context.last(recent) & due[:, None, None]
 
     def kept(self, context: Context) -> Tensor:
-        """How many of the cached tokens stay, (B,)."""
+        """Number of cached tokens that stay, (B,)."""
         stay = max(int(BLOCK * BLOCK_SHARE * _cosine(context.layer, context.layers, BLOCK_DECAY)), 1)
         return context.is_token[:, 0].sum(-1) - self._block(context)[:, 0].any(-1) * (BLOCK - stay)
 

@@ -1,4 +1,4 @@
-"""The claims ledger: what the paper states, the test that decides it, and the verdict on the evidence there is."""
+"""The claims ledger: the paper's statements, the test that decides each, and the verdict on the evidence."""
 
 from recurformer.claims.claim import Claim, Finding, Missing
 from recurformer.claims.evidence import THIS_STUDY, Evidence, read_evidence, read_recordings

@@ -120,7 +120,7 @@ class Evidence:
         """
         if kind not in TRAINED:
             known = ", ".join(sorted(TRAINED))
-            raise ValueError(f"no training stands behind {kind} measurements; behind these: {known}")
+            raise ValueError(f"no training is known for {kind} measurements; it is for: {known}")
         rows = self.rows(kind, **where)
         for key, arm in groups(rows, [key for key in ("model", "beta") if key in rows]):
             if reason := why_undecided(largest_fall(arm)):

@@ -1,4 +1,4 @@
-"""How far what was found reaches: along a continuation, to other sizes of HashHop, to other settings of RA-I."""
+"""Reach of the findings: along a continuation, to other sizes of HashHop, to other settings of RA-I."""
 
 import math
 from dataclasses import replace
@@ -30,11 +30,11 @@ from recurformer.tasks.interval import Estimate
 MINIMUM_CHOSEN = 10
 """Of fewer chosen heads a single one is more than may change."""
 LOOKING_BACK = ("retrieval", "echo", "induction")
-"""Scores that put off the heads which read what stands far back."""
+"""Scores that replace heads with a long reach last."""
 FACTOR = 2.01
 """Settings this near to the default are looked at: twice 102 of 1,024 tokens is measured as 205."""
 LENGTHS = {"tokens": "chains", "text": "characters"}
-"""Form of HashHop -> what the size of a prompt counts."""
+"""Form of HashHop -> unit of the size of a prompt."""
 
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:

@@ -41,16 +41,16 @@ def model_folder(model: str) -> Path:
 
 
 def _refuse_strange(out: str) -> None:
-    """A folder that holds something else than an earlier result is never replaced."""
+    """Never replace a folder that is not an earlier result."""
     from recurformer.render.adaptation import MEASURED
 
     place = Path(out)
     if place.exists() and not (place / MEASURED).is_file() and (not place.is_dir() or any(place.iterdir())):
-        raise ValueError(f"{out}: exists and is no adapted model; name a new folder")
+        raise ValueError(f"{out}: exists and is not an adapted model; name a new folder")
 
 
 @stage(
-    "make a model's cache smaller: replace heads, and bring the model back, in one command",
+    "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputPath, help="folder to write"),
     argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
@@ -68,12 +68,12 @@ def _refuse_strange(out: str) -> None:
         "--mixer",
         choices=list(RECIPES),
         default=next(iter(RECIPES)),
-        help="what takes the heads' place: attention to a window with a state for what lies behind (default), or the "
+        help="replacement of the heads: attention to a window, with a state for all earlier tokens (default), or the "
         "paper's Mamba blocks",
     ),
-    argument("--seed", type=SEED, default=0, help="seed of all that is drawn (default: 0)"),
+    argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
     argument(
-        "--checkpoints", help="folder from which a killed run goes on, removed at the end (default: beside the output)"
+        "--checkpoints", help="folder from which a killed run resumes, removed at the end (default: beside the output)"
     ),
     device="computes",
 )
@@ -121,7 +121,7 @@ def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:
 
 
 def _write(out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", found: dict[str, Any]) -> None:
-    """Model, tokenizer, measurements, card and page, all at once."""
+    """Model, tokenizer, measurements, card and page: all or nothing."""
     from recurformer.render.adaptation import write_adaptation
 
     with atomic_path(out, directory=True) as folder, writing_weights(out):

@@ -1,4 +1,4 @@
-"""Stages that put a finished run away: what is worth committing into one folder, or all of it into one archive."""
+"""Stages that store a finished run: its results in a folder to commit, or all of it in one archive."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def card_folder(files: Iterable[Path]) -> str:
     records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
     for place, record in records.items():
         if record["git"]["dirty"] is not False:
-            raise ValueError(f"{place}: not a run of a clean commit; commit, delete what it wrote and run it again")
+            raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
     cards = cards_of(records.values())
     if len(cards) != 1:
         raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no card'}, not on one")
@@ -60,18 +60,18 @@ def card_folder(files: Iterable[Path]) -> str:
 
 
 @stage(
-    "copy what a study measured into one folder",
+    "copy the results of a study into one folder, to commit it",
     argument("results", help="folder of measurements and tables"),
     argument("figures", help="folder of figures"),
-    argument("kept", help="folder to write, replaced when it is there"),
+    argument("kept", help="folder to write; replaced if it exists"),
     argument(
         "--by-card",
         action="store_true",
-        help="write to a folder in `kept` that is named by the card; all runs must be from it and from clean commits",
+        help="write to a folder in `kept` with the card's name; all runs must be from this card and from clean commits",
     ),
 )
 def keep(args: Namespace) -> None:
-    """Copy what a study measured, its records, tables and figures into one folder: what is worth committing."""
+    """Copy the measurements, records, tables and figures of a study into one folder, to commit it."""
     files = study_files(args.results, args.figures)
     if not args.by_card and not Path(args.results, "tables").is_dir():
         raise ValueError(f"{args.results}: no tables in it; run the study first")
@@ -116,11 +116,11 @@ def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
 def crate(args: Namespace) -> None:
     """Pack a finished run into a Workflow Run RO-Crate: one zip archive with a machine-readable account of the run.
 
-    The account (ro-crate-metadata.json) may name only files at or below its own folder, while a study lies in several
-    folders of the project: results, figures, configuration, workflow. So the crate's root is the project's folder, and
-    the archive holds the described part of it under the same paths: measurements, records, tables, figures and what
-    made them, no weights and no text under others' licences. Unpacked over a clone of the project, everything is in
-    its place. The same run gives the same bytes.
+    The account (ro-crate-metadata.json) may name only files at or below its own folder. A study uses several folders
+    of the project: results, figures, configuration, workflow. The crate's root is therefore the project's folder. The
+    archive holds the described files under the same paths: measurements, records, tables, figures and their workflow,
+    but no weights and no text under others' licences. Unpack it over a clone of the project. The same run gives the
+    same bytes.
     """
     # no library: the entities of `rocrate` are these same dictionaries, and it stamps the clock into what it writes
     from recurformer.crate import METADATA, Study, describe, find_runs

@@ -1,7 +1,7 @@
-"""Say which implementations of the selective scan are there, which one runs for which input, and why.
+"""List the implementations of the selective scan, and the one that runs for each kind of input, with the reason.
 
-The environment variable RECURFORMER_SCAN forces one of them; RECURFORMER_CACHE moves the folder in which the compiled
-C++ library is kept.
+The environment variable RECURFORMER_SCAN forces one of them; RECURFORMER_CACHE names the folder of the compiled
+C++ library.
 """
 
 from argparse import Namespace
@@ -29,7 +29,7 @@ def _choice(u: "Tensor", A: "Tensor") -> str:
         return f"refused, {error}"
 
 
-@stage("which implementations of the selective scan there are, and which is used")
+@stage("list the implementations of the selective scan, and the ones in use")
 def backends(args: Namespace) -> None:
     import torch
 

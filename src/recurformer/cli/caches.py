@@ -26,7 +26,7 @@ MEMORY = csv("memory")
         type=InputPath,
         nargs="*",
         default=[],
-        help="head profile that ranks the heads; without one, random",
+        help="head profile that ranks the heads (default: a random ranking)",
     ),
     *(BETAS, seed("a random ranking")),
     output=csv("cache"),
@@ -84,7 +84,7 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
 
 @stage("the longest input by a memory model", *(NAME, BETAS, seed("a random ranking")), output=MEMORY, device="counts")
 def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
-    """The longest input that fits a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
+    """The longest input that fits on a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
     from recurformer.measure.memory import measure_memory
 
     return measure_memory(
@@ -104,18 +104,18 @@ def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.
     MEMORY.add,
     NAME,
     argument("--beta", type=BETA, required=True, help="share of heads replaced"),
-    argument("--protocol", required=True, help="one_shot, as the paper reads a prompt, or chunked"),
+    argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
-    argument("--trials", help="file that keeps the trials meanwhile"),
+    argument("--trials", help="file for the trials so far, to resume from"),
     device="computes",
 )
 def longest_input(
     args: Namespace, sizes: Sizes, search: Annotated[Search, "search-"], backbone: Shape, mamba: Mixer
 ) -> None:
-    """Measure the longest input that fits a device, with random weights: l_m of Tables 2 and 4.
+    """Measure the longest input that fits on a device, with random weights: l_m of Tables 2 and 4.
 
-    On a card its memory is limited to the given size; on a processor this process is. Trials are kept until the result
-    is written, so that a measurement that was killed goes on where it stopped.
+    The memory of the card, or of this process on a CPU, is limited to the given size. Trials are kept until the result
+    is written, so a killed measurement resumes.
     """
     import torch
 
@@ -146,7 +146,7 @@ def longest_input(
 
 @stage(
     "the cache sizes of the PyramidInfer baseline",
-    argument("--name", default="llama2-7b", help="the backbone whose layers count; the paper's is Llama2-7B"),
+    argument("--name", default="llama2-7b", help="backbone, for the number of layers; the paper's is Llama2-7B"),
     argument("--layers", type=COUNT, default=32, help="its layers"),
     output=csv("pyramidinfer"),
     device="counts",
@@ -160,7 +160,7 @@ def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
 
 @stage("growth of cache peak and cache size", output=csv("complexity"), device="counts")
 def complexity(args: Namespace, sizes: Sizes, mamba: Mixer) -> "pd.DataFrame":
-    """How cache peak and cache size of attention and Mamba grow with the length (Table 1)."""
+    """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""
     from recurformer.measure.complexity import measure_complexity
 
     return measure_complexity(sizes.growth_lengths, mamba=mamba.model_dump())

@@ -122,7 +122,7 @@ def open_texts(articles: str | Path, split: str | None = None, columns: Sequence
         if column not in frame:
             raise ValueError(f"{articles}: column {column!r} is missing; write it by `recurformer corpus`")
         if not pd.api.types.is_string_dtype(frame[column]):
-            raise ValueError(f"{articles}: column {column!r} holds {frame[column].dtype}, no texts")
+            raise ValueError(f"{articles}: column {column!r} holds {frame[column].dtype}, not texts")
     chosen = frame if split is None else frame[frame.split == split]
     if chosen.empty:
         raise ValueError(

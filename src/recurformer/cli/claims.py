@@ -1,4 +1,4 @@
-"""Decide every claim of the paper on the measurements there are, and write the ledger: JSON, CSV, Markdown, HTML."""
+"""Decide every claim of the paper by the given measurements, and write the ledger: JSON, CSV, Markdown, HTML."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -20,9 +20,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "measurements",
         type=InputPath,
         nargs="*",
-        help=f"measurement files; with none, the verdicts of {LEDGER} are counted",
+        help=f"measurement files; without any, the command counts the verdicts of {LEDGER}",
     )
-    parser.add_argument("--recorded", help="folder of committed recordings, which count as evidence too")
+    parser.add_argument("--recorded", help="folder of committed recordings, as further evidence")
     parser.add_argument("--study", default="default", help="name of the study")
     parser.add_argument("--out", type=OutputPath, nargs="*", default=[], help=f"files to write ({', '.join(FORMATS)})")
     parser.add_argument("--ledger", default=LEDGER, help="the ledger to count when no measurements are given")

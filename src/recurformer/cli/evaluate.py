@@ -1,4 +1,4 @@
-"""Stages that measure what models make of text: perplexity, likelihood, needles, and the tasks of lm-eval."""
+"""Stages that measure models on text: perplexity, likelihood, needles, and the tasks of lm-eval."""
 
 import math
 import tempfile
@@ -48,13 +48,13 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
 
 
 @stage(
-    "keys hidden in a long text, over depth and length, from a full or a smaller cache",
+    "find keys in a long text, by depth and length, with a full or a smaller cache",
     *(identified, ARTICLES),
     output=csv("needle", "one row a prompt"),
     device="computes",
 )
 def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
-    """Keys hidden in a long text, over depth and length: read once, written from a full or a smaller cache."""
+    """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.cli.checkpoints import open_texts, open_tokenizer
     from recurformer.evaluate.needle import needle_rows
 
@@ -81,13 +81,13 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
 
 
 @stage(
-    "likelihood of what follows a prompt, from a full or a smaller cache",
+    "likelihood of the text after a prompt, with a full or a smaller cache",
     *(identified, ARTICLES),
     output=csv("continuation", "one row a window and 32 positions"),
     device="computes",
 )
 def continuation(args: Namespace, identity: Identity, settings: Continuation) -> "pd.DataFrame":
-    """Likelihood of what follows a prompt, from the full or smaller cache that the prompt left."""
+    """Likelihood of the text after a prompt, with the prompt's full or smaller cache."""
     from recurformer.cli.checkpoints import text_windows
     from recurformer.evaluate.continuation import continuation_rows
 
@@ -134,7 +134,7 @@ def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrai
 
 
 @stage(
-    "evaluate by lm-eval tasks",
+    "lm-eval tasks of a model",
     *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE, ARTICLES),
     output=csv("lm_eval", "one row a metric"),
     device="computes",
@@ -149,13 +149,13 @@ def lm_eval(args: Namespace, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFr
 
 
 @stage(
-    "evaluate by lm-eval tasks what was changed and trained, and its original",
+    "lm-eval tasks of a changed and trained model, or of its original",
     *(identified, ARTICLES),
     output=csv("lm_eval", "one row a metric"),
     device="computes",
 )
 def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
-    """lm-eval tasks of a model that was changed and trained, or of its original."""
+    """lm-eval tasks of a changed and trained model, or of its original."""
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         if new_cache is not None:

@@ -21,7 +21,7 @@ Task = Annotated[HashHopTask, "task-"]
     device="computes",
 )
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
-    """Generation quality on HashHop: how much of the chain a model reproduces before its first error (Tables 2, 4)."""
+    """Generation quality on HashHop: the share of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
 
@@ -38,13 +38,13 @@ def _print_quality(rows: "pd.DataFrame", *columns: str) -> None:
 
 
 @stage(
-    "generation quality h_gq on HashHop, from a full or a smaller cache",
+    "generation quality h_gq on HashHop, with a full or a smaller cache",
     identified,
     output=csv("hashhop", "one row a sample"),
     device="computes",
 )
 def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
-    """Quality on HashHop from a full or a smaller cache, at any sizes of the task, and what the cache holds."""
+    """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
     from recurformer.heads.probes import HashHopProbes
@@ -65,13 +65,13 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
 
 
 @stage(
-    "generation quality h_gq on HashHop at other lengths and hops than trained",
+    "generation quality h_gq on HashHop at other lengths and hops",
     identified,
     output=csv("hashhop_sizes", "one row a sample"),
     device="computes",
 )
 def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, task: Task) -> "pd.DataFrame":
-    """Generation quality on HashHop at other lengths and hops than those that the model was trained on."""
+    """Generation quality on HashHop at lengths and hops other than those of the training."""
     import pandas as pd
 
     from recurformer.cli.checkpoints import open_tokenizer

@@ -41,7 +41,7 @@ def profile(args: Namespace, settings: Profiling) -> None:
     "recency ratios of every head on HashHop", *(checkpoint(), PROFILE, NAME, seed("the samples")), device="computes"
 )
 def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> None:
-    """Recency ratios of every head over HashHop samples, for models that know no other language."""
+    """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.heads.profiling import profile_heads
     from recurformer.train.hashhop_data import hashhop_dataset
@@ -62,15 +62,15 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[Has
 @stage(
     "scores of every head by other selectors, measured on the model",
     checkpoint("folder of the model, before any head is replaced"),
-    argument("--articles", type=InputPath, help="Parquet file of articles; without it, HashHop of the task"),
-    argument("--profile", type=InputPath, help="head profile, whose rankings are written too"),
+    argument("--articles", type=InputPath, help="Parquet file of articles (default: prompts of HashHop)"),
+    argument("--profile", type=InputPath, help="head profile; its rankings are written too"),
     *(NAME, seed("all samples")),
-    argument("--random-seeds", nargs="+", type=SEED, default=[0], help="of the random rankings (default: 0)"),
+    argument("--random-seeds", nargs="+", type=SEED, default=[0], help="seeds of the random rankings (default: 0)"),
     output=parquet("scores"),
     device="computes",
 )
 def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTask, "task-"]) -> "pd.DataFrame":
-    """Scores of every head by other selectors than RA-I: lookups without it, echo and induction, its sensitivity."""
+    """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
     import pandas as pd
 
     from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
@@ -97,13 +97,13 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
 
 
 @stage(
-    "how far the choice of heads depends on k and alpha",
+    "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
     output=csv("settings"),
     device="computes",
 )
 def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
-    """Which heads RA-I chooses with another window k and another threshold alpha than the default ones."""
+    """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profiling import profile_windows
     from recurformer.heads.recency_settings import recency_settings

@@ -49,21 +49,24 @@ def identified(parser: ArgumentParser) -> None:
     """The model, and what is changed in it here and now, because that needs no training."""
     checkpoint()(parser)
     parser.add_argument(
-        "--original", type=InputPath, required=True, help="folder of the model before the change: what a full cache is"
+        "--original",
+        type=InputPath,
+        required=True,
+        help="folder of the model before the change; its cache is the full one",
     )
     DTYPE(parser)
-    parser.add_argument("--evict", help="eviction method: measures the model at every one of --budgets")
+    parser.add_argument("--evict", help="eviction method: measures the model at each of --budgets")
     parser.add_argument("--budgets", nargs="+", type=BUDGET, help="shares of the cache that --evict keeps")
     parser.add_argument(
         "--match",
         nargs="+",
         type=InputPath,
-        help="measurements of others: --evict also keeps as much as they held",
+        help="measurements of other methods: --evict also keeps as much cache as they held",
     )
-    parser.add_argument("--replace", help="mixer: measures the model with heads replaced, at every one of --betas")
-    parser.add_argument("--betas", nargs="+", type=BETA, help="shares of heads that --replace takes")
-    parser.add_argument("--profile", type=InputPath, help="head profile, by which --replace chooses")
-    parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, likewise")
+    parser.add_argument("--replace", help="mixer: measures the model with replaced heads, at each of --betas")
+    parser.add_argument("--betas", nargs="+", type=BETA, help="shares of heads for --replace")
+    parser.add_argument("--profile", type=InputPath, help="head profile for the choice of --replace")
+    parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, for the same choice")
     parser.add_argument("--choice", type=SEED, default=0, help="seed of a random ranking")
     add_block(parser, Selection, "selection-")
     add_block(parser, Window)

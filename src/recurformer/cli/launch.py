@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def take_spread(args: Namespace) -> Distributed | None:
-    """How the training lies on processes, taken out of the arguments, which then are those of a run in one process."""
+    """Take the settings of the processes out of the arguments; the rest are those of a run in one process."""
     given = {name: value for name, value in vars(args).items() if name.startswith("distributed_")}
     spread = read_block(args, Distributed, PREFIX) if any(given.values()) else None
     for name in given:

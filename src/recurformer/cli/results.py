@@ -1,6 +1,6 @@
-"""Stages that render measurements: tables, figures, and how far two results trees agree.
+"""Stages that render measurements as tables and figures, and compare two folders of results.
 
-The stem of a measurement file's name is the kind of what it holds.
+The stem of a measurement file's name is its kind.
 """
 
 from argparse import Namespace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recurformer.render.tables.measured import Recorded
 
 MEASUREMENTS = argument(
-    "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file says what it holds"
+    "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file is its kind"
 )
 
 
@@ -105,7 +105,7 @@ def _recorded(folder: str | None) -> "Recorded":
     *(MEASUREMENTS, _out(".csv, .md, .tex, .html")),
     argument(
         "--recorded",
-        help="folder of committed recordings, which count as evidence for the verdicts; tables 2 and 4 show theirs",
+        help="folder of committed recordings: evidence for the verdicts, and further columns of tables 2 and 4",
     ),
     argument("--study", default="default", help="name of the study, for the footnote"),
 )
@@ -149,16 +149,16 @@ def figure(args: Namespace) -> None:
         print(Path(target).name)
 
 
-stage("decide every claim of the paper on the measurements there are", claims.add_arguments, name="claims")(claims.run)
+stage("decide every claim of the paper by the given measurements", claims.add_arguments, name="claims")(claims.run)
 
 
 @stage(
-    "how far two results trees agree",
+    "compare two folders of results, number by number",
     argument("recorded", help="folder of the reference run"),
     argument("results", help="folder of the run to compare"),
 )
 def compare(args: Namespace) -> None:
-    """How far two results trees agree, measurement by measurement."""
+    """Compare two folders of results, measurement by measurement."""
     from recurformer.render.compare import compare, summary
 
     print(summary(compare(args.recorded, args.results)))

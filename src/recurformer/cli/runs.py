@@ -1,4 +1,4 @@
-"""Stages that read run records: the runs behind something, and finished trainings for a tracker."""
+"""Stages that read run records: the origin of a result, and finished trainings for a tracker."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def find_records(target: str, ledger: str) -> list[Path]:
     for claim in _ledger_claims(ledger):
         if claim["id"] == target:
             if claim["evidence"] is None:
-                raise ValueError(f"{target}: {claim['verdict']}, no run is behind it ({claim['reason']})")
+                raise ValueError(f"{target}: {claim['verdict']}, no run made it ({claim['reason']})")
             return _records_of_runs(claim["evidence"]["runs"])
     if found := [path for path, record in _records() if record["run"].startswith(target)]:
         return found
@@ -107,13 +107,13 @@ def _used_by(runs: set[str], ledger: str) -> list[str]:
 
 
 @stage(
-    "the runs behind a figure, a table, a claim or a file",
+    "list the runs that made a figure, a table, a claim or a file",
     argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
-    argument("--ledger", default="results/claims.json", help="ledger that knows the claims"),
-    argument("--direct", action="store_true", help="only the runs that wrote it, not those before them"),
+    argument("--ledger", default="results/claims.json", help="ledger with the claims"),
+    argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
 )
 def trace(args: Namespace) -> None:
-    """The runs behind a figure, a table, a measurement, a claim or a run: commands, seeds, commits, hardware, time."""
+    """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
     places = find_records(args.target, args.ledger)
     chain = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): chain[place.resolve()] for place in places}

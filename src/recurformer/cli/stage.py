@@ -1,11 +1,11 @@
-"""What a stage of the `recurformer` command is: a function with a declaration, from which all else follows.
+"""A stage of the `recurformer` command: a function with a declaration, from which everything else follows.
 
     @stage("quality on some task", checkpoint(), NAME, output=csv("quality", "one row a sample"), device="computes")
     def some_task(args: Namespace, settings: SomeTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
         '''Quality on some task (Table 6).'''
 
 declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
-written to, and what it needs of a device. A parameter that is a settings block is one flag for each key; `Annotated`
+written to, and its use of a device. A parameter that is a settings block is one flag for each key; `Annotated`
 gives these flags a prefix. Modules of stages import nothing heavy at their top: `recurformer --help` reads them all.
 """
 
@@ -43,7 +43,7 @@ def checkpoint(text: str = "folder of the model") -> Argument:
 
 
 def seed(text: str) -> Argument:
-    """A seed of what the text says."""
+    """A seed; the text says of what."""
     return argument("--seed", type=SEED, default=0, help=f"seed of {text}")
 
 
@@ -51,7 +51,7 @@ ARTICLES = argument("--articles", type=InputPath, required=True, help="Parquet f
 NAME = argument("--name", required=True, help="name of the backbone in the measurements")
 MEASURED_BETA = argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
 DTYPE = argument(
-    "--dtype", choices=["float32", "bfloat16"], default="auto", help="of the weights (default: as they were saved)"
+    "--dtype", choices=["float32", "bfloat16"], default="auto", help="type of the weights (default: as saved)"
 )
 
 

@@ -77,7 +77,7 @@ def read_study(*configs: str) -> Study:
     """The study that YAML files describe, each a change of those before it.
 
     Raises:
-        ValueError: in one line, what is wrong with them.
+        ValueError: a fault in them, in one line.
     """
     settings = reduce(_overlay, map(_read, configs))
     try:
@@ -93,18 +93,18 @@ def read_study(*configs: str) -> Study:
         "--configfile", type=InputPath, nargs="+", default=["config/default.yaml"], help="the study (YAML), and changes"
     ),
     argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)"),
-    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for, where jobs ask for any (default: 1)"),
+    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for (default: 1)"),
     argument("--workflow-profile", help="Snakemake profile that the run will use"),
     argument("--jobs", action="store_true", help="list every job, not only every rule"),
     argument("--memory", action="store_true", help="only the memory of each training, by number of GPUs"),
     argument("--json", type=OutputPath, help="also write the plan to this file"),
 )
 def plan(args: Namespace) -> None:
-    """Say before a run which jobs it has, why, for how long and with what: a dry run, and their costs before.
+    """List the jobs of a run before it starts, with their reasons, times and resources.
 
-    Costs come from the benchmark files of a former run in this folder, else of a recording in `recorded/`, else from
-    other jobs of the same rule and model, else from a formula. Jobs that none of them covers are unknown: what their
-    rules request is shown instead.
+    Costs come from the benchmark files of an earlier run in this folder, else from those of a recording in `recorded/`,
+    else from other jobs of the same rule and model, else from a formula. For other jobs the cost is unknown, and the
+    requests of their rules are shown instead.
     """
     from recurformer.plan.dry_run import dry_run
     from recurformer.plan.estimates import FORMULA, estimate, known_costs
@@ -126,7 +126,7 @@ def plan(args: Namespace) -> None:
                 json.dumps({"configfiles": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
             )
     if not planned:
-        print("Nothing to be done: all that was asked for is there and up to date.")
+        print("Nothing to be done: all requested files exist and are up to date.")
         return
     print(by_job(planned) if args.jobs else by_rule(planned), summary(total), sep="\n\n")
     if FORMULA in total["sources"]:

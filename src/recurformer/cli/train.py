@@ -61,13 +61,13 @@ def train(args: Namespace, settings: Training) -> None:
 
 
 @stage(
-    "conversion and recovery by another recipe than the paper's",
+    "conversion and recovery by a recipe other than the paper's",
     checkpoint("folder of the original"),
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
     argument("--arm", required=True, help="name of the recipe in the measurements"),
     curve(required=True),
     argument(
-        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: what the closed form left, by layer"
+        "--layer-errors", type=OutputPath, required=True, help="CSV file to write: error of the closed form, by layer"
     ),
     trained,
     device="computes",
@@ -101,7 +101,7 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
 
 @stage("training on HashHop", TO_TRAIN, trained, device="computes", launched=True)
 def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> None:
-    """Train a model on HashHop: a small one from nothing, or a converted one onwards (section 4.1)."""
+    """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
     from recurformer.train.trainer import train

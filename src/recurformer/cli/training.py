@@ -1,4 +1,4 @@
-"""What the training stages share: where a run keeps its state, what it leaves, and the curve that it draws."""
+"""Common parts of the training stages: the state of a run, its outputs, and its curve of quality."""
 
 import json
 import shutil
@@ -55,9 +55,9 @@ def curve(required: bool) -> Callable[[ArgumentParser], None]:
             "--recovery", type=OutputPath, required=required, help="CSV file to write: quality while the model learns"
         )
         parser.add_argument(
-            "--held-out", type=COUNT, default=16, help="validation windows it is measured on (default: 16)"
+            "--held-out", type=COUNT, default=16, help="validation windows for each point of the curve (default: 16)"
         )
-        parser.add_argument("--halvings", type=COUNT, default=7, help="points of a training (default: 7)")
+        parser.add_argument("--halvings", type=COUNT, default=7, help="points of the curve (default: 7)")
 
     return add
 

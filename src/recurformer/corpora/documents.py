@@ -32,7 +32,7 @@ class Documents(NamedTuple):
 def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     """Read and split documents; one that occurs twice counts once, so that none is on both sides.
 
-    The end of a lone document is held out, whatever its split.
+    The end of a single document is held out, regardless of its split.
 
     Args:
         files: `.parquet` and `.jsonl` files with a column text, as `recurformer corpus` writes one; folders, of which
@@ -74,7 +74,7 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
     try:
         return [(source.read_text(encoding="utf-8"), None)]
     except UnicodeDecodeError:
-        raise ValueError(f"{source}: no UTF-8 text; {TAKES}") from None
+        raise ValueError(f"{source}: not UTF-8 text; {TAKES}") from None
     except OSError as error:
         raise ValueError(f"{source}: cannot be read ({error.strerror}); {TAKES}") from None
 
@@ -89,7 +89,7 @@ def _read_table(file: Path) -> list[tuple[str, str | None]]:
         raise ValueError(f"{file}: column 'text' is missing; there are: {', '.join(map(str, frame))}")
     frame = frame.dropna(subset=["text"])
     if not pd.api.types.is_string_dtype(frame.text):
-        raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, no texts")
+        raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, not texts")
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))
 

@@ -85,7 +85,7 @@ def _verify(repo: str, files: Sequence[Path]) -> None:
 
 
 def _checksum(blob: Path) -> str:
-    """What the hub calls a file of these bytes: the SHA-256 of a large one, of any other what git calls it."""
+    """The hub's name for a file of these bytes: SHA-256 for a large file, git's checksum for any other."""
     if SHA256.fullmatch(blob.name):
         return file_sha256(blob)
     content = blob.read_bytes()

@@ -115,7 +115,7 @@ def read_long_articles(files: Iterable[Path], minimum_characters: int) -> Iterat
                 long_enough = batch.filter(greater_equal(utf8_length(batch["text"]), minimum_characters))
                 yield from zip(long_enough["title"].to_pylist(), long_enough["text"].to_pylist(), strict=True)
         except (OSError, KeyError, pa.ArrowException) as error:
-            raise ResourceError(f"{file} is no readable Parquet file of articles: {first_line(error)}") from error
+            raise ResourceError(f"{file} is not a readable Parquet file of articles: {first_line(error)}") from error
 
 
 def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) ->
     lots = np.random.default_rng(seed)
     drawn = heapq.nsmallest(count, ((lots.random(), *article) for article in articles))
     if len(drawn) < count:
-        raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of both")
+        raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of the two")
     return [(title, text) for _, title, text in drawn]
 
 
@@ -142,7 +142,7 @@ def whole_split(folder: Path) -> list[Path]:
     if len(files) != expected:
         raise ResourceError(
             f"{folder} has {len(files)} of {expected} files: "
-            "run again with a network and without HF_HUB_OFFLINE, the others will follow"
+            "run again with a network and without HF_HUB_OFFLINE to fetch the others"
         )
     return files
 

@@ -13,7 +13,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def text_prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer itself puts before a text, as ids: [BOS] for Llama, [] for Qwen2 and SmolLM2."""
+    """The ids that the tokenizer itself puts before a text: [BOS] for Llama, [] for Qwen2 and SmolLM2."""
     # of a letter, not of "": an end-of-sequence token behind an empty text, often the same id as BOS, would stand first
     ids = tokenizer("a")["input_ids"]
     return ids[:1] if ids[:1] == [tokenizer.bos_token_id] else []

@@ -1,1 +1,1 @@
-"""What a causal language model can do, from perplexity to needles and lm-eval's tasks, as tidy rows."""
+"""Evaluations of a causal language model, from perplexity to needles and lm-eval's tasks, as tidy rows."""

@@ -80,5 +80,5 @@ def _losses(model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: N
 
 
 def _loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of logits (B, L, V) at targets (B, L)."""
+    """Negative log-likelihood, (B, L), of targets (B, L) under logits (B, L, V)."""
     return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none").double()

@@ -24,7 +24,7 @@ def generate_greedily(
     pad_token_id: int,
     new_cache: NewCache | None = None,
 ) -> tuple[list[list[int]], float]:
-    """What the model writes after each prompt.
+    """The model's greedy answer to each prompt.
 
     The prompts are read once, with the logits of their last tokens only, and all answers grow together in one cache
     until the last of them has ended.
@@ -33,7 +33,7 @@ def generate_greedily(
         model: a causal language model, in evaluation mode.
         prompts: token ids (L,) each, preferably of like lengths.
         limits: the most tokens of each answer.
-        pad_token_id: stands before shorter prompts and behind answers that ended early.
+        pad_token_id: padding before shorter prompts and after answers that ended early.
         new_cache: makes the cache; None: the model makes its own.
 
     Returns:
@@ -77,7 +77,7 @@ def write_answers(
     new_cache: NewCache | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[list[int]], list[float]]:
-    """What the model writes after each of many prompts, those of like lengths together, so that little is padded.
+    """The model's greedy answers to many prompts. Prompts of similar length share a batch, to save padding.
 
     Returns:
         As of `generate_greedily`: token ids of each answer, and the bytes held, one value a batch.

@@ -69,7 +69,7 @@ def hashhop_rows(
 
 
 def _prompt(item: Item) -> tuple[torch.Tensor, int]:
-    """What the model continues, and how many tokens the right answer has."""
+    """The prompt that the model continues, and the number of tokens of the right answer."""
     asked = item["labels"] != IGNORED
     first = int(asked.nonzero()[0])
     return item["input_ids"][:first], len(asked) - first

@@ -46,7 +46,7 @@ class LocalTask:
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What the local tasks are made from.
+    """Settings of the local tasks.
 
     Attributes:
         tokenizer: of the model.

@@ -1,1 +1,1 @@
-"""Which attention heads look at recent tokens, and which of them are replaced."""
+"""Find attention heads that look at recent tokens, and choose the ones to replace."""

@@ -50,7 +50,7 @@ class Probes(Protocol):
         """Samples whose labels must be looked up."""
 
     def language(self) -> Labelled:
-        """What the model usually reads, and predicts."""
+        """The usual tokens of the model's inputs and predictions."""
 
     def repeats(self) -> Repeated:
         """Random tokens, repeated."""

@@ -1,6 +1,6 @@
 """Recency ratios of every attention head, the recency-aware index that counts them (section 3.1), and their file.
 
-How they are measured is not known here (`recurformer.heads.profiling`), nor is any model.
+This module knows no model; `recurformer.heads.profiling` measures the ratios.
 """
 
 import json
@@ -77,8 +77,8 @@ class HeadProfile:
         return replace(self, threshold=threshold)
 
     def save(self, path: str | Path) -> None:
-        """Write one row per (sample, layer, head) and the settings as Parquet metadata; the file appears whole or not
-        at all.
+        """Write one row for each (sample, layer, head), and the settings as Parquet metadata. The file appears whole or
+        not at all.
 
         Raises:
             ValueError: the path does not end in .parquet or cannot be written to.

@@ -43,17 +43,17 @@ def profile_heads(
 
         RR = sum of A[i, j] over |i - j| <= window  /  sum of A[i, j]
 
-    over the queries i and keys j of a sample, without the column of its first token when `exclude_first` is set. Where
-    a fused kernel tells its softmax sums, no weight outside the window is computed (`recurformer.heads.recency`); the
-    sums are float64. Heads that do not attend, such as the replaced ones of a converted model, get NaN at their place.
-    So do the heads of layers with a sliding window between others without one; a line on stderr says so.
+    over the queries i and keys j of a sample, without the column of its first token if `exclude_first` is set. Where a
+    fused kernel returns its softmax sums, weights outside the window are not computed (`recurformer.heads.recency`).
+    The sums are float64. Heads that do not attend, such as the replaced ones of a converted model, have NaN. So do the
+    heads of layers with a sliding window between others without one; a line on stderr says so.
 
     Args:
         model: any causal language model that attends through transformers' attention interface.
         input_ids: (samples, L) token ids.
         window: k, in tokens. Appendix B's 102 is read as k, a tenth of its 1,024 tokens.
         threshold: alpha, compared with the ratios to count RA-I; not reported in the paper.
-        exclude_first: whether the first token (of a padded sample: the first that is no padding) is left out.
+        exclude_first: whether the first token is left out (of a padded sample: the first that is not padding).
         attention_mask: (samples, L), 0 for padding on the left or the right.
         batch_size: samples in one forward pass; None: see `samples_per_batch`.
         progress: called with (samples done, samples) after each batch.

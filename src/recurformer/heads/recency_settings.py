@@ -1,4 +1,4 @@
-"""How far the choice of heads depends on the two settings of RA-I: k, the window, and alpha, the threshold."""
+"""Dependence of the choice of heads on the two settings of RA-I: k, the window, and alpha, the threshold."""
 
 from collections.abc import Iterator, Sequence
 

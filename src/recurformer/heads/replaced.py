@@ -1,4 +1,4 @@
-"""What a model loses when the output of one attention head is another, for every head by itself.
+"""The loss of a model after a change of one attention head's output, for every head by itself.
 
 The layers below the head do not change, so they are run once. From its layer on, the model runs over copies of the
 samples side by side, in each of which another head is replaced. What replaces it is not known here.
@@ -23,7 +23,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """What a layer does by itself."""
+    """The output of a layer by itself."""
     causal = mask is None
     output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=True)
     return output.transpose(1, 2)
@@ -63,7 +63,7 @@ class _OneReplaced:
 
 
 def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced) -> Tensor:
-    """What the model ends with, (copies * B, L, hidden), when its layers from `layer` on read copies of the samples."""
+    """Last hidden states, (copies * B, L, hidden), if the layers from `layer` on read copies of the samples."""
     hidden = read[layer][0][0].repeat(len(attend.heads), 1, 1)
     for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
         hidden = above(hidden, **{**arguments, "attend": attend})
@@ -91,7 +91,7 @@ def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
 def loss_rises(
     model: PreTrainedModel, input_ids: Tensor, labels: Tensor, replacement: Attention, progress: Progress = None
 ) -> Tensor:
-    """How much the loss rises when one head's output is replaced.
+    """Rise of the loss when one head's output is replaced.
 
     Args:
         model: a causal language model of Llama's build: decoder layers, a norm, a language-model head.

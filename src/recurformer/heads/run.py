@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None] | None
 
 
 class Attend(Protocol):
-    """What a model in `attending` calls instead of its own attention."""
+    """The function that a model in `attending` calls instead of its own attention."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
@@ -66,7 +66,7 @@ def attending(model: PreTrainedModel) -> Iterator[None]:
 
 
 Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]
-"""Of one call of a module: those by position and those by name."""
+"""Arguments of one call of a module: by position and by name."""
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def reading(modules: Iterable[nn.Module]) -> Iterator[list[Arguments]]:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What one layer attends with in one forward pass.
+    """The inputs of one layer's attention in one forward pass.
 
     Attributes:
         layer: index of the decoder layer.

@@ -119,7 +119,7 @@ def retrieval_scores(
 
 
 def window_mask(length: int, window_tokens: int, sink_tokens: int) -> Tensor:
-    """Which keys a query sees, (L, L) bool: the latest `window_tokens`, its own among them, and the first ones."""
+    """The keys that a query sees, (L, L) bool: the last `window_tokens`, including its own, and the first ones."""
     distance = torch.arange(length)[:, None] - torch.arange(length)
     near = (distance < window_tokens) | (torch.arange(length) < sink_tokens)
     return near & (distance >= 0)
@@ -149,7 +149,7 @@ def sensitivity_scores(
         input_ids: (samples, L) without padding.
         labels: (samples, L), -100 where nothing is asked.
         window_tokens: latest tokens that the head sees, the query's own among them.
-        sink_tokens: first tokens that it sees besides.
+        sink_tokens: first tokens that it always sees.
         progress: called with (layers done, layers).
 
     Raises:

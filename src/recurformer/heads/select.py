@@ -28,7 +28,7 @@ def mean_rr_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
 
 
 def random_scores(profile: HeadProfile, seed: int = 0) -> Tensor:
-    """A random ranking: what the choice of heads is worth."""
+    """A random ranking, as a control."""
     return random_ranking(*profile.shape, seed=seed)
 
 
@@ -49,7 +49,7 @@ MEASURED = get_args(MeasuredScore)
 
 
 def random_ranking(layers: int, heads: int, seed: int = 0) -> Tensor:
-    """Random scores (layers, heads) that depend on the seed only; for shapes whose weights nobody has."""
+    """Random scores (layers, heads) that depend only on the seed, for shapes without weights."""
     return torch.rand(layers, heads, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -159,8 +159,8 @@ def select_heads(
         unit: "kv_group" (default: frees the key-value cache under grouped-query attention), "head" or "layer".
         scope: "global" (default: the only reading under which the paper's cache sizes fit) or "layer".
         by: a name in `SELECTORS` or `MEASURED`.
-        seed: of the random ranking.
-        measured: for a name in `MEASURED` its scores, (layers, heads), the highest replaced first.
+        seed: seed of the random ranking.
+        measured: scores for a name in `MEASURED`, (layers, heads); the highest are replaced first.
 
     Raises:
         ValueError: an unknown name, beta outside [0, 1], heads without a recency ratio, or measured scores that are
@@ -175,7 +175,7 @@ def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -
     if by in SELECTORS:
         return SELECTORS[by](profile, seed)
     if by not in MEASURED:
-        raise ValueError(f"by={by!r} is no ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
+        raise ValueError(f"by={by!r} is not a ranking; choose one of {', '.join((*SELECTORS, *MEASURED))}")
     if measured is None:
         raise ValueError(
             f"by={by!r} needs scores that `recurformer head-scores` has measured on the model (--scores FILE)"

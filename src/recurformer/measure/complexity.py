@@ -1,4 +1,4 @@
-"""How cache peak and cache size grow with the length: the measured side of Table 1.
+"""Growth of cache peak and cache size with the length: the measurements of Table 1.
 
 One attention layer (eager, whose O(l^2) the paper's table counts) and one Mamba block stand in one small model on the
 meta device: real code, real cache objects, exact byte counts, no arithmetic.

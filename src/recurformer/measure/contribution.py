@@ -1,4 +1,4 @@
-"""What the first token contributes to the attention-weighted sum: Figure 2 and Table 5.
+"""Contribution of the first token to the attention-weighted sum: Figure 2 and Table 5.
 
 A token's contribution to a query is its attention weight times the norm of its value vector (section 3.1). Both
 measurements stream the attention weights (`recurformer.heads.stream`) and sum them in float64.

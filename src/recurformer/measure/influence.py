@@ -1,4 +1,4 @@
-"""How much each earlier token influences one query: through an attention head, and through the Mamba block that
+"""Influence of each earlier token on one query: through an attention head, and through the Mamba block that
 replaced it.
 
 Figure 1 draws this as a schematic; here both halves are measured. The S6 recurrence is linear in its input, so its

@@ -59,7 +59,7 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
             torch.cuda.set_per_process_memory_fraction(1.0)
         return
     if not STATUS.exists():
-        raise ValueError("on a processor the longest input can be measured under Linux only, which limits a process")
+        raise ValueError("on a CPU the longest input can only be measured under Linux, which can limit a process")
     return_freed_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + memory_bytes - held_bytes, hard))

@@ -53,7 +53,7 @@ def parameter_kind(name: str) -> str:
     for kind, marks in MARKS.items():
         if parts.intersection(marks):
             return kind
-    raise ValueError(f"parameter {name!r} is of no known kind ({', '.join(KINDS)})")
+    raise ValueError(f"parameter {name!r} is not of a known kind ({', '.join(KINDS)})")
 
 
 def count_parameters(model: nn.Module) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def speed_rows(
     """
     length = input_ids.shape[1]
     if not 0 < decoded < length:
-        raise ValueError(f"decoded={decoded} must lie between 1 and {length - 1}, the tokens behind the first")
+        raise ValueError(f"decoded={decoded} must lie between 1 and {length - 1}, the tokens after the first")
     tokens = {"prefill": length - decoded, "decode": decoded}
     rows = []
     for repetition in range(-1, repetitions):

@@ -1,3 +1,3 @@
-"""What a run of the workflow would do, before it starts: its jobs, the reason of each, and what each of them takes, by
+"""A run of the workflow before it starts: its jobs, the reason of each, and the cost of each, by
 what it took before or by formula.
 """

@@ -113,7 +113,7 @@ def read_dry_run(text: str) -> list[Job]:
 
 
 def dry_run(targets: Sequence[str], configfiles: Sequence[str], cores: int, profile: str | None = None) -> list[Job]:
-    """What `snakemake` would run in this folder for `targets`, or for its default when there are none.
+    """The jobs that `snakemake` would run in this folder for `targets`, or for its default target.
 
     Raises:
         ValueError: Snakemake refuses, in its own words.

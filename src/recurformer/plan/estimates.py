@@ -1,4 +1,4 @@
-"""What jobs cost before, from benchmark files beside run records, and what a job will cost: from that or by formula.
+"""Costs of earlier jobs, from benchmark files with run records, and estimates for a job from them or by formula.
 
 A record's command line says which file of the workflow it once was, in a recording too. So a benchmark is only ever
 taken for a job of the same study. It does not know what jobs do.
@@ -23,7 +23,7 @@ RECORDED = Path("recorded")
 
 @dataclass(frozen=True)
 class Expected(Cost):
-    """What one job will cost, and where that is from."""
+    """Estimated cost of one job, and its source."""
 
     source: str
 
@@ -67,7 +67,7 @@ def _same_rule(job: Job, benchmark: str) -> re.Pattern[str]:
 
 
 def by_formula(job: Job, study: Mapping[str, Any]) -> Expected | None:
-    """What the formulas say of a job in a study (`Study.model_dump`), None of a rule that they do not know."""
+    """The formulas' estimate for a job in a study (`Study.model_dump`); None for an unknown rule."""
     if job.rule not in WORKS:
         return None
     asked = request(job.rule, study, job.wildcards, job.threads)
@@ -76,7 +76,7 @@ def by_formula(job: Job, study: Mapping[str, Any]) -> Expected | None:
 
 
 def estimate(job: Job, past: Mapping[str, Expected], study: Mapping[str, Any]) -> Expected | None:
-    """What the job itself cost before, else the median over other jobs of its rule and size, else by formula."""
+    """The job's own earlier cost, else the median over other jobs of its rule and size, else by formula."""
     if job.benchmark and job.benchmark in past:
         return past[job.benchmark]
     pattern = _same_rule(job, job.benchmark or "")

@@ -96,7 +96,7 @@ class Remaining:
         return max([*needed, *map(chain, left)], default=0.0)
 
     def lines(self) -> tuple[str, str]:
-        """What runs; and how much is done, and for how long the rest will take."""
+        """The running jobs; and the progress, with the time left."""
         with self.lock:
             return self._lines()
 
@@ -107,7 +107,7 @@ class Remaining:
         progress = f"{len(self.done)} of {len(self.tasks)} jobs done in {_words(elapsed)}"
         left = f"about {_words(self.minutes_left())}{' or more' if unknown else ''} left"
         lost = len(self.tasks) - len(self.done) - len(open_jobs)
-        failures = f"; {len(self.failures)} failed, so {lost} cannot be done" if self.failures else ""
+        failures = f"; {len(self.failures)} failed, so {lost} cannot run" if self.failures else ""
         return f"{self.verb}: {self._at_work() or 'nothing'}", f"{progress}, {left}{failures}"
 
     def _open(self) -> list[Hashable]:

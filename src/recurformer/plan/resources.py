@@ -1,4 +1,4 @@
-"""What a job needs, as formulas of its model, sequence length, batch size and precision. Nothing here imports torch.
+"""The needs of a job, as formulas of model, sequence length, batch size and precision. Nothing here imports torch.
 
     memory = libraries + weights (with gradients and moments) + activations + logits + cache
     time   = start + reading the checkpoint + operations / speed + written tokens x weights / bandwidth
@@ -21,7 +21,7 @@ ATTENTION_ROWS = 128
 
 @dataclass(frozen=True)
 class Work:
-    """What one job works through.
+    """The work of one job.
 
     Attributes:
         kind: a name in KINDS.
@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a kind of work: what its libraries take in megabytes, how many forward passes a pass costs, and bytes of
+    """Constants of a kind of work: megabytes of its libraries, how many forward passes a pass costs, and bytes of
     weights that it opens in a second.
     """
 
@@ -84,8 +84,8 @@ text; reading and writing it; training, whose backward pass costs two.
 
 @dataclass(frozen=True)
 class Device:
-    """What jobs run on: operations a second by bytes of a number, bytes a second, seconds of a layer's fixed cost in a
-    forward pass, and what its own libraries take in the host's memory (megabytes).
+    """A machine for jobs: operations a second by bytes of a number, bytes a second, seconds of a layer's fixed cost in
+    a forward pass, and what its own libraries take in the host's memory (megabytes).
     """
 
     name: str
@@ -182,7 +182,7 @@ def operations(work: Work) -> float:
 
 
 def minutes(work: Work, device: Device, threads: int = 1) -> float:
-    """How long it should take, without waiting; `threads` are the cores of a job without a card."""
+    """Expected minutes, without waiting; `threads` are the cores of a job without a card."""
     share = work.processes if device.is_card else threads
     speed = device.speed[2 if work.kind == "train" else work.weight_bytes] * share
     batches = ceil(work.sequences / (work.batch * work.processes))

@@ -1,4 +1,4 @@
-"""What a job of each rule asks for, by the work that the study and the job's wildcards say it has.
+"""Resources of the jobs of each rule, computed from the study and the job's wildcards.
 
 The workflow asks here for `resources:`, and a plan for estimates of jobs that never ran.
 """
@@ -12,7 +12,7 @@ from recurformer.plan.work_common import WORKS, Light, Names, Study, model_of, w
 
 @dataclass(frozen=True)
 class Request:
-    """What a job asks for and is expected to take: megabytes of the host and, with one, of the card; minutes."""
+    """Requested resources and expected cost of a job: megabytes of the host and, with one, of the card; minutes."""
 
     memory_mb: int
     card_mb: int | None
@@ -53,7 +53,7 @@ def _copy(study: Study, names: Names) -> Work:
 
 
 def request(rule: str, study: Study, names: Names, threads: int = 1) -> Request:
-    """What a job of `rule` asks for in a study, as `Study.model_dump` gives it; `names` are the job's wildcards.
+    """Resources of a job of `rule` in a study, as `Study.model_dump` gives it; `names` are the job's wildcards.
 
     Raises:
         KeyError: the rule has no work here, so that nothing is known of it.

@@ -1,4 +1,4 @@
-"""What a model's size follows from: its shape, and how many parameters it has before and after conversion.
+"""Sizes of a model: its shape, and its number of parameters before and after conversion.
 
 Only integers: no model is built, so that a workflow can ask for every one of its jobs.
 """
@@ -66,12 +66,12 @@ class Shape:
 
     @property
     def width(self) -> int:
-        """Of all query heads of a layer together."""
+        """Width of all query heads of a layer together."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Of all key-value heads of a layer together."""
+        """Width of all key-value heads of a layer together."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -81,26 +81,26 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding; an untied language-model head has as many."""
+        """Parameters of the embedding; an untied language-model head has as many."""
         return self.vocabulary * self.hidden_size
 
     @property
     def layer_parameters(self) -> int:
-        """Of one decoder layer before conversion."""
+        """Parameters of one decoder layer before conversion."""
         attention = self.hidden_size * (2 * self.width + 2 * self.kv_width)
         biases = (self.width + 2 * self.kv_width) * self.biased
         return attention + biases + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
 
     @property
     def mamba_parameters(self) -> int:
-        """Of the Mamba block that replaces all heads of a layer (`recurformer.model.mamba`)."""
+        """Parameters of the Mamba block that replaces all heads of a layer (`recurformer.model.mamba`)."""
         projections = (2 * self.kv_width + self.width) * self.channels  # into two streams, and out of one
         steps = self.channels * (2 * self.dt_rank + 2 * self.d_state + 1)
         return projections + steps + self.channels * (self.d_conv + 1) + self.channels * (self.d_state + 1)
 
     def parameters(self, beta: float = 0.0) -> int:
-        """Of the model with a share `beta` of its heads replaced by Mamba blocks: exact at 0 and where only whole
-        layers are replaced, else at most this many: a block grows with the square of the heads that it replaces.
+        """Parameters of the model with a share `beta` of its heads replaced by Mamba blocks: exact at 0 and where only
+        whole layers are replaced, else an upper limit: a block grows with the square of the heads that it replaces.
         """
         freed = (self.hidden_size + self.biased) * (self.width + self.kv_width)  # queries and keys of the replaced
         changed = round(beta * self.layers * (self.mamba_parameters - freed))

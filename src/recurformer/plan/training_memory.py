@@ -1,4 +1,4 @@
-"""What a training holds on each device, alone or shared among several.
+"""Memory of a training on each device, alone or shared among several.
 
 AdamW with float32 weights, gradients and moments; products in bfloat16 on cards. Two ways to share a model:
 
@@ -87,8 +87,8 @@ STRATEGIES = {"ddp": ddp_bytes, "fsdp": fsdp_bytes}
 
 
 def activation_bytes(training: Training) -> float:
-    """Of one pass. Checkpointing keeps the input of every layer and computes the rest again, layer by layer (Chen et
-    al., arXiv 1604.06174).
+    """Activations of one pass. Checkpointing keeps the input of every layer and computes the rest again, layer by
+    layer (Chen et al., arXiv 1604.06174).
     """
     shape, number = training.shape, training.number_bytes
     layers = shape.layers * layer_values(shape, training.beta)

@@ -11,7 +11,7 @@ from recurformer.plan.training_memory import BF16, FLOAT32
 from recurformer.study.subject import Subject
 
 Study = Mapping[str, Any]
-"""As `Study.model_dump` gives it."""
+"""A study, as `Study.model_dump` gives it."""
 Names = Mapping[str, str]
 """Wildcards of a job."""
 DTYPES = {"float32": FLOAT32, "bfloat16": BF16}
@@ -61,7 +61,7 @@ def measured_model(study: Study, names: Names) -> dict[str, Any]:
 
 
 def subject_of(names: Names) -> Subject | None:
-    """What a job of the ablations measures or changes."""
+    """The subject of a job of the ablations."""
     path = names.get("subject") or names.get("change")
     return Subject.parse(path) if path else None
 

@@ -18,9 +18,9 @@ ENDS = 4
 MAMBA_VALUES = 10.0
 """Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
 CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
-"""Of the topics of the benchmarks on a card."""
+"""Costs of the benchmark topics on a card."""
 MORE_THAN_ROUNDS = 2
-"""What a case takes, over its rounds alone: making the models, and the peak of memory."""
+"""Cost of a case beyond its rounds: making the models, and the peak of memory."""
 EXPLAINED = 4
 """Goals of a topic that may be missed on a card; a profile for each takes about as long as the rounds of a case."""
 

@@ -13,14 +13,14 @@ TOKENS_OF_A_CHARACTER = 0.8  # of random letters, by SmolLM2's tokenizer: 4,800 
 
 
 def hashhop_tokens(task: Mapping[str, Any]) -> int:
-    """Of a prompt with its answer."""
+    """Tokens of a prompt with its answer."""
     if task["form"] == "tokens":
         return 2 * task["pairs"] + task["hops"] + 4
     return ceil(TOKENS_OF_A_CHARACTER * task["characters"]) + answer_tokens(task)
 
 
 def answer_tokens(task: Mapping[str, Any]) -> int:
-    """Of an answer: in letters, three stand between two hashes."""
+    """Tokens of an answer; in letters, three separate two hashes."""
     characters = task["hops"] * (task["hash_length"] + 3)
     return task["hops"] if task["form"] == "tokens" else ceil(TOKENS_OF_A_CHARACTER * characters)
 

@@ -17,7 +17,7 @@ SCORED_TOKENS = 5000  # of lm-eval's tasks that ask for the likelihood of a text
 
 @dataclass(frozen=True)
 class Asked:
-    """What a task asks: samples, of how many answers each the likelihood is wanted (choices), tokens of a request,
+    """Sizes of a task: samples, answers of each whose likelihood is wanted (choices), tokens of a request,
     tokens that are written instead, and tasks of the group, each of which a limit bounds.
     """
 

@@ -31,7 +31,7 @@ work_of("train_changed_on_text")(train("language"))
 
 
 def _measured(study: Study, work: Work) -> Work:
-    """With the original beside it, and its predictions on the held-out windows of a curve."""
+    """A training with the original in memory, and its predictions on the held-out windows of a curve."""
     recovery = study["language"]["recovery"]
     if recovery is None:
         return work
@@ -56,7 +56,7 @@ def recover(study: Study, names: Names) -> Work:
 
 
 def _sharing(distributed: Mapping[str, Any] | None, batch_size: int) -> dict[str, Any]:
-    """How a training lies on its processes."""
+    """The processes of a training."""
     if distributed is None:
         return {"batch": batch_size}
     passes = distributed["processes"] * distributed["gradient_accumulation"]

@@ -1,4 +1,4 @@
-"""A model of one's own, adapted: profile, select, convert, calibrate, transfer, distil, and measure after each step."""
+"""Adapt a user's model: profile, select, convert, calibrate, transfer, distil, and measure after each step."""
 
 import zlib
 from collections.abc import Callable
@@ -35,11 +35,10 @@ def adapt(
     progress: Progress = lambda name: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Replace heads by a mixer and bring the model back, within the time given.
+    """Replace heads by a mixer and recover the quality, within the given time.
 
-    Killed at any moment, a call with the same arguments goes on where it was: `folder` keeps each finished step, and
-    the trainings their checkpoints. Steps and their numbers are those of the first call, and on a CPU so are the
-    weights, bit for bit.
+    After an interruption, a call with the same arguments resumes: `folder` keeps each finished step and the checkpoints
+    of the trainings. The steps are those of the first call. On a CPU the weights are too, bit for bit.
 
     Args:
         original: a causal language model of a family that converts, float32, in evaluation mode; not changed.
@@ -47,16 +46,16 @@ def adapt(
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
         beta: share of the heads to replace, by whole key-value groups.
-        minutes: for everything. Where measuring and the closed form need all of them, nothing is trained.
-        seed: of the choice of windows, the mixers' first weights and the order of training.
-        dtype: the type that the weights will be saved in: they are rounded to it; None: the original's.
+        minutes: time for everything. If measuring and the closed form need all of it, nothing is trained.
+        seed: seed of the choice of windows, the mixers' initial weights and the order of training.
+        dtype: type of the saved weights, to which they are rounded; None: the original's.
         recipe: all other settings; None: the first of `RECIPES`.
-        progress: given the name of a step, returns what is called with (done, all), or None.
+        progress: gets the name of a step, and returns a function of (done, all), or None.
         say: called with a line after each step.
 
     Returns:
-        The adapted model, float32, in evaluation mode, and what was measured, as JSON (`recurformer.render.adaptation`
-        shows it).
+        The adapted model, float32, in evaluation mode, and the measurements as JSON (`recurformer.render.adaptation`
+        shows them).
 
     Raises:
         ValueError: the model is converted already or of another family, no head would be replaced, or there is too
@@ -116,7 +115,7 @@ def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
         raise ValueError(f"original: its weights are {original.dtype}; load it by dtype='float32'")
     config = original.config
     if config.model_type.startswith(MODEL_TYPE_PREFIX):
-        raise ValueError("the model is a converted one already; give the model that it was converted from")
+        raise ValueError("the model is already converted; give the model that it was converted from")
     if config.model_type not in FAMILIES:
         raise ValueError(refusal(config.model_type))
     groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads

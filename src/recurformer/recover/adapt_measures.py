@@ -24,13 +24,13 @@ def quality_of(
     """Perplexity and divergence (KL to the original, nats per token), each with its 95 % interval over windows."""
     rows = quality_rows(original, model, windows, progress)
     likelihood, apart = (mean_interval(rows[column].to_numpy()) for column in ("negative_log_likelihood", "divergence"))
+    divergence, low, high = (max(value, 0.0) for value in apart)  # rounding leads below 0 where nothing changed
     return {
         "windows": len(rows),
         "perplexity": math.exp(likelihood.mean),
         "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
-        # it is never negative, but rounding may lead there where the models are one
-        "divergence": max(apart.mean, 0.0),
-        "divergence_interval": [max(apart.low, 0.0), max(apart.high, 0.0)],
+        "divergence": divergence,
+        "divergence_interval": [low, high],
     }
 
 
@@ -59,7 +59,7 @@ def passkeys_of(
 def cache_bytes_of(
     original: PreTrainedModel, converted: PreTrainedModel, dtype: torch.dtype, lengths: Sequence[int]
 ) -> list[dict[str, int]]:
-    """What both hold after so many tokens, counted from the cache objects of models of the type `dtype`."""
+    """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
 
     def held(model: PreTrainedModel, length: int) -> int:

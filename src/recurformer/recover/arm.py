@@ -39,7 +39,7 @@ def run_arm(
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Calibrate, transfer and distil on as many tokens in all as `steps` steps have; killed, it goes on where it was.
+    """Calibrate, transfer and distil on as many tokens in all as `steps` steps have; interrupted, it resumes.
 
     Args:
         original: the model that `converted` was converted from; not changed.

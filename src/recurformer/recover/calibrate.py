@@ -1,7 +1,7 @@
 """The closed form: every mixer's last linear layer by ridge regression against the removed heads' outputs.
 
-Layer after layer on the converted model's own inputs, so that each layer makes up for the errors of those before it.
-Only forward passes are needed. No published recipe for attention heads was found to do this; the data-aware start of
+It goes layer by layer on the converted model's own inputs, so each layer corrects the errors of the layers before it.
+It needs only forward passes. We found no published recipe that does this for attention heads; the data-aware start of
 Taylor-Calibrate (arXiv 2606.16429) is the nearest.
 """
 
@@ -31,11 +31,11 @@ START_TOKENS = 8192
 """Tokens that a start looks at."""
 
 ERRORS = ("layer", "heads", "ridge", "before", "after")
-"""Columns of what the closed form says of each layer."""
+"""Columns of the closed form's report on each layer."""
 Row = tuple[int, int, float, float, float]
 
 Start = Callable[[Any, Tensor], None]
-"""Sets what lies before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
+"""Sets the weights before a mixer's readout, in place; gets the mixer and the values (B, L, features) that it reads."""
 STARTS: dict[str, Start | None] = {"random": None, "linear": linear_start}
 """Starts by name. The paper's is random."""
 
@@ -58,7 +58,7 @@ class Moments:
 
     @classmethod
     def of(cls, features: Tensor, targets: Tensor, beside: Tensor) -> "Moments":
-        """Of features (..., features) that are to give `targets` less what is there `beside`, (..., targets)."""
+        """Moments of features (..., features) that should give `targets` minus the output `beside`, (..., targets)."""
         x, w, there = (rows.flatten(0, -2).double() for rows in (features, targets, beside))
         t = w - there
         return cls(x.mT @ x, x.mT @ t, t.mT @ t, w.mT @ w)
@@ -67,7 +67,7 @@ class Moments:
         return Moments(self.xx + other.xx, self.xt + other.xt, self.tt + other.tt, self.whole + other.whole)
 
     def relative_error(self, solution: Tensor, metric: Tensor) -> float:
-        """Of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
+        """Error of predicting t by x solution, in the metric t^T metric t; see `pair.relative_error`."""
         cross = solution.mT @ self.xt
         wrong = solution.mT @ self.xx @ solution - cross - cross.mT + self.tt
         return float((wrong * metric).sum() / (self.whole * metric).sum())
@@ -97,19 +97,19 @@ def calibrate(
 ) -> pd.DataFrame:
     """Solve the mixers' last linear layers in place; killed, it goes on from the last solved layer when called again.
 
-    Besides the models, memory holds both models' hidden states of all windows, in the models' dtype, and the sums of
-    one layer.
+    In addition to the models, memory holds both models' hidden states of all windows, in the models' dtype, and the
+    sums of one layer.
 
     Args:
         original: the model that `converted` was converted from; not changed.
-        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks; what a mixer adds to that, such
-            as a window's output, stays, and the readout is solved for the rest.
+        converted: its mixers end in a linear layer (`readout`), such as Mamba blocks. Other parts of their output,
+            such as a window's, stay; the readout is solved for the difference.
         windows: (windows, L) token ids, without padding.
         batch_size: windows in one forward pass; changes the result by rounding only.
         held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
         ridges: parameters to choose from, as shares of the mean square of a feature.
-        start: a name in `STARTS`: what becomes of the mixers' other parameters before; random leaves them as they are.
-        output_dir: folder for the solved layers; without one, a call that was killed begins again.
+        start: a name in `STARTS`: how the mixers' other parameters are set before; random leaves them unchanged.
+        output_dir: folder for the solved layers; without one, an interrupted call begins again.
         progress: called with (layers done, layers).
 
     Returns:
@@ -117,8 +117,8 @@ def calibrate(
         the residual stream on the held-out windows, of the readout as it was and as fitted without these windows).
 
     Raises:
-        ValueError: fewer than two windows, models that are no pair (`replaced_layers`), an unknown start, one that is
-            not for this mixer, or a mixer that ends in no linear layer or gives zeros.
+        ValueError: fewer than two windows, two models that are not a pair (`replaced_layers`), a start that is unknown
+            or not for this mixer, or a mixer without a last linear layer or with an output of zeros.
         OSError: `output_dir` cannot be written.
     """
     places = {place.index: place for place in replaced_layers(original, converted)}
@@ -169,7 +169,7 @@ def readout_of(place: ReplacedLayer) -> nn.Linear:
     readout = getattr(mixer, "readout", None)
     if readout is None:
         raise ValueError(
-            f"mixer {place.converted.config.mixer!r} ends in no linear layer: there is nothing to solve for"
+            f"mixer {place.converted.config.mixer!r} has no linear layer at its end: there is nothing to solve for"
         )
     refuse_adapter(readout, f"the readout of layer {place.index}")
     return readout
@@ -207,7 +207,7 @@ class _Stream:
             self.hidden[number] = self.layers[index](self.hidden[number], **self.arguments[number][index])
 
     def normed(self, index: int, number: int) -> Tensor:
-        """What the attention of layer `index` reads."""
+        """The input of the attention of layer `index`."""
         return self.layers[index].input_layernorm(self.hidden[number])
 
 
@@ -220,7 +220,7 @@ def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
 
 
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
-    """Of the readout's inputs in `after` and the heads' outputs in `before`, which moves on by this layer."""
+    """Moments of the readout's inputs in `after` and the heads' outputs in `before`, which advances by this layer."""
     found: Moments | None = None
     readout = readout_of(place)
     for number in numbers:

@@ -15,7 +15,7 @@ from recurformer.train.checkpoints import fingerprint
 from recurformer.train.surroundings import as_it_is
 
 Rows = Callable[[dict[str, float]], None]
-"""What takes the rows of a training's log (`recurformer.train.trainer.train`)."""
+"""A function that takes the rows of a training's log (`recurformer.train.trainer.train`)."""
 
 
 class RecoveryCurve:
@@ -62,7 +62,7 @@ class RecoveryCurve:
         self._measure(self.tokens, self.seconds)
 
     def of_training(self, steps: int, log_every: int = 1, on_log: Rows | None = None) -> Rows:
-        """What takes the rows of the log of a training of so many steps, and hands them on to `on_log`."""
+        """A function that takes the rows of the log of a training of so many steps, and passes them to `on_log`."""
         due = {min(steps, log_every * math.ceil(steps / 2**halving / log_every)) for halving in range(self.halvings)}
         tokens, seconds = self.tokens, self.seconds
 

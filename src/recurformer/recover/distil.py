@@ -33,7 +33,7 @@ class Distillation:
         language_model_share: weight of the language-model loss, 0 to 1; the divergence has the rest.
 
     Raises:
-        ValueError: the models are no pair, or the share is outside [0, 1].
+        ValueError: the two models are not a pair, or the share is outside [0, 1].
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Distillation:
         self.original, self.share = original, language_model_share
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the one that was killed."""
+        """The facts that a resumed run must share with the killed one."""
         return {"name": "distillation", "original": fingerprint(self.original), "share": self.share}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
-        """Of one batch; scalar. Padding, 0 in its attention_mask, does not count."""
+        """The value for one batch; scalar. Padding, 0 in its attention_mask, does not count."""
         inputs = {key: value for key, value in batch.items() if key != "labels"}
         outputs = model(**(batch if self.share else inputs), use_cache=False)
         if self.share == 1:
@@ -75,7 +75,7 @@ def distil(
     seed: int = 0,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Train a converted model end to end, in place; killed, it goes on from its last checkpoint when called again.
+    """Train a converted model end to end, in place. Interrupted, the same call resumes from the last checkpoint.
 
     Args:
         original: the model that `converted` was converted from; not changed.
@@ -85,9 +85,9 @@ def distil(
         trained: which parameters learn, a name in `recurformer.recover.trained.TRAINED`.
         language_model_share: see `Distillation`.
         learning_rate: peak learning rate.
-        weight_decay: of matrices.
-        seed: of LoRA's initial weights, and as of `train`.
-        **settings: others of `recurformer.train.trainer.train`: steps, batch_size, mamba_learning_rate, …
+        weight_decay: weight decay of matrices.
+        seed: seed of LoRA's initial weights and of `train`.
+        **settings: other arguments of `recurformer.train.trainer.train`: steps, batch_size, mamba_learning_rate, …
 
     Returns:
         The rows of metrics.jsonl.

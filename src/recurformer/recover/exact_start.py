@@ -1,8 +1,8 @@
-"""A start at which each Mamba block is exactly the convolution nearest to what its heads attend to on average.
+"""A start: each Mamba block is exactly the convolution that is nearest to its heads' mean attention.
 
 SiLU(u) - SiLU(-u) = u, so a block of `expand` 2 whose channels come in pairs of opposite sign is linear; with open
-gates, constant B and C and a constant step it is a convolution. Derived here; no publication was found that does it.
-It needs the biases of the mixer `mamba_open`, which the paper's block has not.
+gates, constant B and C and a constant step it is a convolution. We derived it here and found no publication of it.
+It needs the biases of the mixer `mamba_open`; the paper's block has none.
 """
 
 import math
@@ -26,7 +26,7 @@ from recurformer.recover.pair import ReplacedLayer, replaced_layers
 STEP = 0.03
 """Geometric mean of the heads' step sizes, which the kernels leave open: in the middle of the published range."""
 ITERATIONS = 300
-"""Of L-BFGS, for one layer."""
+"""Iterations of L-BFGS for one layer."""
 
 
 class _Profile:
@@ -38,7 +38,7 @@ class _Profile:
         self.sums: Tensor | float = 0.0
 
     def add(self, named: dict[str, Any]) -> None:
-        """What the layer's attention is called with."""
+        """The arguments of the layer's attention."""
         attention, rows = self.attention, named["hidden_states"]
         q, k = queries_and_keys(attention, rows, named["position_embeddings"])
         k = repeat_kv(k, attention.num_key_value_groups)[:, self.heads]
@@ -202,8 +202,8 @@ def exact_start(
         progress: called with (layers done, layers with replaced heads).
 
     Returns:
-        One row for each replaced head: layer, head, mass (of the profile: the mean attention, added up over the
-        lags), error (squared, of the kernel, as a share of the profile's).
+        One row for each replaced head: layer, head, mass (the mean attention, summed over the lags), error (squared
+        error of the kernel, as a share of the squared profile).
 
     Raises:
         ValueError: another mixer or `expand`, or as `lag_profiles` raises.

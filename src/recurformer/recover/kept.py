@@ -45,13 +45,13 @@ class KeptSteps:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each finished step, by its name."""
+        """Seconds of each finished step, by its name."""
         # what a killed process left unfinished is a folder
         files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT and file.is_file())
         return {file.stem: json.loads(file.read_text())["seconds"] for file in files}
 
     def result(self, name: str, make: Callable[[], Any]) -> Any:
-        """What a step gave: read where it is kept, else made and kept. As JSON gives it back, also the first time."""
+        """The result of a step: read if it is kept, else made and kept. It always passes through JSON."""
         if (kept := self._read(name)) is None:
             began = time.perf_counter()
             value = make()

@@ -23,7 +23,7 @@ RANDOM_SHARE = 1 / 3
 
 
 class Kernel(NamedTuple):
-    """How a channel weighs earlier values: the one `lag` tokens before, or all by exp(-lag / `reach`)."""
+    """Weights of earlier values in a channel: the one `lag` tokens before, or all by exp(-lag / `reach`)."""
 
     lag: int = 0
     reach: float = 0.0

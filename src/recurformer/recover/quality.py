@@ -1,4 +1,4 @@
-"""How far a changed model is from its original on held-out windows: likelihood of the text, and divergence."""
+"""Distance of a changed model from its original on held-out windows: likelihood of the text, and divergence."""
 
 from collections.abc import Callable
 

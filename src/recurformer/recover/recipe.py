@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is adapted; the defaults are those of the paper's mixer. See `RECIPES`."""
+    """Settings of `adapt`; the defaults are those of the paper's mixer. See `RECIPES`."""
 
     mixer: str = "mamba"
-    """What takes the place of the heads, a name in `recurformer.model.mixers.MIXERS`."""
+    """Mixer that replaces the heads, a name in `recurformer.model.mixers.MIXERS`."""
     tokens: int = 512
     """Length of a window."""
     profile_windows: int = 64
@@ -19,7 +19,7 @@ class Recipe:
     calibrate_windows: int = 64
     """Windows, at most, from which the closed form is solved."""
     start: str = "linear"
-    """Of the mixers, a name in `recurformer.recover.calibrate.STARTS`."""
+    """Start of the mixers, a name in `recurformer.recover.calibrate.STARTS`."""
     held_out_windows: int = 24
     """Windows, at most, on which quality is measured; never trained on."""
     batch_size: int = 2
@@ -27,7 +27,7 @@ class Recipe:
     transfer_learning_rate: float = 2e-3
     distil_learning_rate: float = 5e-4
     trained: str = "mixers"
-    """What distillation trains, a name in `recurformer.recover.trained.TRAINED`."""
+    """Weights that distillation trains, a name in `recurformer.recover.trained.TRAINED`."""
     transfer_share: float = 1 / 3
     """Share of the training time that transfer has; distillation has the rest."""
     transfer_passes: float = 2.0
@@ -41,7 +41,7 @@ class Recipe:
     decoded: int = 32
     """Tokens, at most, over which the speed of decoding is measured."""
     repetitions: int = 5
-    """Of each measurement of speed."""
+    """Repetitions of each measurement of speed."""
 
 
 RECIPES = {
@@ -53,8 +53,8 @@ leaves 3 % of the heads' output to be learnt in SmolLM2-135M, beside 40 % where 
 learning rate undo that: 20 at 2e-4 doubled the divergence from the original, 20 at 2e-5 lowered it."""
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
 MINIMUM_STEPS = 10
-"""Of a training that is worth starting: the learning rate rises over a tenth of the steps, and a single step at its
-peak did harm (SmolLM2-135M)."""
+"""Steps of the shortest training that is started: the learning rate rises over a tenth of the steps, and a single
+step at its peak did harm (SmolLM2-135M)."""
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
 SAVE_SECONDS = 120
@@ -65,7 +65,7 @@ RESERVED = 0.05
 
 @dataclass(frozen=True)
 class Plan:
-    """How long each training is. Decided once, so that a run that goes on later ends with the same weights."""
+    """Length of each training. It is decided once, so that a resumed run ends with the same weights."""
 
     transfer_steps: int
     distil_steps: int

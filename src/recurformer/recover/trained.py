@@ -1,4 +1,4 @@
-"""Which parameters of a converted model a step of recovery trains."""
+"""The parameters of a converted model that a step of recovery trains."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -2,7 +2,7 @@
 
 Each mixer reads the original's own inputs of its layer, so no error of one layer reaches another, and the backward pass
 crosses neither MLPs nor the language-model head. Second stage of MOHAWK (arXiv 2408.10189), first of RADLADS (arXiv
-2505.03005), with the error measured behind the output projection, as a share of what the heads add.
+2505.03005). The error is measured after the output projection, relative to the heads' contribution.
 """
 
 from pathlib import Path
@@ -34,11 +34,11 @@ class Transfer:
         self.original, self.places = original, replaced_layers(original, converted)
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the one that was killed."""
+        """The facts that a resumed run must share with the killed one."""
         return {"name": "transfer", "original": fingerprint(self.original)}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
-        """Of one batch; scalar.
+        """The value for one batch; scalar.
 
         Raises:
             ValueError: the windows have padding.
@@ -76,7 +76,7 @@ def transfer(
     weight_decay: float = 0.0,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Train the mixers, and nothing else, in place; killed, it goes on from its last checkpoint when called again.
+    """Train only the mixers, in place. Interrupted, the same call resumes from the last checkpoint.
 
     Args:
         original: the model that `converted` was converted from; not changed.
@@ -84,14 +84,14 @@ def transfer(
         dataset: windows without padding, such as `recurformer.train.data.WindowDataset`.
         output_dir: folder for metrics.jsonl, whose loss is the mean relative error, and checkpoints.
         learning_rate: peak learning rate.
-        weight_decay: of the mixers' matrices.
-        **settings: others of `recurformer.train.trainer.train`: steps, batch_size, seed, …
+        weight_decay: weight decay of the mixers' matrices.
+        **settings: other arguments of `recurformer.train.trainer.train`: steps, batch_size, seed, …
 
     Returns:
         The rows of metrics.jsonl.
 
     Raises:
-        ValueError: models that are no pair (`replaced_layers`), mixers without parameters, or as `train` raises.
+        ValueError: two models that are not a pair (`replaced_layers`), mixers without parameters, or as `train` raises.
     """
     with only_training(converted, "mixers"):
         return train(

@@ -1,4 +1,4 @@
-"""How far two results trees agree: a reference run against one's own, measurement by measurement."""
+"""Agreement of two folders of results: a reference run and another run, measurement by measurement."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ KEY_COLUMNS = frozenset(
         "hops", "step",
     }
 )  # fmt: skip
-"""Numeric columns that say what was measured; every column of texts does so too. All other numbers are measurements."""
+"""Numeric columns that identify a measurement; columns of texts do so too. All other numbers are measurements."""
 CLOCKS = frozenset({"seconds"})
 """Columns that no two runs agree on."""
 COLUMNS = [

@@ -77,12 +77,12 @@ __all__ = [
 
 
 class Language(Block):
-    """Continual training and perplexity on Wikipedia (Table 3, Figure 3), and all that profiles heads on text."""
+    """Continual training and perplexity on Wikipedia (Table 3, Figure 3), and all head profiles on text."""
 
     backbones: Annotated[list[str], Field(min_length=1)]
     """Names in `backbones`."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of heads replaced in the continual training; 0 is the original, trained likewise."""
+    """Shares of replaced heads in the continual training; 0 is the original, trained with the same recipe."""
     profiling: Profiling
     """Head profile: Figure 6 and the choice of heads."""
     maps: Maps
@@ -94,7 +94,7 @@ class Language(Block):
     training: Training
     """The same recipe for every share of replaced heads."""
     recovery: Recovery | None = None
-    """Quality while models learn, and other recipes than the paper's; absent: not measured."""
+    """Quality during the training, and recipes other than the paper's; absent: not measured."""
     perplexity: Perplexity
     """Perplexity before and after."""
     tasks: Tasks = Tasks()
@@ -111,7 +111,7 @@ class HashHop(Block):
     pretraining: Training | None = None
     """Training of a random backbone, before it is profiled and converted; needed when there is one."""
     profiling: RecencyRatio | None = None
-    """Head profile of a random backbone, on task samples; needed when there is one. All others are profiled on text."""
+    """Head profile of a random backbone, on task samples; needed when there is one. Others are profiled on text."""
     training: Training
     """Continual training, the same for every share of replaced heads."""
     seeds: list[Seed] = []
@@ -128,53 +128,53 @@ class Mqar(Block):
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every share of replaced heads is trained at each of them."""
     seeds: list[Seed] = []
-    """One run for each; the study's seed where there is none."""
+    """One run for each; the study's seed when empty."""
 
 
 class Study(Block):
-    """One study: all that the workflow needs to know."""
+    """One study: all settings of the workflow."""
 
     study: Name
     """Its name, of letters, digits, `_` and `-`: `default` writes to results/ and figures/, any other below them."""
     seed: Seed = 0
-    """Seed of all that is drawn at random."""
+    """Seed of everything random."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """What trains and measures models: gpu asks for one card for each such job, and for the memory and time of one."""
+    """Device that trains and measures models. With gpu, each such job asks for one card, its memory and its time."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of heads replaced."""
+    """Shares of replaced heads."""
     evaluation_dtype: Literal["float32", "bfloat16"] | None = None
-    """In which type of weights trained models, and what they are compared with, are measured; as they were saved when
-    absent: trained ones in float32."""
+    """Type of the weights with which trained models and the models beside them are measured; absent: the saved type,
+    float32 for trained models."""
     backbones: dict[Name, Backbone]
-    """Every Transformer that the study speaks of, by name: letters, digits, `.`, `_` and `-`."""
+    """All Transformers of the study, by name: letters, digits, `.`, `_` and `-`."""
     corpus: Corpus
     """The text."""
     selection: Selection = Selection()
-    """Choice of heads everywhere but in MQAR."""
+    """Choice of heads; MQAR has its own."""
     mamba: Mamba = Mamba()
     """The block that replaces heads."""
     language: Language
-    """Wikipedia."""
+    """Measurements on Wikipedia."""
     hashhop: HashHop
-    """HashHop."""
+    """Measurements on HashHop."""
     mqar: Mqar
-    """MQAR."""
+    """Measurements on MQAR."""
     caches: Caches
-    """Sizes."""
+    """Cache sizes and memory."""
     distributed: dict[str, Distributed] = {}
-    """Trainings of these backbones that are launched over several processes, by name; all others run in one."""
+    """Backbones, by name, whose trainings run over several processes; all others use one process."""
     ablations: Ablations
-    """What the reviewers asked for; nothing of it belongs to `all`."""
+    """Experiments that the reviewers asked for; the target `ablations` runs them, `all` does not."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
     """Tests, caches and speed on a card."""
     job_minutes: Rate | None = None
-    """A training, or a search for the longest input, that would take longer saves what it has and fails; started again,
-    it goes on from there.
+    """Time limit of a training, or of a search for the longest input. At the limit it saves its state and fails; the
+    next call resumes it.
     """
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:
-        """What one block asks for, the others allow."""
+        """Check that the blocks fit each other."""
         check_agreement(self)
         return self
 

@@ -1,4 +1,4 @@
-"""The ablation study: what the reviewers asked to see beside the paper's method, at equal cache and equal training."""
+"""The ablation study: comparisons that the reviewers asked for, at equal cache and equal training."""
 
 from typing import Annotated, Literal, Self
 
@@ -28,17 +28,17 @@ class Needle(Block):
         "multi_key",
         "multi_query",
     ]
-    """One key; several, of which one is asked for; several, all asked for."""
+    """passkey: one key; multi_key: several, one is asked for; multi_query: several, all are asked for."""
     lengths: Annotated[list[Count], Field(min_length=1)] = [256, 512, 1024]
     """Tokens of a prompt."""
     depths: Annotated[list[Share], Field(min_length=1)] = [0.0, 0.25, 0.5, 0.75, 1.0]
-    """Shares of the text before the keys that are asked for; the mean of several."""
+    """Position of the key, as a share of the text before it; of several keys their mean."""
     samples: Count = 2
-    """At each length and depth of each task."""
+    """Samples at each length and depth of each task."""
     several_lengths: list[Count] = []
-    """Tokens of a prompt with several keys, where they differ; none: as `lengths`."""
+    """Tokens of a prompt with several keys; empty: as `lengths`."""
     several_samples: Count | None = None
-    """Of the tasks with several keys, where they differ."""
+    """Samples of the tasks with several keys; absent: as `samples`."""
 
     def grid(self) -> dict[int, dict[str, int]]:
         """Length -> task asked at it -> samples at each depth."""
@@ -52,45 +52,45 @@ class Needle(Block):
 
 
 class Continuation(Block):
-    """Likelihood of the text behind a prompt, from the cache that the prompt left."""
+    """Likelihood of the text after a prompt, from the cache of the prompt."""
 
     prompt: Count = 768
-    """Tokens that are read."""
+    """Tokens of the prompt."""
     tokens: Count = 256
-    """Tokens behind them that are predicted."""
+    """Tokens after the prompt, which are predicted."""
     windows: Count = 8
-    """Stretches of held-out articles, disjoint, the beginnings of different articles first."""
+    """Disjoint windows of held-out articles; the beginnings of different articles come first."""
     batch_size: Count = 8
-    """Windows read together: changes speed and memory, not the result."""
+    """Windows in a batch: changes speed and memory, not the result."""
 
 
 class Changed(Block):
-    """What is measured of some backbones beside the original and the eviction methods."""
+    """Variants of some backbones, compared with the original and the eviction methods."""
 
     backbones: Annotated[list[str], Field(min_length=1)]
     """Names in `backbones`."""
     trained: list[Mixer] = []
-    """Mixers in the place of the heads of the highest RA-I, after the continual training."""
+    """Mixers that replace the heads with the highest RA-I, after continual training."""
     trained_betas: list[Beta] = []
-    """Shares of heads replaced before a training; those of `ablations.betas` when empty."""
+    """Shares of heads that trained mixers replace; empty: `ablations.betas`."""
     untrained: list[Untrained] = []
-    """The same without any training."""
+    """Mixers that replace the same heads, without training."""
     layers: list[Mixer] = []
-    """Mixers in the place of whole layers, trained or not as the same mixer is above."""
+    """Mixers that replace whole layers; trained if listed in `trained`."""
     matched: list[Beta] = []
-    """Eviction methods also keep as much cache as the trained Mamba blocks of these shares of heads held."""
+    """Shares of heads: eviction methods also keep as much cache as models with trained Mamba blocks hold at them."""
     kv_heads: list[Count] = []
-    """Key-value heads that are left after mean pooling, then trained likewise."""
+    """Numbers of key-value heads after mean pooling; then trained with the same recipe."""
     selectors: list[Selector] = []
     """Other choices of heads."""
     selected: Mixer = "window"
-    """What replaces the heads that the other selectors choose."""
+    """Mixer that replaces the heads that these selectors choose."""
     window: Window = Window()
-    """The window of the mixers that have one."""
+    """Window of the mixers that have one."""
 
     @model_validator(mode="after")
     def mixers_known(self) -> Self:
-        """What replaces layers or chosen heads is trained, or declared to need no training."""
+        """A mixer that replaces layers or chosen heads is listed as trained or untrained."""
         for key, mixers in (("layers", self.layers), ("selected", [self.selected] if self.selectors else [])):
             for mixer in mixers:
                 if mixer not in (*self.trained, *self.untrained):
@@ -101,40 +101,40 @@ class Changed(Block):
 
 
 class HashHopSizes(Block):
-    """HashHop at other lengths and hops than those of the training."""
+    """HashHop at lengths and hops other than those of the training."""
 
     sizes: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
-    """Hops, and how long the prompt is: full chains of so many hops in form tokens, characters in form text."""
+    """(hops, length of the prompt): the length counts full chains in form tokens, characters in form text."""
     samples: Count = 128
     """Test samples of each size and variant."""
     batch_size: Count = 32
     """Answers generated together: changes speed and memory, not the result."""
     mixers: list[Mixer] = ["mamba"]
-    """Of those trained in the place of heads, which are measured beside the original."""
+    """Trained mixers that are measured and compared with the original."""
 
 
 class Ablations(Block):
-    """Baselines, other mixers, other selectors: the figures `ablation_*` and the table of the reviewers' questions."""
+    """Eviction methods, other mixers, other selectors: figures `ablation_*`, table of the reviewers' questions."""
 
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of heads replaced."""
+    """Shares of replaced heads."""
     budgets: Annotated[list[Budget], Field(min_length=1)]
     """Shares of the cache that eviction methods keep."""
     evictions: list[Eviction] = []
-    """Eviction methods."""
+    """Names of the eviction methods."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     """Seeds of the random choice of heads."""
     hashhop: Changed
-    """On HashHop."""
+    """Variants that are measured on HashHop."""
     language: Changed
-    """On text: needles, continuations, and of what was trained the lm-eval tasks of `language.tasks`."""
+    """Variants that are measured on text: needles, continuations, and if trained `language.tasks`."""
     sizes: HashHopSizes
-    """Other sizes of HashHop."""
+    """HashHop at other sizes."""
     needle: Needle
     """Needles in a haystack of text."""
     continuation: Continuation
-    """Perplexity behind a prompt, by position."""
+    """Perplexity after a prompt, by position."""
     scores: HeadScores
-    """Scores of heads that need the model."""
+    """Scores of heads that are measured on the model."""
     recency: RecencySettings
-    """Other k and alpha of RA-I."""
+    """RA-I with other k and alpha."""

@@ -80,7 +80,7 @@ def _originals(study: "Study") -> None:
             if name not in getattr(study, task).backbones:
                 raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
     if 0 not in study.betas:
-        raise ValueError("betas: ablations on HashHop are compared with beta = 0, trained likewise; add 0.0")
+        raise ValueError("betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0")
 
 
 def _choice_of_heads(study: "Study") -> None:
@@ -100,13 +100,13 @@ def _tokenizers(study: "Study") -> None:
     """A random backbone reads what it is shown."""
     for name in study.language.backbones:
         if study.backbones[name].tokenizer == "hash":
-            raise ValueError(f"language.backbones: {name!r} reads hashes and no text; give it tokenizer byte")
+            raise ValueError(f"language.backbones: {name!r} reads hashes, not text; give it tokenizer byte")
     task = study.hashhop.task
     for name in study.hashhop.backbones:
         if study.backbones[name].tokenizer != "hash":
             continue
         if task.form == "text":
-            raise ValueError(f"hashhop.task.form: {name!r} reads hashes and no text; choose form tokens")
+            raise ValueError(f"hashhop.task.form: {name!r} reads hashes, not text; choose form tokens")
         known = study.backbones[name].vocabulary or HASH_VOCABULARY
         if known != task.vocabulary:
             raise ValueError(

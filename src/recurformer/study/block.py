@@ -1,4 +1,4 @@
-"""What every block of a study's settings is made of."""
+"""The common parts of all blocks of settings."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 
 def _no_truth(value: Any) -> Any:
-    """`yes` would else be 1."""
+    """Otherwise `yes` would be 1."""
     if isinstance(value, bool):
         raise ValueError("this is true or false; give a number")
     return value
@@ -40,11 +40,11 @@ Count = Annotated[int, NUMBER, Field(ge=1, lt=2**31)]
 Index = Annotated[int, NUMBER, Field(ge=0, lt=2**31)]
 Several = Annotated[int, NUMBER, Field(ge=2, lt=2**31)]
 Seed = Annotated[int, NUMBER, Field(ge=0, lt=2**32)]
-"""What every generator takes: NumPy's take no more."""
+"""The range that every generator takes, NumPy's too."""
 Rate = Annotated[float, NUMBER, Field(gt=0)]
 Name = Annotated[str, AfterValidator(_name)]
 Text = Annotated[str, Field(pattern=r"^[^-\s]")]
-"""What becomes a word of a command line, which must not look like a flag."""
+"""A word of a command line, which must not look like a flag."""
 
 
 class Block(BaseModel):
@@ -55,11 +55,11 @@ class Block(BaseModel):
     @field_validator("*")
     @classmethod
     def each_once(cls, value: Any) -> Any:
-        """What a list names twice would be run and counted twice."""
+        """An item that is listed twice would run and count twice."""
         if isinstance(value, list):
             for item in value:
                 if value.count(item) > 1:
-                    raise ValueError(f"{item!r} stands in the list more than once; name it once")
+                    raise ValueError(f"{item!r} is in the list more than once; name it once")
         return value
 
 

@@ -1,4 +1,4 @@
-"""What a study starts from: pretrained Transformers and text."""
+"""The inputs of a study: pretrained Transformers and text."""
 
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -23,7 +23,7 @@ def check_heads(heads: int, kv_heads: int, head_dim: int, width: int | None) -> 
     if heads % kv_heads:
         raise ValueError(f"kv_heads: {kv_heads} must divide the {heads} heads")
     if head_dim % 2:
-        raise ValueError(f"head_dim: {head_dim} must be even, for rotary embeddings turn pairs")
+        raise ValueError(f"head_dim: {head_dim} must be even, because rotary embeddings turn pairs")
     if width and width % heads:
         raise ValueError(f"heads: {heads} must divide hidden_size {width}")
 
@@ -32,7 +32,8 @@ class Backbone(Block):
     """Where a pretrained Transformer comes from, before any conversion."""
 
     source: Literal["wheel", "shape", "random", "hub"]
-    """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub."""
+    """wheel: SmolLM2 from the package index; shape: a published shape, no weights; random: initialised here; hub: a
+    checkpoint on the model hub."""
     shape: str | None = None
     """For all sources but `random`: the name of the published shape, such as llama2-7b."""
     repo: Text | None = None
@@ -40,7 +41,7 @@ class Backbone(Block):
     revision: Text | None = None
     """For `hub`: the pinned commit."""
     architecture: Architecture | None = None
-    """For `random`: the architecture, and below it its sizes."""
+    """For `random`: the architecture; the next keys are its sizes."""
     hidden_size: Count | None = None
     """For `random`: the width of the residual stream."""
     layers: Count | None = None
@@ -58,7 +59,7 @@ class Backbone(Block):
     tokenizer: Literal["byte", "hash"] | None = None
     """For `random`: byte for text, hash for HashHop with one token a hash."""
     vocabulary: Count | None = None
-    """For `random` with hash tokens: different tokens, the same as in the task."""
+    """For `random` with hash tokens: number of different tokens, the same as in the task."""
     seed: Seed | None = None
     """For `random`: the seed of the initial weights."""
 
@@ -75,9 +76,9 @@ class Backbone(Block):
         if missing:
             raise ValueError(f"source {self.source!r} needs {', '.join(missing)}")
         if self.shape is not None and self.shape not in PUBLISHED:
-            raise ValueError(f"shape: {self.shape!r} is no published shape; choose one of {', '.join(PUBLISHED)}")
+            raise ValueError(f"shape: {self.shape!r} is not a published shape; choose one of {', '.join(PUBLISHED)}")
         if self.source == "wheel" and self.shape != WHEEL_SHAPE:
-            raise ValueError(f"shape: the wheel holds {WHEEL_SHAPE}, not {self.shape}; name that")
+            raise ValueError(f"shape: the wheel holds {WHEEL_SHAPE}, not {self.shape}; write {WHEEL_SHAPE}")
         return self
 
     @property
@@ -115,9 +116,9 @@ class Corpus(Block):
     source: Literal["wheel", "hub"]
     """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia, dump 20231101.en."""
     minimum_characters: Count = 8000
-    """Shorter articles are left out, after the markup is gone."""
+    """Articles that are shorter without their markup are left out."""
     validation_share: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.2
-    """Share of the articles that no training sees."""
+    """Share of the articles that are held out from all trainings."""
     articles: Count | None = None
     """For `hub`: how many articles are drawn."""
     revision: Text | None = None
@@ -125,7 +126,7 @@ class Corpus(Block):
 
     @model_validator(mode="after")
     def complete(self) -> Self:
-        """The hub needs to be told what to draw."""
+        """The hub source needs a number of articles and a commit."""
         if self.source == "hub" and (self.articles is None or self.revision is None):
             raise ValueError("source 'hub' needs articles and revision")
         return self

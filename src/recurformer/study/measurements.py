@@ -1,4 +1,4 @@
-"""The settings of what is measured: tasks, maps, perplexity, sizes."""
+"""The settings of the measurements: tasks, maps, perplexity, sizes."""
 
 from typing import Annotated, Literal, Self
 
@@ -25,7 +25,7 @@ class Maps(Block):
 
 
 class SinkHead(Block):
-    """The head that Figure 2 shows of a backbone."""
+    """The head of a backbone that Figure 2 shows."""
 
     layer: Index | None = None
     """Its layer, counted from 0. Without layer and head: the head that gives the first token the most attention."""
@@ -34,7 +34,7 @@ class SinkHead(Block):
 
     @model_validator(mode="after")
     def whole(self) -> Self:
-        """A layer has many heads, and a head's number is one in every layer."""
+        """A head is identified by layer and number together."""
         if (self.layer is None) != (self.head is None):
             raise ValueError(f"layer {self.layer} and head {self.head}: give both or neither")
         return self
@@ -44,33 +44,32 @@ class Perplexity(Block):
     """Perplexity on held-out articles (Table 3)."""
 
     tokens: Several
-    """Length of a window; each token but the first is predicted once."""
+    """Length of a window in tokens; each token except the first is predicted once."""
     windows: Count | None = None
-    """Windows of each article; all of them when absent."""
+    """Windows of each article; absent: all."""
     bos: bool | None = None
-    """Whether a beginning-of-sequence token stands before each window; as the tokenizer itself begins a text when
-    absent."""
+    """Whether a beginning-of-sequence token precedes each window; absent: as the tokenizer begins a text."""
 
 
 class Tasks(Block):
     """lm-eval tasks, run by lm-eval's own HFLM."""
 
     names: list[Text] = []
-    """`passkey`, `hashhop` and `wikipedia` run without a hub; any other name is one of lm-eval's own."""
+    """`passkey`, `hashhop` and `wikipedia` need no hub; all other names are lm-eval's own tasks."""
     samples: Count | None = None
-    """Samples of each task; all of them when absent."""
+    """Samples of each task; absent: all."""
     limits: list[tuple[Text, Count]] = []
-    """Tasks of which fewer samples are taken, of a group of each of its tasks: (name, samples)."""
+    """Tasks with fewer samples: (name, samples). For a group, each of its tasks has so many."""
     tokens: Count = 1024
-    """Length of a passkey prompt, and of the window that `wikipedia` shows the model."""
+    """Tokens of a passkey prompt, and of a window of `wikipedia`."""
     ruler_lengths: list[RulerLength] = [4096]
     """Lengths of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
-    """Requests answered together: changes speed and memory, not the result. A processor is fastest with one."""
+    """Requests in a batch: changes speed and memory, not the result. 1 is fastest on a CPU."""
 
     @model_validator(mode="after")
     def limits_asked(self) -> Self:
-        """A limit of a task that is not asked for is a misspelt name."""
+        """A limit for a task that is not in `names` is a misspelt name."""
         for name, _ in self.limits:
             if name not in self.names:
                 raise ValueError(f"limits: {name!r} is not in names; add it there, or leave it out here")
@@ -78,28 +77,28 @@ class Tasks(Block):
 
 
 class HashHopTask(Block):
-    """The chains that must be followed (section 4.1, appendix A.1)."""
+    """The chains of the task (section 4.1, appendix A.1)."""
 
     form: Literal["tokens", "text"] = "tokens"
     """tokens: one token a hash, for small models; text: hashes of letters, for pretrained language models."""
     hops: Count = 8
-    """h_p: links of the chain that must be reproduced."""
+    """h_p: hops of the chain that the model must reproduce."""
     vocabulary: Count = 128
     """For `tokens`: different hashes."""
     chains: Count = 2
-    """For `tokens`: full chains in the official variant."""
+    """For `tokens`: number of full chains in the official variant."""
     pairs: Count = 16
-    """For `tokens`: pairs in the prompt."""
+    """For `tokens`: number of pairs in the prompt."""
     hash_length: Count = 8
-    """For `text`: h_e, letters of a hash."""
+    """For `text`: h_e, the letters of a hash."""
     characters: Count = 6144
-    """For `text`: h_l, characters of the prompt."""
+    """For `text`: h_l, the characters of the prompt."""
     paper_share: Share = 0.0
-    """Share of the training samples in the paper's layout: one chain among lone pairs."""
+    """Share of the training samples in the paper's layout: one chain among unconnected pairs."""
 
     @model_validator(mode="after")
     def sizes_fit(self) -> Self:
-        """The training's layouts have room for their chains, and different hashes for all of them."""
+        """The training's layouts have room and enough different hashes for their chains."""
         shares = {"official": 1 - self.paper_share, "paper": self.paper_share}
         for variant in (name for name, share in shares.items() if share):
             self.sizes(variant)
@@ -123,14 +122,14 @@ class HashHopTask(Block):
 
 
 class HashHopEvaluation(Block):
-    """How h_gq is measured."""
+    """Evaluation of h_gq."""
 
     variants: Annotated[list[Literal["official", "paper"]], Field(min_length=1)] = ["official", "paper"]
-    """Layouts: several full chains, or one chain among lone pairs (appendix A.1)."""
+    """Layouts. official: several full chains; paper: one chain among unconnected pairs (appendix A.1)."""
     samples: Count = 256
     """Test samples of each variant."""
     batch_size: Count = 32
-    """Answers generated together: changes speed and memory, not the result."""
+    """Answers in a batch: changes speed and memory, not the result."""
 
 
 class MqarTask(Block):
@@ -139,28 +138,28 @@ class MqarTask(Block):
     hidden_size: Count = 128
     """Width of the randomly initialised Transformer."""
     layers: Count = 2
-    """Its decoder layers."""
+    """Decoder layers."""
     heads: Count = 8
-    """Its query heads in a layer."""
+    """Query heads in a layer."""
     kv_heads: Count = 4
-    """Its key-value heads in a layer."""
+    """Key-value heads in a layer."""
     head_dim: Count = 32
-    """The size of its heads."""
+    """Size of a head."""
     vocabulary: Count = 512
-    """Tokens: the lower half are keys, the upper half values."""
+    """Number of tokens: the lower half are keys, the upper half values."""
     train: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
     """Trained slices: (tokens, pairs)."""
     curriculum_share: Share = 0.0
-    """Share of the steps over which the slices join, in their order; with 0 all are there from the first step."""
+    """Share of the steps in which the slices join one after the other; 0: all are trained from the first step."""
     test: Annotated[list[tuple[Count, Count]], Field(min_length=1)]
     """Tested slices: (tokens, pairs)."""
     test_samples: Count = 64
     """Samples of each tested slice."""
     training: Training
-    """The recipe, at the learning rates of the sweep. `batch_size` counts samples of the longest slice; of shorter ones
-    a batch has as many more as make the same number of tokens."""
+    """The recipe; `mqar.learning_rates` replaces its learning rate. `batch_size` counts samples of the longest slice.
+    A batch of a shorter slice has more samples and the same number of tokens."""
     selection: Selection = Selection(unit="head", scope="layer")
-    """The text selects heads in each layer."""
+    """Choice of heads: in each layer, as in the paper's text."""
 
     @model_validator(mode="after")
     def sizes_fit(self) -> Self:
@@ -176,16 +175,16 @@ class MqarTask(Block):
 
 
 class Sizes(Block):
-    """What is counted and computed for every shape."""
+    """Counts and computations for every shape."""
 
     lengths: Annotated[list[Count], Field(min_length=1)] = [10240, 61440]
     """Tokens in the cache: cs_10k and cs_60k."""
     units: Annotated[list[Literal["kv_group", "head"]], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units that are compared."""
     memory_gib: Rate = 80.0
-    """Memory of the card for which the longest input is computed, and measured."""
+    """Memory of the card for which the longest input is computed and measured, in GiB."""
     chunk: Count = 1024
-    """Tokens of a chunk where the longest prompt is read in chunks."""
+    """Tokens of a chunk, where the longest prompt is read in chunks."""
     growth_lengths: Annotated[list[Count], Field(min_length=2)] = [1024, 2048, 4096, 8192, 16384]
     """Lengths over which growth exponents are fitted (Table 1)."""
 
@@ -194,15 +193,15 @@ class Search(Block):
     """The search for the longest input on a card."""
 
     tolerance: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.01
-    """A prompt longer by this share does not fit any more."""
+    """Relative precision: a prompt longer by this share no longer fits."""
     maximum: Count = 2097152
-    """Tokens beyond which nothing is tried."""
+    """Longest prompt that is tried, in tokens."""
     whole: bool = False
-    """Whether prompts are read from end to end also in chunks. Otherwise first and last chunks are, between which the
-    memory of such a prefill does not change: seconds instead of hours.
+    """Whether a prefill in chunks reads the whole prompt. Otherwise it reads only the first and last chunks, which need
+    the same memory: seconds instead of hours.
     """
     prefill_minutes: Rate | None = None
-    """A prompt that would take longer to read from end to end is not tried: l_m is then at least the longest tried."""
+    """Time limit of a whole prefill: longer prompts are not tried, and l_m is then a lower bound."""
 
 
 class Caches(Block):
@@ -211,34 +210,34 @@ class Caches(Block):
     backbones: Annotated[list[str], Field(min_length=1)]
     """Names in `backbones`; only their shapes are used."""
     sizes: Sizes = Sizes()
-    """The same for all of them."""
+    """Sizes, the same for all of them."""
     measured: list[str] = []
-    """Those of them whose longest input is also measured, with random weights on a card sold with that memory or
-    more.
+    """Those whose longest input is also measured: with random weights, on a card with at least that memory.
     """
     search: Search = Search()
-    """How closely it is measured."""
+    """Precision and limits of this measurement."""
 
 
 class DeviceMeasurements(Block):
-    """What only a device itself tells: measured where a study names it, and by default not at all."""
+    """Measurements of the device itself; by default none."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """What is measured; a processor shows that the rules run, no more."""
+    """Measured device; cpu only shows that the rules run."""
     tests: Text | None = None
-    """Which of the project's tests are run there: an expression of pytest's markers, such as `gpu`."""
+    """Project tests that run there: an expression of pytest markers, such as `gpu`."""
     backbones: list[str] = []
-    """Names in `backbones`: their cache sizes and peaks, with random weights, at `betas` and `caches.sizes`."""
+    """Names in `backbones` whose cache sizes and peaks are measured, with random weights, at `betas` and
+    `caches.sizes`."""
     speed: list[
         Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
     ] = []
-    """Topics of the benchmarks, each a job of its own; `training` on a processor only, `throughput` on a card only."""
+    """Topics of the benchmarks, one job each; `training` only on cpu, `throughput` only on cuda."""
     speed_seconds: Count = 20
-    """For which each case of a topic is repeated."""
+    """Seconds for which each case of a topic is repeated."""
 
     @model_validator(mode="after")
     def topics_of_the_device(self) -> Self:
-        """A topic without any case on the device would fail as a job."""
+        """A topic without a case on the device would fail as a job."""
         for topic, device in {"training": "cpu", "throughput": "cuda"}.items():
             if topic in self.speed and self.device != device:
                 raise ValueError(

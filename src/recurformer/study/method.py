@@ -47,7 +47,7 @@ class Profiling(RecencyRatio):
 
     @model_validator(mode="after")
     def window_within(self) -> Self:
-        """A window that hides nothing makes every head recency-aware."""
+        """A window as long as the sample would make every head recency-aware."""
         if self.window >= self.tokens:
             raise ValueError(f"window: {self.window} must be below the {self.tokens} tokens of a sample")
         return self
@@ -57,28 +57,28 @@ class Selection(Block):
     """Which heads are replaced."""
 
     unit: Unit = "kv_group"
-    """kv_group: whole query groups, so that their KV heads are freed; head: single query heads, as the text says;
+    """kv_group: whole query groups, which frees their KV heads; head: single query heads, as in the paper's text;
     layer: whole layers."""
     scope: Literal["global", "layer"] = "global"
     """global: ranked over all layers; layer: the same share in each layer."""
     by: Selector = "ra_i"
-    """The ranking: share of samples with a high recency ratio, mean recency ratio, two controls, and scores measured on
-    the model (`head_scores`)."""
+    """The ranking. ra_i: number of samples with a high recency ratio; mean_rr: mean recency ratio; random and
+    inverse_ra_i: controls; the others: scores measured on the model (`head-scores`)."""
 
     @model_validator(mode="after")
     def layers_of_all(self) -> Self:
-        """A share of a layer's heads is no whole layer."""
+        """Whole layers cannot be a share of each layer."""
         if self.unit == self.scope == "layer":
-            raise ValueError("scope: with unit 'layer' whole layers are ranked; choose scope 'global'")
+            raise ValueError("scope: unit 'layer' ranks whole layers; choose scope 'global'")
         return self
 
 
 class HeadScores(Block):
-    """Scores of every head that need the model itself, not its head profile; the highest is replaced first."""
+    """Scores of every head, measured on the model itself; the head with the highest score is replaced first."""
 
     by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
     """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
-    sensitivity: text read by the head through a window."""
+    sensitivity: change of the output when the head reads only a window of text."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
     pairs: Count = 8
@@ -86,35 +86,35 @@ class HeadScores(Block):
     questions: Count = 4
     """Keys asked at the end of a lookup prompt."""
     minimum_accuracy: Share = 0.5
-    """Share of the values that the model must find with all its heads for the lookup to say something."""
+    """Share of the values that the model with all heads must find; below it the lookup decides nothing."""
     repeated_tokens: Several = 128
     """Random tokens that are repeated."""
     repetitions: Several = 4
-    """How often they stand one behind the other."""
+    """How often they are repeated."""
     windows: Count = 2
     """Windows of text for `sensitivity`."""
     tokens: Count = 256
-    """Length of such a window in tokens."""
+    """Length of a window for `sensitivity`, in tokens."""
     window_tokens: Count = 64
     """Latest tokens that a head sees in `sensitivity`."""
     sink_tokens: Count = 1
-    """First tokens that it sees besides."""
+    """First tokens that a head always sees in `sensitivity`."""
 
     @model_validator(mode="after")
     def something_asked(self) -> Self:
-        """Every question has its line, and the window hides something."""
+        """Every question has its line, and the window hides a part of the text."""
         if self.questions > self.pairs:
-            raise ValueError(f"questions: {self.questions} need as many pairs, there are {self.pairs}")
+            raise ValueError(f"questions: {self.questions} need as many pairs, but pairs is {self.pairs}")
         if self.window_tokens + self.sink_tokens + 1 >= self.tokens:
             raise ValueError(
                 f"tokens: {self.tokens} must exceed window_tokens {self.window_tokens} and sink_tokens"
-                f" {self.sink_tokens} by two or more, or the window hides nothing"
+                f" {self.sink_tokens} by two or more: else the window hides nothing"
             )
         return self
 
 
 class RecencySettings(Block):
-    """Other settings of RA-I, whose choice of heads is compared with that of the default."""
+    """Other settings of RA-I; their choice of heads is compared with the default's."""
 
     windows: Annotated[list[Count], Field(min_length=1)]
     """Values of k."""
@@ -140,12 +140,12 @@ class Mamba(Block):
 
 
 class Window(Block):
-    """How far the mixers look back that have a window."""
+    """The window of the mixers that have one."""
 
     window_tokens: Count = 64
-    """Last tokens that the mixers `window` and `mean` read, the token itself among them."""
+    """Last tokens that a mixer with a window reads, including the current one."""
     sink_tokens: Index = 4
-    """First tokens that the mixer `window` never forgets."""
+    """First tokens that the mixers `window` and `window_state` always read."""
 
 
 class Training(Block):
@@ -158,11 +158,11 @@ class Training(Block):
     learning_rate: Rate
     """Peak learning rate."""
     mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
-    """Peak learning rate of the Mamba blocks; the same as the others' when absent, 0 freezes them."""
+    """Peak learning rate of the Mamba blocks; absent: `learning_rate`; 0 freezes them."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1
-    """Share of the steps over which the learning rate rises."""
+    """Share of the steps in which the learning rate rises to its peak."""
     weight_decay: Annotated[float, NUMBER, Field(ge=0)] = 0.01
     """AdamW's weight decay."""
     gradient_clip: Rate = 1.0
@@ -174,15 +174,15 @@ class Training(Block):
 
 
 class Distributed(Block):
-    """How a training lies on several processes, each with a GPU of its own where there are GPUs."""
+    """A training over several processes, each with its own GPU if there are GPUs."""
 
     processes: Count
-    """Processes that train together; with their number neither samples nor recipe change."""
+    """Number of processes; samples and recipe do not depend on it."""
     strategy: Literal["ddp", "fsdp"] = "fsdp"
-    """ddp: each process has the whole model; fsdp: each has its share of weights, gradients and moments."""
+    """ddp: each process has the whole model; fsdp: each has a share of the weights, gradients and moments."""
     gradient_accumulation: Count = 1
-    """Passes over which each process spreads its samples of one step."""
+    """Forward and backward passes in which each process computes its samples of one step."""
     activation_checkpointing: bool = False
-    """Whether activations within a decoder layer are computed again instead of kept."""
+    """Whether the backward pass computes the activations within a decoder layer again, to save memory."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Of products; weights, gradients and moments are float32."""
+    """Type of matrix products; weights, gradients and moments are float32."""

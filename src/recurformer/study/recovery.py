@@ -8,59 +8,61 @@ from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Name, Rat
 from recurformer.study.method import Mixer, Untrained
 
 EQUAL_BYTES = "bytes_"
-"""How the names of recipes begin that are compared with each other at equal bytes."""
+"""Prefix of the names of recipes that are compared with each other at equal bytes."""
 
 
 class Arm(Block):
-    """One recipe. What it does not name is as in the paper's: Mamba blocks, started at random, everything trained on
-    the language-model loss.
+    """One recipe. Its defaults are the paper's: Mamba blocks with random weights, and all weights trained on the
+    language-model loss.
     """
 
     mixer: Mixer = "mamba"
-    """What replaces the heads."""
+    """Mixer that replaces the heads."""
     window_tokens: Count | None = None
-    """Of mixers with a window: latest tokens that they read."""
+    """For mixers with a window: last tokens that they read."""
     sink_tokens: Index | None = None
-    """Of mixers with a window: first tokens that they never forget."""
+    """For mixers with a window: first tokens that they always read."""
     weights: Literal["reused", "random"] = "reused"
-    """What it starts from: the original's weights, or random ones in a model of the same shape."""
+    """Weights at the start: the original's, or random ones in a model of the same shape."""
     steps: Count | None = None
-    """Steps in all; those of the paper's training at the same share of heads when absent."""
+    """Steps in all; absent: as many as the paper's recipe at the same share of heads."""
     calibrate_windows: Index = 0
-    """Windows from which the closed form solves the mixers' last layers, in the place of as many steps; 0: none."""
+    """Windows for the closed form of the mixers' last layers; they replace as many steps. 0: no closed form."""
     start: Literal["random", "linear"] = "random"
-    """Of the closed form: what becomes of the mixers' other weights before."""
+    """For the closed form: the mixers' other weights. random: as initialised; linear: as linear attention."""
     transfer_steps: Index = 0
-    """Steps in which the mixers learn their heads' outputs layer by layer."""
+    """Steps in which the mixers learn the outputs of the replaced heads, layer by layer."""
     transfer_learning_rate: Rate = 2e-3
-    """Their peak learning rate."""
+    """Peak learning rate of these steps."""
     language_model_share: Share = 1.0
-    """Of the steps behind them: weight of the language-model loss; the divergence from the original has the rest."""
+    """In the later steps: weight of the language-model loss; the divergence from the original has the rest."""
     trained: Literal["mixers", "attention", "lora", "all"] = "all"
-    """What they train."""
+    """Weights that the later steps train."""
     learning_rate: Rate | None = None
-    """Their peak learning rate; that of `language.training` when absent."""
+    """Peak learning rate of the later steps; absent: that of `language.training`."""
     mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
-    """The same of the mixers; that of `language.training` when both are absent."""
+    """Peak learning rate of the mixers; absent: `learning_rate`, or that of `language.training` if both are absent."""
     warmup_share: Share | None = None
-    """Share of the steps in which the rates rise to their peaks; that of `language.training` when absent."""
+    """Share of the steps in which the rates rise to their peaks; absent: that of `language.training`."""
     betas: list[Beta] = []
-    """Shares of heads replaced; all of `language.betas` but 0 when empty."""
+    """Shares of replaced heads; empty: all of `language.betas` except 0."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
     @model_validator(mode="after")
     def can_run(self) -> Self:
-        """What the mixer has can be solved for and trained."""
+        """The mixer has the weights that the recipe solves for and trains."""
         if 0 in self.betas:
             raise ValueError("betas: 0 replaces no head; leave it out")
         if self.calibrate_windows == 1:
             raise ValueError("calibrate_windows: 1 window cannot choose a ridge parameter; give 2 or more, or none")
         if self.start != "random" and not self.calibrate_windows:
-            raise ValueError(f"start: {self.start!r} belongs to a closed form; give calibrate_windows")
+            raise ValueError(f"start: {self.start!r} belongs to the closed form; give calibrate_windows")
         for key in ("calibrate_windows", "transfer_steps"):
             if getattr(self, key) and self.mixer in get_args(Untrained):
-                raise ValueError(f"{key}: {self.mixer!r} ends in no linear layer and learns nothing; leave it out")
+                raise ValueError(
+                    f"{key}: {self.mixer!r} has no linear layer to solve for and learns nothing; leave it out"
+                )
         return self
 
     def window(self) -> dict[str, int]:
@@ -82,11 +84,11 @@ class Arm(Block):
 
 
 class Recovery(Block):
-    """What is measured while models learn, and by which recipes other than the paper's."""
+    """Measurements during the training, and recipes other than the paper's."""
 
     held_out: Count = 16
-    """Validation windows of `language.tokens` tokens, on which each point of a curve is measured."""
+    """Validation windows of `language.tokens` tokens for each point of a curve."""
     halvings: Count = 7
-    """Points of a training at which it is measured: at its end, at a half of it, at a quarter, and so on."""
+    """Number of points of a curve: at the end of the training, at a half of it, at a quarter, and so on."""
     arms: dict[Name, Arm] = {}
-    """Recipes by name; those that begin with `bytes_` are compared with each other at equal bytes."""
+    """Recipes by name; names that begin with `bytes_` are compared with each other at equal bytes."""

@@ -53,7 +53,7 @@ class Subject:
                 parts: dict[str, Any] = found.groupdict()
                 numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
                 return cls(kind, **parts | numbers)
-        raise ValueError(f"{path}: no subject of the ablations")
+        raise ValueError(f"{path}: not a subject of the ablations")
 
     def __str__(self) -> str:
         return FORMS[self.kind].format(**asdict(self))

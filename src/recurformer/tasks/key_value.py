@@ -34,7 +34,7 @@ def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray
         found = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
         if len(found) >= needed:
             return np.array(found[: max(COMMON, needed)])
-    raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has no so many words")
+    raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has fewer words")
 
 
 def key_value_samples(

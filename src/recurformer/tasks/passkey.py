@@ -199,5 +199,5 @@ def starts_with_key(generated: str, key: str) -> bool:
 
 
 def score_passkey(generated: str, keys: Sequence[str]) -> int:
-    """How many of `keys` are among as many first numbers of the continuation, in any order (RULER's reading)."""
+    """Number of `keys` that are among as many first numbers of the continuation, in any order (RULER's reading)."""
     return len({*keys} & {*NUMBER.findall(generated)[: len(keys)]})

@@ -1,4 +1,4 @@
-"""Which sizes of a task fit each other. Pure arithmetic: a study is refused by these rules before torch is loaded."""
+"""Rules for the sizes of a task. This is pure arithmetic, so a study is refused before torch is loaded."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A tracked run: its names, its settings, its rows, and what a tracker must do with them. It knows no tracker."""
+"""A tracked run: its names, its settings, its rows, and the interface of a tracker. It knows no tracker."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ TASKS = {"train": "text", "train-hashhop": "hashhop", "mqar": "mqar"}
 """Stage that trains -> what its runs are filed under."""
 NOT_SETTINGS = {"record", "threads", "stage", "checkpoints"}
 METRICS = ("loss", "learning_rate", "tokens", "seconds")
-"""What a row of metrics.jsonl measures: nats per predicted token, the step's own rate, tokens read, seconds."""
+"""The measurements in a row of metrics.jsonl: nats per predicted token, the step's own rate, tokens read, seconds."""
 
 
 class Row(NamedTuple):
-    """What was measured after `step` steps, and when."""
+    """The measurements after `step` steps, and their time."""
 
     step: int
     values: dict[str, float]

@@ -48,7 +48,7 @@ def pad_batch(items: Sequence[Item], pad_token_id: int, side: str) -> Item:
 
 
 class ItemDataset(Dataset[Item]):
-    """What the datasets below share: `size`, which only `len` reports, and the making of batches, padded at the end."""
+    """Common base of the datasets below: `size`, which only `len` reports, and batches, padded at the end."""
 
     pad_token_id = 0
 

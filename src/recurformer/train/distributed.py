@@ -135,7 +135,7 @@ def _note(log: MetricLog, step: int, loss: Tensor, tokens: int, learning_rate: f
 
 
 def _agree_on(value: Said) -> Said:
-    """What the first process says."""
+    """The value of the first process, on all processes."""
     said = [value]
     dist.broadcast_object_list(said)
     return said[0]

@@ -1,4 +1,4 @@
-"""Which parameters learn at which rate and decay, and how the rate goes over the steps."""
+"""Learning rate and weight decay of each parameter, and the schedule of the rate over the steps."""
 
 import math
 from collections.abc import Callable

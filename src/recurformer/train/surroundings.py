@@ -1,4 +1,4 @@
-"""What a training run changes around itself and puts back, and the one device that it computes on."""
+"""Global state that a training run changes and restores, and the one device that it computes on."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 @contextmanager
 def training_state(model: PreTrainedModel, gradient_checkpointing: bool) -> Iterator[None]:
-    """What training changes about a model besides its weights, undone afterwards."""
+    """Changes of a model by training, other than of its weights; undone afterwards."""
     use_cache, training, forward = model.config.use_cache, model.training, model.__dict__.get("forward")
     if gradient_checkpointing:
         # transformers 5.23 renamed the method and warns about the name that 5.17 knows
@@ -30,7 +30,7 @@ def training_state(model: PreTrainedModel, gradient_checkpointing: bool) -> Iter
 
 
 def _set_forward(model: PreTrainedModel, forward: Any) -> None:
-    """Of this object alone; None: that of its class."""
+    """The attribute of this object alone; None: its class has it."""
     model.__dict__.pop("forward", None)
     if forward is not None:
         model.__dict__["forward"] = forward

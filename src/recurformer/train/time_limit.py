@@ -38,11 +38,11 @@ class TimeLimit:
         return (time.time() - self.began) / 60
 
     def stopped(self, step: int, steps: int) -> StoppedForTime:
-        """What a training raises that has saved a checkpoint of `step` and stops."""
+        """The error of a training that has saved a checkpoint of `step` and stops."""
         minutes = self.elapsed_minutes()
         return StoppedForTime(f"stopped after {minutes:.0f} minutes at step {step} of {steps}: run again to resume")
 
     def leaves_no_time(self) -> bool:
-        """Whether what was done since the last question (or since this limit was made) can not be done once more."""
+        """Whether the work since the last question (or since this limit was made) cannot be done once more in time."""
         since, self.asked = time.time() - self.asked, time.time()
         return self.elapsed_minutes() + since / 60 > self.minutes

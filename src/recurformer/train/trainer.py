@@ -22,13 +22,13 @@ __all__ = ["Objective", "TrainingDiverged", "train"]
 
 
 class Objective(Protocol):
-    """What a training minimises in place of the language-model loss: a mean over the batch."""
+    """A function that a training minimises instead of the language-model loss: a mean over the batch."""
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> torch.Tensor:
-        """Of one batch, as the dataset collates it; scalar."""
+        """The value for one batch, as the dataset collates it; scalar."""
 
     def identity(self) -> dict[str, Any]:
-        """What it depends on, as JSON: a run with another identity does not resume this one."""
+        """Its settings, as JSON: a run with another identity does not resume this one."""
 
 
 def train(

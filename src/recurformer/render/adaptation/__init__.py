@@ -29,7 +29,7 @@ MEASURED = "adaptation.json"
 """What was measured: all that card and page show."""
 LOADING = """\
 ```python
-import recurformer  # lets the auto classes know the model
+import recurformer  # makes the model known to the auto classes
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER")
@@ -56,7 +56,7 @@ def write_adaptation(folder: str | Path, found: Found) -> None:
 
 
 def card(found: Found) -> str:
-    """Markdown with the front matter that the model hub reads: what the model is, its numbers, how to load it."""
+    """Markdown with the front matter that the model hub reads: description, numbers, loading."""
     base = found["base"]
     front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", found["recipe"]["mixer"]]}
     if base["license"]:
@@ -68,7 +68,7 @@ def card(found: Found) -> str:
         f"# {cell(base['name'])}, adapted",
         f"{100 * replaced_share(found):.0f} % of the attention heads of {cell(base['name'])} are replaced by "
         f"{MIXERS[found['recipe']['mixer']]} ([RecurFormer](https://arxiv.org/abs/2410.12850) uses Mamba blocks). "
-        "The cache is smaller; the numbers below say what that cost. Pictures are in `adaptation.html`, all numbers in "
+        "The cache is smaller. The numbers below show the cost. Pictures are in `adaptation.html`, all numbers in "
         "`adaptation.json`.",
         f"## Origin\n\n{_origin(base)}",
         "## Before and after",
@@ -95,16 +95,16 @@ def _origin(base: Mapping[str, Any]) -> str:
     licence = (
         f"Its licence: {cell(base['license'])}."
         if base["license"]
-        else "Its files name no licence; whatever terms it has hold for this model too."
+        else "Its files name no licence. The base model's terms also apply to this model."
     )
     return f"{', '.join(said)}. {licence}"
 
 
 def adaptation_page(found: Found) -> str:
-    """A self-contained HTML page: what was gained and lost, the steps, and the pictures, which lie inside it."""
+    """A self-contained HTML page: the comparison, the steps, and the embedded pictures."""
     pictures = {
-        "Recovery: how near the model came to its original": recovery_curve(found),
-        "Heads: which ones were replaced": head_map(found),
+        "Recovery: distance from the original after each step": recovery_curve(found),
+        "The replaced heads": head_map(found),
     }
     return render_page(
         "adaptation.html.j2",

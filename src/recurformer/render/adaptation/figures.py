@@ -1,4 +1,4 @@
-"""The pictures of an adaptation: which heads were replaced, and how the model came back."""
+"""The pictures of an adaptation: the replaced heads, and the recovery."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -58,6 +58,6 @@ def recovery_curve(found: Found) -> Figure:
     panels[1].axhline(stage(found, "original")["perplexity"], color=series(0).colour, label="original")
     for axes in panels:
         axes.legend()
-    add_note(figure, "Points: replaced, calibrated, after transfer (if there was time), adapted. "
+    add_note(figure, "Points: replaced, calibrated, after transfer (if any), adapted. "
              "Bars: 95 % intervals over windows.")  # fmt: skip
     return figure

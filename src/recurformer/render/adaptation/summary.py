@@ -10,17 +10,17 @@ Found = Mapping[str, Any]
 
 STAGES = {
     "original": "original",
-    "converted": "heads replaced, nothing learnt",
+    "converted": "heads replaced, not trained",
     "calibrated": "calibrated (closed form)",
     "transferred": "transfer, layer by layer",
-    "adapted": "adapted: the model that was written",
+    "adapted": "adapted: the final model",
 }
-"""Name of a stage -> how a reader is told."""
+"""Name of a stage -> its words in card and page."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window_state": "attention to a short window, with a recurrent state for what lies behind it",
+    "window_state": "attention to a short window, with a recurrent state for all earlier tokens",
 }
-"""Mixer -> how a reader is told."""
+"""Mixer -> its words in card and page."""
 COMPARED = ("", "original", "adapted", "adapted / original")
 STEPS = ("after", "tokens seen", "perplexity", "divergence")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
@@ -82,17 +82,17 @@ def steps(found: Found) -> list[tuple[str, str, str, str]]:
 
 
 def notes(found: Found) -> list[str]:
-    """What the numbers are."""
+    """How the numbers were measured."""
     plan, recipe = found["plan"], found["recipe"]
     batch = recipe["batch_size"]
     return [
-        f"{found['documents'][0]} documents of {found['tokens'][0]:,} tokens were trained on; "
-        f"{found['documents'][1]} others were held out.",
+        f"{found['documents'][0]} documents of {found['tokens'][0]:,} tokens are the training text; "
+        f"{found['documents'][1]} others are held out.",
         f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
         f"{batch} windows a step; all steps together took {sum(found['seconds'].values()) / 60:.1f} minutes.",
         "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
         "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
-        "rounds' ratios, and above 1 the adapted model is faster.",
+        "rounds' ratios. Above 1 the adapted model is faster.",
         "Quality and speed were measured in float32.",
         f"Cache sizes are counted from the cache objects of both models in {found['dtype']}.",
     ]

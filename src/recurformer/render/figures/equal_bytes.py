@@ -1,4 +1,4 @@
-"""What stands in the place of the heads, at equal bytes: quality over the bytes that do not grow with the text."""
+"""Replacements of the heads at equal bytes: quality over the bytes that do not grow with the text."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     ends = last_points(arms)
     add_note(
         figure,
-        f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads. Hollow: nothing learnt. Filled: after "
+        f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads. Hollow: before training. Filled: after "
         f"{ends['tokens'].max():,} tokens. Bars: 95 % interval over {ends['windows'].min()} windows. Float32. Right: "
         "share of the replaced heads' output, squared, in the residual stream.",
     )  # fmt: skip

@@ -47,8 +47,8 @@ def figure2(sink: pd.DataFrame) -> Figure:
             part.colorbar(image, ax=axes, shrink=0.8, extend="min").ax.tick_params(labelsize=7)
     add_note(
         figure,
-        "Shown of each model is the head that the study names, otherwise the head whose queries give the first token "
-        "the most attention on average; the first query, which has no other key, does not count. Colours are "
-        "logarithmic; layers and heads count from 0.",
+        "Shown: of each model, the head that the study names, or else the head that gives the first token the most "
+        "attention, averaged over the queries except the first, which has no other key. Colours are logarithmic. "
+        "Layers and heads count from 0.",
     )
     return figure

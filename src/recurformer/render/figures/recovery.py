@@ -90,7 +90,8 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     windows = int(found["windows"].min())
     add_note(
         figure,
-        f"{windows} held-out windows; bands: 95 % interval over them. Equal tokens in equal batches; the closed form's "
-        "count. The learning rate falls to 0 at the end of each run, so points before it understate a shorter run.",
+        f"{windows} held-out windows; bands: 95 % interval over them. All recipes read equally many tokens in "
+        "equal batches; those of the closed form count. The learning rate falls to 0 at the end of each run, so "
+        "an earlier point is worse than a shorter run would be.",
     )  # fmt: skip
     return figure

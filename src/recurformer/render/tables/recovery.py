@@ -1,4 +1,4 @@
-"""How far each recipe brought a converted model back, beside its original trained likewise."""
+"""Quality of a converted model by recipe, compared with its original after the same training."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def recovery_table(
             ("held-out windows", "perplexity"): _with(row, "perplexity", 2),
             ("held-out windows", "over original"): number(row.over_original, 3),
             ("held-out windows", "KL"): _with(row, "divergence", 3),
-            ("behind a prompt", "perplexity"): number(row.continuation, 2),
+            ("after a prompt", "perplexity"): number(row.continuation, 2),
             **{("passkeys", name[9:]): getattr(row, name) if isinstance(getattr(row, name), str) else NOTHING
                for name in passkeys},
             **{("cache", name): number(getattr(row, f"cache_{name}"), 4) for name in SHOWN_LENGTHS.values()},
@@ -105,12 +105,12 @@ def recovery_table(
         "closed form: the same, after the blocks' last layers were solved for; plus: solved for, then mixers and "
         "attention trained on the divergence from the original. Named by a mixer: the same as plus, at equal bytes.",
         "Perplexity and KL (divergence from the original, nats a token) with 95 % intervals over "
-        f"{frame['windows'].min()} held-out windows. Minutes: of learning alone, on the machine named below.",
+        f"{frame['windows'].min()} held-out windows. Minutes: of training only, on the machine named below.",
         "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, SmolLM2 has not "
         "learned it.",
     )
     display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
-    return Table("recovery", "How far each recipe brings a converted model back", frame, display, notes)
+    return Table("recovery", "Quality of a converted model by recipe", frame, display, notes)
 
 
 def _with(row: Any, name: str, decimals: int) -> str:

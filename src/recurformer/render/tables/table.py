@@ -77,7 +77,7 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """What the paper calls it, "Table 4"; a table that the paper has not is called by its name."""
+        """Its name in the paper, such as "Table 4"; its own name if it is not in the paper."""
         return self.name.replace("table", "Table ").replace("_", " ").capitalize()
 
     @property

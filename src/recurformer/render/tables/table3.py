@@ -99,7 +99,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         "log-likelihood of all predicted tokens. Original and RecurFormer are trained likewise: same articles, same "
         "steps.",
         f"Ours: {int(frame['tokens'].max()):,} tokens, mean over {int(frame['seeds'].max())} seed(s). Perplexities of "
-        "different tokenizers and articles do not compare; what the conversion costs does: “over original” is the "
+        "different tokenizers and articles cannot be compared. The cost of the conversion can: “over original” is the "
         "perplexity over that of the original model after the same training.",
         LEGEND,
     ]

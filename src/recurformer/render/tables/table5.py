@@ -1,4 +1,4 @@
-"""Table 5: what the first token and the other tokens contribute."""
+"""Table 5: contributions of the first token and of the other tokens."""
 
 import numpy as np
 import pandas as pd

@@ -39,8 +39,8 @@ WIDE_NATS = 1.0
 SHOWN_APART = 0.01
 """Shares of the cache within a family that differ by less are given as one."""
 NOTE = (
-    "Continuations are the articles' own text, in parts of equal length that stand where they begin; where losses are "
-    f"far apart the axis is logarithmic above {LINEAR_NATS:g}. Trained where the method was trained, else as it is."
+    "Continuations are the articles' own text, in parts of equal length, drawn at their first position. Where losses "
+    f"differ much, the axis is logarithmic above {LINEAR_NATS:g}. A model is trained if its method trains."
 )
 
 
@@ -85,7 +85,7 @@ def _draw_positions(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_yscale("symlog", linthresh=LINEAR_NATS)
         axes.set_ylim(lowest - LINEAR_NATS / 4, 1.3 * largest)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("position behind the prompt (tokens)")
+    axes.set_xlabel("position after the prompt (tokens)")
     axes.set_ylabel("loss above the original's\n(nats per token)")
 
 
@@ -160,7 +160,7 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
         DRAWN[measure](axes, rows)
         size = int(scores(rows, measure)["samples"].min())
         notes.append(
-            f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line; cache held behind "
+            f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line; cache held after "
             f"the prompt: {_caches(rows)}."
         )
     add_methods_legend(figure, {method for _, _, rows, _ in parts for method, _ in by_method(rows)})

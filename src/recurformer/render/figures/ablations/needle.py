@@ -81,7 +81,7 @@ def _note(shown: list[str], passkeys: pd.DataFrame, reasons: list[str]) -> str:
         said = [
             f"{', '.join(map(label, shown))}. Numbers: per cent; passkeys a cell: "
             f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
-            "what it held, share of the original's. Trained where the method was trained, else as it is.",
+            "held cache as a share of the original's. A model is trained if its method trains.",
             *said,
         ]
     return " ".join(said)

@@ -61,7 +61,7 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
             if set(shown["family"]) - {"original"}:
                 panels.append(Panel(measure, model, shown, why_not_run(of_model, measure)))
     if not panels:
-        raise ValueError(f"no {', '.join(frames)} measurements of what this figure shows")
+        raise ValueError(f"no {', '.join(frames)} measurements for this figure")
     return panels
 
 
@@ -120,7 +120,7 @@ def notes_of(panels: list[Panel]) -> list[str]:
     changed = changed[changed["family"] != "original"]
     trained = [method_label(*method) for method, rows in by_method(changed) if rows["trained"].any()]
     training = (
-        f"Trained after the change: {', '.join(trained)}; hollow: untrained since."
+        f"Trained after the change: {', '.join(trained)}; hollow: not trained after the change."
         if trained
         else "Nothing was trained after the change."
     )

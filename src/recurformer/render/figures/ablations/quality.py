@@ -79,8 +79,8 @@ ablation_pareto = quality_figure(
     "ratio",
     "cache held (share of the original's)",
     "Quality against cache",
-    "Cache: bytes of the tensors held behind the prompt over the original's full cache after the same tokens; SnapKV, "
-    "CItruS and PyramidInfer (paper) keep all that follows it. Without the controls among the mixers.",
+    "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
+    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out.",
     _name_betas_and_front,
     (Line2D([], [], label="Pareto front", **FRONT),),
 )
@@ -98,7 +98,7 @@ ablation_granularity = quality_figure(
     "ratio",
     "cache held (share of the original's)",
     "Heads against layers",
-    "Points of a line, right to left: β or the share of KV heads removed rising.",
+    "Points of a line, right to left: rising β, or rising share of removed KV heads.",
     _name_betas,
 )
 
@@ -113,5 +113,5 @@ ablation_mixers = quality_figure(
     "setting",
     "heads replaced, β",
     "Mixers on the same heads",
-    "At each β the same heads, those of the highest RA-I.",
+    "At each β all replace the same heads: those with the highest RA-I.",
 )

@@ -97,6 +97,6 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     add_note(
         figure,
         f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
-        f"training. Dotted: {LEARNED:g}, below which an original says nothing about what was replaced in it.",
+        f"training. Dotted: {LEARNED:g}, an original below it decides nothing about its variants.",
     )
     return figure

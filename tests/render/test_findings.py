@@ -1,4 +1,4 @@
-"""The numbers that the README states about the claims are those of the data."""
+"""The numbers that docs/findings.md states about the claims are those of the data."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.verdicts import MARKS
 
 ROOT = Path(__file__).parents[2]
-README = " ".join((ROOT / "README.md").read_text().split())
+FINDINGS = " ".join((ROOT / "docs/findings.md").read_text().split())
 WORDS = {9: "Nine"}
 
 
@@ -30,12 +30,12 @@ def test_it_counts_the_sentences_that_have_a_test():
         f"the {cells} cells and {numbers} numbers of PyramidInfer",
         f"{WORDS[len(ABLATIONS)]} statements that the reviewers asked about",
     ):
-        assert stated in README
+        assert stated in FINDINGS
 
 
 def test_its_verdicts_are_those_of_the_recorded_ledger():
-    lines = {name: re.findall(rf"\| {re.escape(sign)} {name} \| (\d+) \|", README) for name, sign in MARKS.items()}
+    lines = {name: re.findall(rf"\| {re.escape(sign)} {name} \| (\d+) \|", FINDINGS) for name, sign in MARKS.items()}
     shown = {name: int(count) for name, (count,) in lines.items()}
     recorded = json.loads((ROOT / "recorded/cpu/results/claims.json").read_text())
     assert shown == recorded["counts"]
-    assert f"{recorded['by_definition']} of them by definition" in README
+    assert f"{recorded['by_definition']} of them by definition" in FINDINGS

@@ -1,0 +1,91 @@
+"""A conversation in a terminal: its cache gives the answers that a model gives which reads all turns again."""
+
+import io
+
+import pytest
+import torch
+
+from recurformer import convert
+from recurformer.backbones import open_random
+from recurformer.cli.checkpoints import save_checkpoint
+from recurformer.cli.main import main
+from recurformer.evaluate.conversation import Conversation
+
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"
+SHORTENED = "{% for m in messages[-3:] %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"
+TOKENS = 6
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A converted model with one layer without attention heads, and its tokenizer of bytes."""
+    model, tokenizer = open_random("byte", hidden_size=32, heads=4, kv_heads=2, initializer_range=0.3)
+    torch.manual_seed(0)
+    return convert(model, [[0, 1, 2, 3], [0, 1]]).eval(), tokenizer
+
+
+def rereading(model, tokenizer, said):
+    """The answers of a model that reads all turns each time, without a cache, and the ids of the conversation."""
+    ids, answers = torch.empty(1, 0, dtype=torch.long), []
+    for turn in said:
+        ids = torch.cat([ids, tokenizer(turn, return_tensors="pt").input_ids], 1)
+        before = ids.shape[1]
+        ids = model.generate(ids, max_new_tokens=TOKENS, do_sample=False, use_cache=False)
+        answers.append(tokenizer.decode(ids[0, before:], skip_special_tokens=True))
+    return answers, ids
+
+
+def test_the_cache_gives_the_answers_of_reading_again(pair):
+    conversation, said = Conversation(*pair, TOKENS), ["Hello", " and then?", " so"]
+    answers, ids = rereading(*pair, said)
+    assert [conversation.answer(turn) for turn in said] == answers
+    assert torch.equal(conversation.ids, ids)
+    assert conversation.cache.get_seq_length() == ids.shape[1] - 1  # the last token is read with the next turn
+    conversation.reset()
+    assert [conversation.answer(turn) for turn in said] == answers
+
+
+@pytest.mark.parametrize(("template", "continued"), [(TEMPLATE, True), (SHORTENED, False)])
+def test_a_template_renders_the_turns(pair, monkeypatch, template, continued):
+    model, tokenizer = pair
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    conversation = Conversation(model, tokenizer, TOKENS)
+    first = conversation.answer("a")
+    conversation.answer("b")
+    earlier = conversation.cache
+    conversation.answer("c")
+    assert (conversation.cache is earlier) == continued
+    text = tokenizer.decode(conversation.ids[0])
+    assert text.startswith("[user]a|[assistant]" + first) == continued
+    assert "[user]c|[assistant]" in text
+
+
+class Stop:
+    """A user who presses Ctrl-C at the third token."""
+
+    tokens = 0
+
+    def put(self, ids):
+        self.tokens += 1
+        if self.tokens > 3:
+            raise KeyboardInterrupt
+
+
+def test_a_stopped_answer_is_forgotten_and_nothing_else(pair):
+    conversation = Conversation(*pair, TOKENS)
+    first = conversation.answer("Hello")
+    with pytest.raises(KeyboardInterrupt):
+        conversation.answer(" stop", Stop())
+    answers, ids = rereading(*pair, ["Hello", " and then?"])
+    assert [first, conversation.answer(" and then?")] == answers
+    assert torch.equal(conversation.ids, ids)
+
+
+def test_in_a_terminal(pair, tmp_path, monkeypatch, capsys):
+    save_checkpoint(tmp_path / "model", *pair)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n\n/reset\nHello\n" + "x" * 2100 + "\n"))
+    assert main(["chat", str(tmp_path / "model"), "--tokens", str(TOKENS)]) == 0
+    shown, errors = capsys.readouterr()
+    ((answer,), _) = rereading(*pair, ["Hello"])
+    assert shown.count(answer) == 2
+    assert "it is longer than the 2048 that the model can read: /reset it, or lower --tokens" in errors

@@ -1,0 +1,115 @@
+"""The code blocks of the documents run as they stand: one document, one folder, from its first block to its last.
+
+`MODEL`, `OUT` and `a.txt` are tiny here. A word of a block is replaced only where `REPLACED` says so, and a block is
+left out only where `ELSEWHERE` says who runs it.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import recurformer
+from recurformer.backbones import open_random, save_backbone
+from recurformer.recover.recipe import Recipe
+from tests.snippets import ROOT, Block, blocks, run
+
+DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")
+TASK = "--tasks own --include_path tasks --device cpu --limit 2"
+DRY_RUN = "snakemake --dry-run --quiet=all "
+REPLACED = {
+    "docs/tutorial.md": {"--minutes 1": "--minutes 0.2", "range(600)": "range(20)"},
+    "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
+    "docs/export.md": {"--tasks hellaswag": TASK},
+    "docs/adapt.md": {"--minutes 30": "--minutes 0.1 --tokens 64", "minutes=30": "minutes=0.1, recipe=recipe"},
+    "docs/studies.md": {"snakemake ": DRY_RUN},
+    "README.md": {
+        "FILES... --minutes 30": "a.txt b.txt --minutes 0.1 --tokens 64",
+        "results/backbones/smollm2-135m": "MODEL",
+        "snakemake ": DRY_RUN,
+        "cpu/results results": "cpu/results recorded/cpu/results",
+    },
+}
+"""What is large, slow or from a network, and what stands for it here."""
+ELSEWHERE = {
+    ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
+    ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
+}
+"""(document, beginning of a block) -> who runs it."""
+
+
+class Rows(torch.utils.data.Dataset):
+    """What a reader would train on."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        ids = torch.arange(12) + 3 + index
+        return {"input_ids": ids, "labels": ids}
+
+
+def write_texts(folder):
+    words, rng = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "."), np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 400)) for _ in range(2)]
+    for name, text in zip(("a.txt", "b.txt"), texts, strict=True):
+        (folder / name).write_text(text)
+    return texts
+
+
+def write_task(folder):
+    """A task of lm-eval that needs no network."""
+    folder.mkdir()
+    (folder / "rows.json").write_text("".join(json.dumps({"text": f"row {row}"}) + "\n" for row in range(3)))
+    task = {
+        "task": "own", "output_type": "loglikelihood_rolling", "metric_list": [{"metric": "bits_per_byte"}],
+        "dataset_path": "json", "test_split": "test", "doc_to_text": "", "doc_to_target": "{{text}}",
+        "dataset_kwargs": {"data_files": {"test": "tasks/rows.json"}, "cache_dir": "tasks/cache"},
+    }  # fmt: skip
+    (folder / "own.yaml").write_text(yaml.safe_dump(task))
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """A reader's folder, and the names that a document takes for granted."""
+    model, tokenizer = open_random("byte", hidden_size=16, heads=4, kv_heads=2, head_dim=4, initializer_range=0.3)
+    save_backbone(model, tokenizer, tmp_path / "MODEL")
+    converted = recurformer.convert(model, [[0, 1], [2, 3]])
+    converted.save_pretrained(tmp_path / "OUT")
+    tokenizer.save_pretrained(tmp_path / "OUT")
+    texts = write_texts(tmp_path)
+    write_task(tmp_path / "tasks")
+    for name in ("docs", "config", "workflow", "profiles", "recorded", "Snakefile", "environment.yml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    return {"dataset": Rows(), "long_texts": texts, "recipe": Recipe(tokens=64)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_its_blocks_run(document, names, tmp_path):
+    unused = set(REPLACED[document])
+    left_out = {start for place, start in ELSEWHERE if place == document}
+    if document not in {"docs/models.md", "docs/export.md"}:
+        shutil.rmtree("OUT")  # the document makes it
+    for language, code in blocks(document):
+        started = [start for start in left_out if code.startswith(start)]
+        left_out.difference_update(started)
+        if started:
+            continue
+        for old in [old for old in REPLACED[document] if old in code]:
+            unused.discard(old)
+            code = code.replace(old, REPLACED[document][old])  # noqa: PLW2901
+        run(Block(language, code), names)
+    assert not unused and not left_out
+
+
+def test_a_block_of_every_document_is_found():
+    assert all(blocks(document) for document in DOCUMENTS)
