@@ -11,6 +11,7 @@ from transformers_tests import test_modeling_common
 from transformers_tests.test_configuration_common import ConfigTester
 from transformers_tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
 
+from recurformer.model.families import FAMILIES
 from recurformer.model.mixers import MIXERS
 from recurformer.model.modeling import BACKBONES
 
@@ -66,6 +67,8 @@ class LibraryTests(ModelTesterMixin):
     test_generation_tester_mixin_inheritance = None  # the source has no tests of generate() to inherit from
 
     def setUp(self):
+        if "rope_scaling" in self._testMethodName and FAMILIES[self.backbone].ropes:
+            self.skipTest("the library sets rotary values flat here; this family has them by kind of layer")
         self.enterContext(mock.patch.object(test_modeling_common, "hasattr", has, create=True))
         self.test_all_params_have_gradient = self.mixer != "zero"  # which reads nothing, hence no gradient
         language_model = BACKBONES[self.backbone]
@@ -77,6 +80,7 @@ class LibraryTests(ModelTesterMixin):
         self.config_tester.run_common_tests()
 
 
-for backbone, mixer in {*product(("llama", "qwen2", "mistral"), MIXERS), *zip(BACKBONES, cycle(MIXERS), strict=False)}:
+PAIRS = [*product(("llama", "qwen2", "mistral"), MIXERS), *zip(BACKBONES, cycle(MIXERS), strict=False)]
+for backbone, mixer in dict.fromkeys(PAIRS):
     name = f"Test_{mixer}_{backbone}"
     globals()[name] = type(name, (LibraryTests, unittest.TestCase), {"backbone": backbone, "mixer": mixer})

@@ -259,7 +259,7 @@ def test_parameter_counts_of_a_converted_model():
 
 
 def test_unknown_parameters_are_refused():
-    with pytest.raises(ValueError, match=r"parameter '0.weight' is of no known kind"):
+    with pytest.raises(ValueError, match=r"parameter '0.weight' is not of a known kind"):
         count_parameters(nn.Sequential(nn.Linear(2, 2)))
     assert parameter_kind("model.layers.0.self_attn.mamba.A_log") == "mamba"
     assert parameter_kind("model.layers.0.post_attention_layernorm.weight") == "norm"

@@ -157,7 +157,7 @@ def test_a_killed_call_goes_on_from_the_last_solved_layer(tmp_path, start):
         ),
         (
             lambda original, converted: (original, convert(original, HEADS["mixed"], mixer="window"), tokens(4, 8)),
-            "mixer 'window' ends in no linear layer",
+            "mixer 'window' has no linear layer at its end",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def names(tmp_path, monkeypatch):
     tokenizer.save_pretrained(tmp_path / "OUT")
     texts = write_texts(tmp_path)
     write_task(tmp_path / "tasks")
-    for name in ("docs", "config", "workflow", "profiles", "recorded", "Snakefile", "environment.yml"):
+    for name in ("docs", "config", "workflow", "profiles", "recorded", "Snakefile"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
