@@ -144,7 +144,11 @@ CHANGED = [
     *(("mixer", method, 0.5, "ra_i", True, 0, 0.5) for method in ("window", "linear")),
     *(("mixer", "mamba", 0.5, "random", True, seed, 0.5) for seed in range(3)),
     ("layers", "mamba", 0.5, "ra_i", True, 0, 0.5),
-    *(("eviction", method, budget, "", False, 0, budget) for method in ("h2o", "snapkv") for budget in (0.2, 0.8)),
+    *(
+        ("eviction", method, budget, "", False, 0, budget)
+        for method in ("h2o", "snapkv", "pyramidinfer_paper")
+        for budget in (0.2, 0.8)
+    ),
 ]
 THINGS = [*((*thing, 1.0) for thing in KEPT), *((*thing, 0.5) for thing in CHANGED)]
 """Identity without the model, and a share of right answers: RecurFormer keeps all, every other method half."""

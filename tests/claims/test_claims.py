@@ -557,7 +557,7 @@ def test_some_of_the_papers_models_are_not_all_of_them(claim):
     assert decision.verdict == CONSISTENT
 
 
-EVICTED = {"eviction-h2o-", "eviction-snapkv-"}
+EVICTED = {"eviction-h2o-", "eviction-snapkv-", "eviction-pyramidinfer_paper-"}
 RA_I = {"original-full-", "mixer-mamba-ra_i"}
 REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i"}
 
