@@ -68,7 +68,7 @@ def test_table4_names_the_card(shown, measurements, tmp_path):
     assert set(lost["model"]) == {"llama2-7b"}
     assert lost["ours"].isna().all(), "the card could not hold it"
     heading = text.splitlines()[2]
-    assert f"cs_10k {CARD}" in heading and f"h_gq {CARD}, appendix layout" in heading
+    assert f"cs_10k, {CARD}" in heading and f"h_gq, {CARD}, appendix layout" in heading
     assert f"- {CARD}: recorded on this card by another study." in text
     assert read_recordings(tmp_path / "recorded")[0].rows("cache_peak", model="llama2-7b").shape[0] == 12
 
@@ -77,7 +77,7 @@ def test_table2_has_the_card_in_its_lines(shown, measurements):
     wide, text = shown("table2", recorded_frames(measurements))
     line = wide[(wide["model"] == "llama2-7b") & (wide["method"] == "RecurFormer")].iloc[0]
     assert line[f"cs_10k_ours_{CARD}"] == pytest.approx(line["cs_10k_ours"] + 0.001)
-    assert f"cs_10k {CARD}" in text
+    assert f"cs_10k, {CARD}" in text
     assert "gpu-trained" in set(wide["model"])
 
 

@@ -16,7 +16,7 @@ from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
 from recurformer.render.tables import TABLES, Table
-from recurformer.render.tables.cell_text import NOTHING, number
+from recurformer.render.tables.cell_text import number
 from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import MARKS
 
@@ -91,8 +91,9 @@ def test_every_measured_value_names_its_runs_and_every_printed_cell_its_verdict(
     runs = {run for column in columns for cell in table.frame[column].dropna() for run in str(cell).split()}
     assert runs
     assert runs <= {f"run-of-{kind}" for kind in kinds_of(ALL_TABLES[name])}
-    judged = [column for column in table.display if column[1] in {"verdict", "verdicts"}]
-    marks = [mark for column in judged for cell in table.display[column] for mark in cell.split() if mark != NOTHING]
+    cells = table.display.astype(str).to_numpy().ravel()
+    judged = [re.search(rf"\)((?: [{''.join(MARKS.values())}])+)$", cell) for cell in cells]
+    marks = [mark for found in judged if found for mark in found[1].split()]
     assert sorted(marks) == sorted(MARKS[VERDICTS[cell.id]] for cell in CELLS if cell.id.startswith(f"{name}/"))
     assert not marks or any(note.startswith("Verdicts: ") for note in table.notes)
 

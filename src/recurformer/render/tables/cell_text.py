@@ -29,6 +29,17 @@ def interval(low: float, high: float, decimals: int) -> str:
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
 
 
+def beside(ours: str, paper: str, marks: str) -> str:
+    """Ours, the paper's in parentheses, and the mark of the verdict; ours alone where the paper has no value.
+
+    >>> beside("0.5123", "0.4390", "✗"), beside("not-run", "0.881", "○"), beside("0.5053", "–", "–")
+    ('0.5123 (0.4390) ✗', '– (0.881) ○', '0.5053')
+    """
+    if paper == NOTHING:
+        return ours
+    return f"{NOTHING if ours == NOT_RUN else ours} ({paper}) {marks}"
+
+
 def plain(text: str) -> str:
     """A text that Markdown shows as it stands on one line: without tags of HTML.
 

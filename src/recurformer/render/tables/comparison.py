@@ -7,8 +7,8 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
-from recurformer.render.tables.measured import HEADINGS, NEEDED, QUANTITIES, Key, Row, Value, settings_of
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, interval, number
+from recurformer.render.tables.measured import NEEDED, QUANTITIES, SETTINGS, Key, Row, Value, settings_of
 from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
@@ -19,8 +19,8 @@ REASONS = {
     "cs_10k": "caches of 10,240 tokens were not counted in this study",
     "cs_60k": "caches of 61,440 tokens were not counted in this study",
 }
-SAID = ("model", "computed", "at least")
-"""What is said of a value beside it: that it was not measured, or not to its end."""
+ORIGINS = {"model": " by model", "computed": " computed", "at least": " or more"}
+"""Status of a value -> words beside it: it was not measured, or not to its end."""
 PYRAMIDINFER = "PyramidInfer"
 
 
@@ -68,13 +68,17 @@ def _ours_text(entry: Any) -> str:
         return entry.status or NOTHING
     text = number(entry.ours, DECIMALS[entry.quantity])
     limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
-    return f"{text} {limits}".strip() + (f" ({entry.status})" if entry.status in SAID else "")
+    return f"{text} {limits}".strip() + ORIGINS.get(entry.status, "")
 
 
 def display(long: pd.DataFrame) -> pd.DataFrame:
-    """The lines as text, grouped by quantity: ours, paper, difference, and what was measured under other settings."""
-    beside = {
-        quantity: list(dict.fromkeys(rows.loc[~rows["compared"] & ~rows["status"].isin(["", NOT_RUN]), "setting"]))
+    """The lines as text: of every quantity ours beside the paper's, and what recordings of cards have of it."""
+    cards = {
+        quantity: [
+            setting
+            for setting in rows.loc[~rows["status"].isin(["", NOT_RUN]), "setting"].unique()
+            if setting not in SETTINGS[str(quantity)]
+        ]
         for quantity, rows in long.groupby("quantity")
     }
     lines = []
@@ -83,14 +87,9 @@ def display(long: pd.DataFrame) -> pd.DataFrame:
         for quantity in QUANTITIES:
             entries = {entry.setting: entry for entry in records(rows[rows["quantity"] == quantity])}
             first = next(entry for entry in entries.values() if entry.compared)
-            line[quantity, "ours"] = _ours_text(first)
-            line[quantity, "paper"] = first.printed or NOTHING
-            line[quantity, "difference"] = number(first.difference, DECIMALS[quantity], signed=True)
-            line[quantity, "verdict"] = MARKS.get(first.verdict, NOTHING)
-            for setting in beside[quantity]:
-                other = entries.get(setting)
-                known = other is not None and not other.compared
-                line[quantity, HEADINGS.get(setting, setting)] = _ours_text(other) if known else NOTHING
+            line["", quantity] = beside(_ours_text(first), first.printed or NOTHING, MARKS.get(first.verdict, NOTHING))
+            for card in cards[quantity]:
+                line["", f"{quantity}, {card}"] = _ours_text(entries[card]) if card in entries else NOTHING
         lines.append(line)
     return display_of(lines)
 
@@ -121,15 +120,17 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
     """How the values came about, and why those are missing that are; `scores`: h_gq before conversion by model."""
     card = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
     found = [
+        "A cell: ours, the paper's value in parentheses, the verdict. The CSV file also has the differences and the "
+        "values under other settings, each named below.",
+        f"l_m: longest prompt in one forward pass in {card} GiB; “by model”: computed by the memory model, not "
+        "measured on a card. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
+        "memory that the weights leave (limit).",
+        "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
+        "The public generator makes the prompts (official): several full chains. CSV: the layout of the paper's "
+        "appendix (paper), one chain among lone pairs.",
         "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
-        "Heads are replaced by whole query groups (unit kv_group), or one by one (unit head), which frees a "
-        "key-value head only when all its query heads are replaced.",
-        "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % "
-        "interval; prompts as the public generator lays them out (several full chains), “appendix layout”: one chain "
-        "among lone pairs.",
-        f"l_m: longest prompt in one forward pass in {card} GiB; “(model)”: computed by the memory model, not "
-        "measured on a card. “chunked”: in chunks, which the paper did not do; there is room for the whole prompt, of "
-        "which the first and the last chunks are read; “limit”: where the cache alone fills what the weights leave.",
+        "Heads are replaced by whole query groups (kv_group). CSV: one by one (head), which frees a key-value head "
+        "only when all its query heads are replaced.",
         *_memory_model_note(memory),
         *_h_gq_notes(scores),
         LEGEND,

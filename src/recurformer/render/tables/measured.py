@@ -20,7 +20,7 @@ SETTINGS = {
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
 selection unit): the first that a model has is compared with the paper, the others stand beside it."""
 HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
-"""Headings of what stands beside the compared value, where they are not the name of the setting."""
+"""Settings that a recording of a card names by other words."""
 NEEDED = 0.95
 """Lowest h_gq before conversion at which h_gq of the converted models is shown. Project rule: a baseline that has not
 learned its task says nothing about beta."""

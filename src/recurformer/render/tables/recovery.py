@@ -93,7 +93,7 @@ def recovery_table(
             ("held-out windows", "perplexity"): _with(row, "perplexity", 2),
             ("held-out windows", "over original"): number(row.over_original, 3),
             ("held-out windows", "KL"): _with(row, "divergence", 3),
-            ("after a prompt", "perplexity"): number(row.continuation, 2),
+            ("", "continuation perplexity"): number(row.continuation, 2),
             **{("passkeys", name[9:]): getattr(row, name) if isinstance(getattr(row, name), str) else NOTHING
                for name in passkeys},
             **{("cache", name): number(getattr(row, f"cache_{name}"), 4) for name in SHOWN_LENGTHS.values()},

@@ -98,7 +98,7 @@ class Table:
     @property
     def words(self) -> list[bool]:
         """Which columns hold words rather than numbers: those that are aligned to the left."""
-        share = self.display.map(lambda text: any(character.isalpha() for character in str(text))).mean()
+        share = self.display.map(lambda text: str(text)[:1].isalpha()).mean()
         return [group == "" and words > 0.5 for (group, _), words in zip(self.columns, share, strict=True)]
 
     def to_csv(self) -> str:

@@ -6,7 +6,7 @@ import pandas as pd
 from recurformer.paper import CELLS, EXPONENTS
 from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
 from recurformer.render.measurements import require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, number
+from recurformer.render.tables.cell_text import NOT_RUN, beside, number
 from recurformer.render.tables.table import Table
 from recurformer.render.verdicts import LEGEND, Verdicts, mark
 
@@ -84,18 +84,17 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
             ("", "Mixer"): frame["mixer"].map(MIXER_HEADINGS),
             ("", "Quantity"): frame["quantity"].map(QUANTITY_HEADINGS),
             ("", "Paper"): frame["paper"],
-            ("exponent", "ours"): [NOT_RUN if np.isnan(value) else number(value, 2) for value in frame["exponent"]],
-            ("exponent", "paper"): [number(value, 0) for value in frame["paper_exponent"]],
-            ("exponent", "difference"): [number(value, 2, signed=True) for value in frame["difference"]],
-            ("exponent", "verdict"): [mark(verdicts, claim) for claim in frame["claim"]],
-            ("exponent", "longest pair"): [number(value, 2) for value in frame["exponent_longest"]],
+            ("", "Exponent"): [
+                beside(NOT_RUN if np.isnan(ours) else number(ours, 2), number(paper, 0), mark(verdicts, claim))
+                for ours, paper, claim in zip(frame["exponent"], frame["paper_exponent"], frame["claim"], strict=True)
+            ],
         }
     )
     notes = (
         "Paper: as printed; l_p is the length of the input, l_g that of the generated text, d the model dimension. "
-        "Its exponent is the highest power of a length in it.",
+        "The exponent in parentheses is the highest power of a length in it.",
         "Ours: slope of log(bytes) over log(length), least squares over the lengths "
-        f"{', '.join(f'{length:,}' for length in lengths)}; “longest pair”: between the two longest of them, where "
+        f"{', '.join(f'{length:,}' for length in lengths)}. CSV: also between the two longest of them, where "
         "lower-order terms weigh least.",
         LEGEND,
     )

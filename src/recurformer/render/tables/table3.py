@@ -7,7 +7,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, number
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, number
 from recurformer.render.tables.measured import replacing
 from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
@@ -60,17 +60,15 @@ def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
         ("", "Model"): label(rows["model"].iloc[0]),
         ("", "Method"): replacing(rows["model"].iloc[0], rows["beta"].iloc[0]).method,
         ("", "β"): number(rows["beta"].iloc[0], 2),
-        ("before training", "original"): ours["before"],
-        ("before training", "converted"): ours["converted"],
-        ("after training", "ours"): ours["trained"],
-        ("after training", "paper"): trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
-        ("after training", "difference"): number(trained["difference"], 3, signed=True),
-        ("after training", "verdict"): MARKS.get(trained["verdict"], NOTHING),
-        ("over original", "ours"): number(trained["ours_over_original"], 3),
-        ("over original", "paper"): number(trained["paper_over_original"], 3),
-        ("over original", "difference"): number(
-            trained["ours_over_original"] - trained["paper_over_original"], 3, signed=True
+        ("", "before training"): ours["converted" if rows["beta"].iloc[0] else "before"],
+        ("", "after training"): beside(
+            ours["trained"],
+            trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
+            MARKS.get(trained["verdict"], NOTHING),
         ),
+        ("", "over original"): beside(
+            number(trained["ours_over_original"], 3), number(trained["paper_over_original"], 3), ""
+        ).strip(),
     }
 
 
@@ -95,6 +93,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     lines = [_line(rows) for _, rows in groups(frame, ["model", "beta"])]
     not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]
     notes = [
+        "A cell: ours, the paper's value in parentheses, the verdict. “Before training”: right after the conversion.",
         "Perplexity of the causal language model on held-out Wikipedia articles: exp of the mean negative "
         "log-likelihood of all predicted tokens. Original and RecurFormer are trained likewise: same articles, same "
         "steps.",

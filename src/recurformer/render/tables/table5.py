@@ -5,7 +5,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, interval, number
+from recurformer.render.tables.cell_text import NOT_RUN, beside, interval, number
 from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
@@ -41,17 +41,11 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
 
 def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
     row = rows[rows["norm"] == norm].iloc[0]
-    group = f"{norm.upper()} contribution"
-    known = row["status"] == "measured"
+    ours = f"{number(row['ours'], 4)} {interval(row['mean_low'], row['mean_high'], 4)}"
+    paper = f"{number(row['paper'], 4)} {interval(row['paper_low'], row['paper_high'], 4)}".strip()
+    marks = " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
     return {
-        (group, "ours"): number(row["ours"], 4) if known else NOT_RUN,
-        (group, "CI of the mean"): interval(row["mean_low"], row["mean_high"], 4) or NOTHING,
-        (group, "spread"): interval(row["spread_low"], row["spread_high"], 4) or NOTHING,
-        (group, "paper"): number(row["paper"], 4),
-        (group, "paper's CI"): interval(row["paper_low"], row["paper_high"], 4) or NOTHING,
-        (group, "difference"): number(row["difference"], 4, signed=True),
-        (group, "verdicts"): " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
-        or NOTHING,
+        ("", f"{norm.upper()} contribution"): beside(ours if row["status"] == "measured" else NOT_RUN, paper, marks)
     }
 
 
@@ -103,12 +97,14 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         "Contribution of a token to a query: attention weight times the L1 or L2 norm of its value vector. Every query "
         "t ≥ 1 compares the first token (0) with the mean over the tokens 1 to t; both are averaged over the queries, "
         "heads and layers, so that uniform attention over equal values gives the same to both.",
-        "“CI of the mean”: 95 % confidence interval of the mean over windows. “spread”: mean ± 1.96 standard "
-        "deviations over windows, layers and heads. A contribution cannot be negative; the paper's intervals reach "
-        "below zero, as spreads do and confidence intervals of such means do not.",
+        "A cell: ours with the 95 % confidence interval of the mean over windows, the paper's with its interval in "
+        "parentheses, the verdicts on the printed mean and on the printed interval.",
+        "CSV: also the spread, mean ± 1.96 standard deviations over windows, layers and heads. A contribution cannot "
+        "be negative. The paper's intervals reach below zero, as spreads do and confidence intervals of such means do "
+        "not.",
         f"{directions}, the paper's claim is that it contributes less.",
         f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
-        f"{LEGEND} Two marks: of the printed mean and of the printed interval.",
+        LEGEND,
     ]
     if not_run := [label(model) for model in models if model not in set(measured["model"])]:
         notes.append(
