@@ -83,10 +83,12 @@ def recovery_table(
     passkeys = sorted(
         (str(name) for name in frame if str(name).startswith("passkeys_")), key=lambda name: int(name[9:])
     )
+    seeds = {key: rows["seed"].unique() for key, rows in groups(frame, ["model", "arm"])}
     lines = [
         {
             ("", "Model"): label(row.model),
-            ("", "Recipe"): arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED,
+            ("", "Recipe"): (arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED)
+            + (f", seed {row.seed}" if len(seeds[row.model, row.arm]) > 1 and row.tokens else ""),
             ("", "β"): number(row.beta, 2),
             ("", "tokens"): number(row.tokens, 0),
             ("", "minutes"): number(row.minutes, 1),
