@@ -28,6 +28,7 @@ FURTHER = {
     "complexity": ["width", "operations"],
     "cache": ["kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
+    "influence": ["norm", "samples"],
 }  # fmt: skip
 """Kind -> columns besides those that renderers read. The functions below have the rows of one kind each."""
 
@@ -116,6 +117,8 @@ def sink() -> Rows:
 
     for quantity, key in product(("value_norm", "value_norm_l1"), range(8)):
         yield value(quantity, -1, key, 0.1 if key == 0 else 10.0)
+    for key in range(8):
+        yield value("value_spread", -1, key, 0.1 if key == 0 else 0.9)
     for query, key in product(range(8), range(8)):
         if key <= query:
             weight = 1.0 if query == 0 else 0.6 if key == 0 else 0.4 / query
@@ -131,6 +134,11 @@ def attention_map() -> Rows:
             for key, weight in enumerate([first if query else 1.0, *shared]):
                 for model in BACKBONE_LABELS:
                     yield model, level, 0, 0, 1, query, key, weight, 512
+
+
+def influence() -> Rows:
+    for model, (mixer, first), key in product(BACKBONE_LABELS, (("attention", 0.1), ("mamba", 0.9)), range(8)):
+        yield model, mixer, 0, 0, 7, key, 1 / 8, first if key == 0 else 1.0, 1024
 
 
 def mqar() -> Rows:
@@ -205,7 +213,8 @@ def recovery() -> Rows:
 
 KINDS: tuple[Callable[[], Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ra_i_settings, head_scores, recovery,
+    attention_map, influence, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ra_i_settings,
+    head_scores, recovery,
 )  # fmt: skip
 
 

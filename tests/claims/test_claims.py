@@ -109,6 +109,10 @@ MUTATIONS = {
     "even attention": with_column("sink", "value", lambda f: 1.0 + 0 * f["value"]),
     "only the L1 norm of the first value is higher": with_column(
         "sink", "value", lambda f: f["value"].mask((f["quantity"] == "value_norm_l1") & (f["key"] == 0), 20.0)),
+    "the first value varies as the others do": with_column(
+        "sink", "value", lambda f: f["value"].mask(f["quantity"] == "value_spread", 0.5)),
+    "the gate leaves the first value as it is": with_column(
+        "influence", "norm", lambda f: f["norm"].mask(f["key"] == 0, 0.1)),
     "recent, but far from the diagonal": with_column("attention_map", "weight", away_from_the_diagonal),
     "levels": with_column("attention_map", "level", swapped_levels),
     "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),

@@ -37,7 +37,8 @@ def input_ids():
 
 @torch.no_grad()
 def weights_and_norms(model, input_ids) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The whole attention matrices (B, layers, H, L, L) and value norms (B, layers, H, L), from the projections alone.
+    """The whole attention matrices (B, layers, H, L, L) and value norms (B, layers, H, L), from the projections alone;
+    and the values (B, layers, H, L, D).
 
     Nothing of transformers' attention is used but its rotation of queries and keys.
     """
@@ -64,7 +65,8 @@ def weights_and_norms(model, input_ids) -> tuple[torch.Tensor, dict[str, torch.T
         weights.append(scores.masked_fill(future, float("-inf")).softmax(-1))
         values.append(states[i, "v_proj"].repeat_interleave(groups, 1))
     shaped = torch.stack(values, 1)
-    return torch.stack(weights, 1), {"l1": shaped.abs().sum(-1), "l2": shaped.square().sum(-1).sqrt()}
+    norms = {"l1": shaped.abs().sum(-1), "l2": shaped.square().sum(-1).sqrt(), "values": shaped}
+    return torch.stack(weights, 1), norms
 
 
 def paired_within_queries(weights: torch.Tensor, norms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,6 +184,9 @@ def test_sink_head_and_its_matrices(model, input_ids):
         rows = frame[frame.quantity == quantity]
         assert (rows["query"] == -1).all() and rows.key.tolist() == list(range(12))
         assert rows.value.to_numpy() == pytest.approx(expected_norms.mean(0).numpy(), abs=1e-5)
+    values = lengths["values"][:, layer, head]  # (B, L, D)
+    apart = (values - values.mean(0)).square().sum(-1).mean(0) / values.square().sum(-1).mean(0)
+    assert frame[frame.quantity == "value_spread"].value.to_numpy() == pytest.approx(apart.numpy(), abs=1e-9)
     chosen = sink_statistics(model, short, "tiny", layer=1, head=2)
     assert set(chosen.layer) == {1} and set(chosen["head"]) == {2}
     with pytest.raises(ValueError, match="layer=1 and head=None: give both or neither"):

@@ -11,6 +11,7 @@ from recurformer import HeadProfile, convert, selective_scan
 from recurformer.measure.influence import (
     attention_influence,
     block_arguments,
+    gate_norms,
     mamba_influence,
     measure_influence,
     replaced_example,
@@ -141,7 +142,7 @@ def test_rows_of_influence(models, input_ids):
     profile = HeadProfile(rr, 5, 0.5, True, 2, 32)
     assert replaced_example(profile, REPLACED) == (1, 3)  # 0.9s are not replaced
     frame = measure_influence(base, converted, input_ids, profile, "tiny", query=15)
-    assert list(frame.columns) == ["model", "mixer", "layer", "head", "query", "key", "weight"]
+    assert list(frame.columns) == ["model", "mixer", "layer", "head", "query", "key", "weight", "norm", "samples"]
     assert set(frame.layer) == {1} and set(frame["query"]) == {15}
     for mixer, head in (("attention", 3), ("mamba", -1)):
         rows = frame[frame.mixer == mixer]
@@ -153,6 +154,31 @@ def test_rows_of_influence(models, input_ids):
     base.set_attn_implementation("sdpa")
     assert frame[frame.mixer == "attention"].weight.to_numpy() == pytest.approx(expected.numpy(), abs=1e-6)
     assert measure_influence(base, converted, input_ids, profile, "tiny")["query"].unique().tolist() == [TOKENS - 1]
+
+
+@torch.no_grad()
+def test_norms_behind_the_input_gate_are_those_of_the_terms_that_the_state_takes_in(strong, input_ids):
+    found, layers = gate_norms(strong, input_ids), []
+    for layer, heads in enumerate(REPLACED):
+        arguments, seen = block_arguments(strong, input_ids, layer), {}
+        hooks = {"in_proj": "values", "x_proj": "u"}
+        block = strong.model.layers[layer].self_attn.mamba
+        handles = [
+            getattr(block, module).register_forward_pre_hook(
+                lambda m, args, name=name, seen=seen: seen.update({name: args[0]})
+            )
+            for module, name in hooks.items()
+        ]
+        strong(input_ids)
+        for handle in handles:
+            handle.remove()
+        taken = torch.einsum("bdl,bnl,bld->blnd", arguments["delta"], arguments["B"], seen["u"])
+        assert seen["values"].shape[-1] <= len(heads) * strong.config.head_dim
+        norms = [tensor.flatten(2).square().sum(-1).sqrt().mean(0) for tensor in (seen["values"], taken)]
+        layers.append([norm / norm.mean() for norm in norms])
+    for name, expected in zip(("attention", "mamba"), zip(*layers, strict=True), strict=True):
+        torch.testing.assert_close(found[name], torch.stack(expected).mean(0))
+        assert found[name].std() > 0.01
 
 
 def test_decays_of_all_samples_never_exist_at_once(models):

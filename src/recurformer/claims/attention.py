@@ -1,5 +1,6 @@
 """What the text and Figures 1, 2, 5 and 6 say about attention heads and the first token."""
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 
@@ -127,6 +128,37 @@ def value_norm(evidence: Evidence) -> Finding:
     if holds and absent:
         raise Missing("; ".join([*absent, *([f"measured: {text}"] if text else [])]))
     return Finding(holds, text, at_scale, windows)
+
+
+def value_spread(evidence: Evidence) -> Finding:
+    """Share of the sink head's value vectors that differs between samples: the first token's, the others' mean."""
+    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    shares = {}
+    for model, rows in by_model:
+        spread = rows[rows["quantity"] == "value_spread"].set_index("key")["value"]
+        if 0 not in spread.index:
+            raise Missing(f"the spread of the value vectors of {label(model)} over the samples was not measured")
+        shares[model] = float(spread[0]), float(spread.drop(0).mean())
+    text = ", ".join(f"{first:.2f}, others {other:.2f} in {label(model)}" for model, (first, other) in shares.items())
+    return Finding(all(first < other for first, other in shares.values()), text, at_scale, windows)
+
+
+def input_gate(evidence: Evidence) -> Finding:
+    """Norm of the first token's value over the others' mean, before and behind the input gate of a trained model.
+
+    Raises:
+        Missing: the norms were not measured.
+    """
+    if "norm" not in evidence.rows("influence"):
+        raise Missing("the norms of the values behind the input gate were not measured")
+    by_model, at_scale, windows = _model_rows(evidence, "influence")
+    texts, nearer = [], True
+    for model, rows in by_model:
+        norms = {mixer: found.set_index("key")["norm"] for mixer, found in groups(rows, "mixer")}
+        before, behind = (float(norms[mixer][0] / norms[mixer].drop(0).mean()) for mixer in ("attention", "mamba"))
+        nearer &= abs(math.log(behind)) < abs(math.log(before))
+        texts.append(f"{before:.2f} of the others' before the gate, {behind:.2f} behind it in {label(model)}")
+    return Finding(nearer, "; ".join(texts), at_scale, windows)
 
 
 def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:

@@ -27,11 +27,13 @@ def _unpadded(input_ids: Tensor, minimum: int) -> None:
 
 
 class _SinkSums:
-    """Attention on the first token by layer and head, and the value norms and attention matrices of all heads."""
+    """Attention matrices, contributions, value vectors and their norms of all heads, summed over the samples."""
 
-    def __init__(self, layers: int, heads: int, tokens: int):
+    def __init__(self, layers: int, heads: int, tokens: int, head_dim: int):
         self.attention = torch.zeros(layers, heads, tokens, tokens, dtype=torch.float64)
         self.value_norms = {norm: torch.zeros(layers, heads, tokens, dtype=torch.float64) for norm in NORMS}
+        self.squares = torch.zeros(layers, heads, tokens, dtype=torch.float64)
+        self.values = torch.zeros(layers, heads, tokens, head_dim, dtype=torch.float64)
         self.contribution = torch.zeros_like(self.attention)
 
     def __call__(self, block: AttentionBlock) -> None:
@@ -43,6 +45,14 @@ class _SinkSums:
         self.contribution[layer, heads, rows, keys] += (weights * norms["l2"].unsqueeze(2)).sum(0).cpu()
         for norm, sums in self.value_norms.items():
             sums[layer, heads, rows] += norms[norm][:, :, rows].sum(0).cpu()
+        values = block.inputs.value[:, :, rows].sum(0, dtype=torch.float64)
+        self.values[layer, heads, rows] += values.repeat_interleave(len(heads) // len(values), 0).cpu()
+        self.squares[layer, heads, rows] += norms["l2"][:, :, rows].square().sum(0).cpu()
+
+    def value_spread(self, layer: int, head: int, samples: int) -> Tensor:
+        """Share of the squared value vectors that is not common to all samples, of each token, (L,)."""
+        common = (self.values[layer, head] / samples).square().sum(-1)
+        return 1 - common / (self.squares[layer, head] / samples)
 
 
 def sink_statistics(
@@ -72,7 +82,8 @@ def sink_statistics(
 
     Returns:
         model, layer, head, quantity, query, key, value, samples. Quantities, each averaged over the samples:
-        "value_norm" (L2 norm of the key's value vector, query -1), "value_norm_l1" (L1), "attention" (weight),
+        "value_norm" (L2 norm of the key's value vector, query -1), "value_norm_l1" (L1), "value_spread" (1 - |mean
+        v|^2 / mean |v|^2 over the samples: 0 where all have the same value vector), "attention" (weight),
         "contribution" (weight times L2 norm), the latter two for every key <= query.
 
     Raises:
@@ -86,23 +97,28 @@ def sink_statistics(
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     if layer is not None and head is not None and not (0 <= layer < layers and 0 <= head < heads):
         raise ValueError(f"layer={layer}, head={head}: {name} has layers 0 to {layers - 1}, heads 0 to {heads - 1}")
-    sums = _SinkSums(layers, heads, tokens)
+    head_dim = getattr(model.config, "head_dim", None) or model.config.hidden_size // heads
+    sums = _SinkSums(layers, heads, tokens, head_dim)
     watch_attention(model, input_ids, sums, batch_size, progress)
     if layer is None or head is None:
         on_first = sums.attention[:, :, 1:, 0].mean(-1)  # (layers, heads)
         layer, head = divmod(int(on_first.argmax()), on_first.shape[1])
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
     parts = [
-        (quantity, np.full(tokens, -1), np.arange(tokens), sums.value_norms[norm][layer, head].numpy())
-        for quantity, norm in (("value_norm", "l2"), ("value_norm_l1", "l1"))
+        (quantity, np.full(tokens, -1), np.arange(tokens), values.numpy())
+        for quantity, values in (
+            ("value_norm", sums.value_norms["l2"][layer, head] / samples),
+            ("value_norm_l1", sums.value_norms["l1"][layer, head] / samples),
+            ("value_spread", sums.value_spread(layer, head, samples)),
+        )
     ]
     for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
-        parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key]))
+        parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key] / samples))
     frames = [
         pd.DataFrame(
             {
                 "model": name, "layer": layer, "head": head, "quantity": quantity, "query": queries, "key": keys,
-                "value": values / samples, "samples": samples,
+                "value": values, "samples": samples,
             }
         )
         for quantity, queries, keys, values in parts

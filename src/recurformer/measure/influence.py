@@ -19,6 +19,9 @@ weights at their own values, as softmax weights do in attention; so the derivati
 
 The rest of the block is left out. Its output gate is one factor for all tokens of a channel; in_proj and out_proj mix
 the features of one token. All channels count alike.
+
+Beside the weights stands the size of each token's value, before the input gate (the replaced heads' value vectors)
+and behind it (delta[s] B[s] u[s], the term that the state takes in): the paper's v' = B v (section 3.1).
 """
 
 from typing import Any
@@ -76,11 +79,9 @@ def token_weights(
 
 
 @torch.no_grad()
-def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
-    """Run a converted model and return what `token_weights` takes of one layer's Mamba block, in float64.
-
-    Returns:
-        delta (after softplus) and sigmoid (B, D, L), A (D, N), B and C (B, N, L), D (D,), taps (D, K).
+def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[Any, list[Tensor]]:
+    """Run a converted model; return one layer's Mamba block, and the inputs of its in_proj (B, L, features), of its
+    convolution r and of its x_proj u, (B, L, D).
 
     Raises:
         ValueError: the layer has no Mamba block.
@@ -92,24 +93,64 @@ def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> di
     training = model.training
     model.eval()
     try:
-        with reading([block.conv1d, block.x_proj]) as read:
+        with reading([block.in_proj, block.conv1d, block.x_proj]) as read:
             base(input_ids.to(model.device), use_cache=False)
     finally:
         model.train(training)
-    ((rows, *_), _), ((convolved, *_), _) = read  # r, (B, L, D); what step sizes, B and C are projected from
-    width, conv = block.A_log.shape[1], block.conv1d
+    return block, [arguments[0] for arguments, _ in read]
+
+
+def _selection(block: Any, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Delta after softplus (B, L, D), B and C (B, L, N), in float64."""
+    width = block.A_log.shape[1]
     steps, B, C = block.x_proj(convolved).split([block.dt_proj.in_features, width, width], -1)
+    return F.softplus(block.dt_proj(steps).double()), B.double(), C.double()
+
+
+@torch.no_grad()
+def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
+    """Run a converted model and return what `token_weights` takes of one layer's Mamba block, in float64.
+
+    Returns:
+        delta (after softplus) and sigmoid (B, D, L), A (D, N), B and C (B, N, L), D (D,), taps (D, K).
+
+    Raises:
+        ValueError: the layer has no Mamba block.
+    """
+    block, (_, rows, convolved) = _run_block(model, input_ids, layer)
+    delta, B, C = _selection(block, convolved)
+    conv = block.conv1d
     taps = conv.weight.double()
     before = F.pad(rows.double().transpose(1, 2), (taps.shape[-1] - 1, 0))
     return {
-        "delta": F.softplus(block.dt_proj(steps).double()).transpose(1, 2),
+        "delta": delta.transpose(1, 2),
         "A": -torch.exp(block.A_log.double()),
-        "B": B.double().transpose(1, 2),
-        "C": C.double().transpose(1, 2),
+        "B": B.transpose(1, 2),
+        "C": C.transpose(1, 2),
         "D": block.D.double(),
         "sigmoid": F.conv1d(before, taps, conv.bias.double(), groups=len(taps)).sigmoid(),
         "taps": taps.squeeze(1),
     }
+
+
+@torch.no_grad()
+def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
+    """Norm of each token's value before and behind the input gates of a converted model, over the mean of all tokens.
+
+    Returns:
+        "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state takes in;
+        each (L,), the mean over samples, then over the layers with a Mamba block, float64.
+    """
+    layers = [layer for layer, heads in enumerate(model.config.recurrent_heads) if heads]
+    norms: dict[str, list[Tensor]] = {"attention": [], "mamba": []}
+    for layer in layers:
+        block, (values, _, convolved) = _run_block(model, input_ids, layer)
+        delta, B, _ = _selection(block, convolved)
+        behind = (delta * convolved.double()).norm(dim=-1) * B.norm(dim=-1)  # of an outer product over D and N
+        for name, norm in (("attention", values.double().norm(dim=-1)), ("mamba", behind)):
+            mean = norm.mean(0)
+            norms[name].append((mean / mean.mean()).cpu())
+    return {name: torch.stack(found).mean(0) for name, found in norms.items()}
 
 
 def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
@@ -193,7 +234,7 @@ def measure_influence(
 
     Returns:
         model, mixer ("attention", "mamba"), layer, head (-1 for the Mamba block, which serves all replaced heads of the
-        layer), query, key, weight (summing to 1 for each mixer).
+        layer), query, key, weight (summing to 1 for each mixer), norm (of the key's value: see `gate_norms`), samples.
 
     Raises:
         ValueError: no head is replaced, or `query` is outside the input.
@@ -204,11 +245,13 @@ def measure_influence(
         ("attention", head): attention_influence(original, input_ids, layer, head, position),
         ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
     }
+    norms = gate_norms(converted, input_ids)
     frames = [
         pd.DataFrame(
             {
                 "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
-                "key": range(position + 1), "weight": row.numpy(),
+                "key": range(position + 1), "weight": row.numpy(), "norm": norms[mixer][: position + 1].numpy(),
+                "samples": len(input_ids),
             }
         )
         for (mixer, index), row in weights.items()

@@ -12,8 +12,8 @@ PYRAMIDINFER_RATIO, PYRAMIDINFER_MINIMUM = 0.7, 32
 """P_reduce and P_min (appendix B)."""
 LOCAL_SHARE = 0.1
 """k of equation 1 over the length of a sample: 102 of 1,024 tokens (appendix B)."""
-WINDOWS = {"profile": 1024, "sink": 1024, "contribution": 512, "attention_map": 512}
-"""Wikipedia samples behind RA-I (appendix B), Figure 2, Table 5 and Figure 5 (section 4.4)."""
+WINDOWS = {"profile": 1024, "sink": 1024, "influence": 1024, "contribution": 512, "attention_map": 512}
+"""Wikipedia samples behind RA-I (appendix B), Figures 2 and 1, Table 5 and Figure 5 (section 4.4)."""
 
 _MAMBA = {"mamba_d_conv": D_CONV, "mamba_d_state": D_STATE, "mamba_expand": EXPAND, "mamba_dt_rank": DT_RANK}
 _HASHHOP = {"task_form": "text", "task_hops": 16, "task_hash_length": 8, "task_characters": 6144}
