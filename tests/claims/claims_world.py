@@ -28,6 +28,8 @@ FURTHER = {
     "complexity": ["width", "operations"],
     "cache": ["kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
+    "hashhop": ["distances"],
+    "baseline": ["distances"],
     "influence": ["norm", "samples"],
 }  # fmt: skip
 """Kind -> columns besides those that renderers read. The functions below have the rows of one kind each."""
@@ -70,8 +72,10 @@ def memory() -> Rows:
 
 
 def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: int = 200) -> Rows:
+    """All or nothing is right; a near and a far link take turns."""
+    distances = " ".join((["3", "30"] * hops)[: hops - 1])
     for variant, sample in product(("official", "paper"), range(samples)):
-        yield model, beta, 0, variant, sample, hops if sample < round(quality * samples) else 0, hops
+        yield model, beta, 0, variant, sample, hops if sample < round(quality * samples) else 0, hops, distances
 
 
 def hashhop() -> Rows:

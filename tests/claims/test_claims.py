@@ -92,6 +92,7 @@ MUTATIONS = {
     "groups": with_column("cache", "heads_replaced", lambda f: f["kv_heads_freed"] * 3),
     "length": with_column("memory", "l_m", lambda f: f["l_m"] * (2.5 - f["beta"])),
     "quality lost": with_column("hashhop", "correct", lambda f: (f["correct"] * (f["beta"] == 0) / 2).astype(int)),
+    "far links are lost": with_column("hashhop", "correct", lambda f: f["correct"].clip(upper=2)),
     "quality kept at one": with_column("hashhop", "correct", lambda f: f["hops"]),
     "perplexity": with_column("perplexity", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] * 1.2),
     "perplexity of the converted": with_column(

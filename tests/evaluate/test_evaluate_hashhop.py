@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from caches import sliding_cache
@@ -44,6 +46,7 @@ def test_what_is_scored_is_the_models_own_greedy_writing(model, make_tokenizer, 
         return {key: value[3 * (index % 3) :] for key, value in whole(self, index).items()}
 
     monkeypatch.setattr(kind, "__getitem__", shortened)
+    monkeypatch.setattr(kind, "distances", lambda self, index: [])
     monkeypatch.setattr(kind, "correct", lambda self, i, ids: written.update({i: list(ids)}) or original(self, i, ids))
     rows = hashhop_rows(model, tokenizer, settings(form), variants=["paper"], samples=5, batch_size=3)
     assert rows["sample"].tolist() == [0, 1, 2, 3, 4]
@@ -123,7 +126,7 @@ def test_the_cache_is_measured_after_the_prompt(model):
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_rows_of_both_variants(model):
     rows = hashhop_rows(model, None, settings(), samples=7, batch_size=4)
-    assert list(rows.columns) == ["variant", "sample", "correct", "hops"]
+    assert list(rows.columns) == ["variant", "sample", "correct", "hops", "distances"]
     assert rows.groupby("variant").size().to_dict() == {"official": 7, "paper": 7}
     assert rows.correct.between(0, 4).all()
     assert (rows.hops == 4).all()
@@ -149,3 +152,26 @@ def test_the_share_of_the_papers_layout(make_tokenizer):
     text = hashhop_dataset(settings("text", paper_share=0.5), make_tokenizer(), seed=0)
     arrows = sum("→" in text.sample(index).prompt for index in range(200))
     assert 70 < arrows < 130
+
+
+@pytest.mark.parametrize("variant", ["official", "paper"])
+@pytest.mark.parametrize("form", ["tokens", "text"])
+def test_distances_are_those_between_the_lines_of_the_chain(make_tokenizer, form, variant):
+    tokenizer = make_tokenizer()
+    dataset = hashhop_dataset(settings(form), tokenizer, variant=variant, stream="test")
+    for index in range(5):
+        if form == "text":
+            sample = dataset.sample(index)
+            chain = [sample.start, *sample.target]
+            listing = sample.prompt.split("\nCOMPLETION")[0].splitlines() if variant == "official" else (
+                sample.prompt.split(".\n")[0].split(", "))  # fmt: skip
+            pairs = [tuple(word.strip("'") for word in line.replace(" → ", " = ").split(" = ")) for line in listing]
+        else:
+            ids, labels = (dataset[index][name].tolist() for name in ("input_ids", "labels"))
+            answer = [token for token in labels if token != IGNORED]
+            chain = [ids[len(ids) - len(answer) - 2], *answer]
+            pairs = [(ids[place], ids[place + 1]) for place in range(1, 1 + 3 * settings().pairs, 3)]
+        places = [pairs.index(link) for link in pairwise(chain)]
+        expected = [abs(after - before) for before, after in pairwise(places)]
+        assert dataset.distances(index) == expected
+        assert len(expected) == settings().hops - 1 and min(expected) > 0

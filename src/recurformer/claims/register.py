@@ -4,7 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from recurformer.claims import attention, caches, cells, comparisons, language_tasks, quality, reach, recovered
+from recurformer.claims import (
+    attention,
+    caches,
+    cells,
+    comparisons,
+    language_tasks,
+    perplexity,
+    quality,
+    reach,
+    recovered,
+)
 from recurformer.claims.claim import (
     ALLOWED_DROP,
     ALLOWED_RATIO,
@@ -24,7 +34,7 @@ REVIEWER = "reviewer"
 """The kind of what the reviewers asked: no claim of the paper, counted apart from those."""
 JUDGES = {
     module.__name__.rpartition(".")[2]: module
-    for module in (attention, caches, cells, comparisons, language_tasks, quality, reach, recovered)
+    for module in (attention, caches, cells, comparisons, language_tasks, perplexity, quality, reach, recovered)
 }
 WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "NEEDED_ACCURACY": NEEDED_ACCURACY}
 """What a tolerance may name besides the parameters of its judge."""

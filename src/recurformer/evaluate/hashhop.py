@@ -47,11 +47,12 @@ def hashhop_rows(
         progress: called with (samples done, samples of all variants).
 
     Returns:
-        One row a sample: variant, sample, correct (leading hashes), hops; and with `original` ratio (see `held_ratio`).
+        One row a sample: variant, sample, correct (leading hashes), hops, distances (of the linked pairs, separated by
+        spaces: see `link_distances`); and with `original` ratio (see `held_ratio`).
     """
     more = MORE_TOKENS if task.form == "text" else 0
     held: list[float] = []
-    rows: list[tuple[str, int, int, int]] = []
+    rows: list[tuple[str, int, int, int, str]] = []
     for variant in variants:
         dataset = hashhop_dataset(task, tokenizer, seed=seed, variant=variant, stream="test")
         ids, lengths = zip(*(_prompt(dataset[index]) for index in range(samples)), strict=True)
@@ -63,8 +64,11 @@ def hashhop_rows(
 
         answers, batches = write_answers(model, ids, limits, dataset.pad_token_id, batch_size, new_cache, done)
         held += batches
-        rows += [(variant, index, dataset.correct(index, answer), task.hops) for index, answer in enumerate(answers)]
-    frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops"])
+        rows += [
+            (variant, index, dataset.correct(index, answer), task.hops, " ".join(map(str, dataset.distances(index))))
+            for index, answer in enumerate(answers)
+        ]
+    frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops", "distances"])
     return frame if original is None else frame.assign(ratio=held_ratio(held, original, model.dtype))
 
 

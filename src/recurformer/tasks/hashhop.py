@@ -107,6 +107,22 @@ def score_hashes(generated: str | Sequence[object], target: Sequence[object]) ->
     return correct
 
 
+def link_distances(listed: Sequence[object], chain: Sequence[object]) -> list[int]:
+    """How many pairs the list goes on or back from each pair of a chain to the next: hops - 1 numbers.
+
+    Args:
+        listed: the first hash of each pair, in the order of the list; what follows the list does no harm.
+        chain: its start, then the hashes of the answer.
+
+    >>> link_distances(["b", "x", "a", "c"], ["a", "b", "c", "d"])
+    [2, 3]
+    """
+    places: dict[object, int] = {}
+    for place, first in enumerate(listed):
+        places.setdefault(first, place)
+    return [abs(places[there] - places[here]) for here, there in pairwise(chain[:-1])]
+
+
 def h_gq(correct: Sequence[int], hops: int) -> Estimate:
     """The paper's h_gq: mean of leading correct hashes / h_p over samples, with its 95 % interval (`bounded_mean`).
 

@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from recurformer.study import HashHopTask as HashHopSettings
 from recurformer.tasks import IGNORED
-from recurformer.tasks.hashhop import HashHopSample, HashHopTask, score_hashes
+from recurformer.tasks.hashhop import HASH, HashHopSample, HashHopTask, link_distances, score_hashes
 from recurformer.tasks.hashhop_tokens import HashHopTokens
+from recurformer.tasks.sizes import HASH_SPECIALS, QUERY
 from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator, pad_token
 
 
@@ -48,6 +49,12 @@ class HashHopTokenDataset(BlockDataset):
         """Leading hashes of item `index`'s answer that `generated`, token ids after its prompt, reproduces."""
         labels = self[index]["labels"]
         return score_hashes(list(generated), labels[labels != IGNORED].tolist())
+
+    def distances(self, index: int) -> list[int]:
+        """Pairs between the linked pairs of item `index`: see `link_distances`."""
+        input_ids, labels = (self[index][name].tolist() for name in ("input_ids", "labels"))
+        query = input_ids.index(HASH_SPECIALS.index(QUERY))
+        return link_distances(input_ids[1:query:3], [input_ids[query + 1], *filter(IGNORED.__ne__, labels)])
 
 
 class HashHopTextDataset(ItemDataset):
@@ -92,6 +99,11 @@ class HashHopTextDataset(ItemDataset):
     def correct(self, index: int, generated: Sequence[int]) -> int:
         """Leading hashes of item `index`'s answer that `generated`, token ids after its prompt, reproduces."""
         return score_hashes(self.tokenizer.decode(list(generated), skip_special_tokens=True), self.sample(index).target)
+
+    def distances(self, index: int) -> list[int]:
+        """Pairs between the linked pairs of item `index`: see `link_distances`."""
+        sample = self.sample(index)
+        return link_distances(HASH.findall(sample.prompt)[::2], [sample.start, *sample.target])
 
 
 HashHopDataset = HashHopTokenDataset | HashHopTextDataset
