@@ -8,6 +8,7 @@ import torch
 from recurformer import convert
 from recurformer.backbones import make_random
 from recurformer.baselines import EVICTIONS, evicting, make_cache, make_eviction, matching_budget
+from recurformer.baselines.counted import pyramidinfer_rows
 from recurformer.baselines.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
 from recurformer.baselines.razor_attention import REPEATS, any_tokens, look_back, retrieval_heads
 from recurformer.heads.probes import Repeated
@@ -107,6 +108,17 @@ def test_pyramids_meet_the_budget_on_average(method, budget):
     assert share - 1e-3 <= sum(lengths[:layers]) / (layers * length) <= share
     assert list(lengths) == sorted(lengths, reverse=True)
     assert lengths[0] == length
+
+
+def test_pyramidinfer_as_printed():
+    """The cache really keeps what the arithmetic says of the longer prompt too: the printed 0.1054 and 0.1043."""
+    rows = pyramidinfer_rows([10_240]).to_dict("records")
+    assert [(row["method"], row["source"], round(row["ratio"], 4)) for row in rows] == [
+        ("pyramidinfer", "counted", 0.1054)
+    ]
+    lengths = PyramidInferPaper(1.0, keep=0.7).lengths
+    assert rows[0]["ratio"] == sum(lengths(10_240, 32)) / (32 * 10_240)
+    assert round(sum(lengths(61_440, 32)) / (32 * 61_440), 4) == 0.1043
 
 
 def test_pyramidinfer_paper_keeps_what_the_last_tokens_attend_to(model, attention):

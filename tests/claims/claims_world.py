@@ -28,6 +28,7 @@ FURTHER = {
     "complexity": ["width", "operations"],
     "cache": ["kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
+    "pyramidinfer": ["source"],
     "hashhop": ["distances"],
     "baseline": ["distances"],
     "influence": ["norm", "samples"],
@@ -63,7 +64,7 @@ def cache() -> Rows:
 def pyramidinfer() -> Rows:
     for cell in _cells(2, *CACHE_LENGTHS):
         if cell.method == "PyramidInfer":
-            yield cell.model, CACHE_LENGTHS[cell.quantity], cell.value
+            yield cell.model, CACHE_LENGTHS[cell.quantity], cell.value, "counted"
 
 
 def memory() -> Rows:

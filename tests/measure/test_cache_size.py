@@ -23,7 +23,6 @@ from recurformer.measure.cache import (
     held_bytes,
     held_ratio,
     measure_cache,
-    pyramidinfer_rows,
 )
 from recurformer.measure.memory import count_parameters
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
@@ -174,13 +173,6 @@ def test_bad_input_is_refused():
     wrong = HeadProfile(torch.rand(1, 3, 4), 5, 0.5, True, 2, 32)
     with pytest.raises(ValueError, match=r"profile is of \(3, 4\) layers and heads, model tiny has \(2, 4\)"):
         measure_cache(base, "tiny", [0.5], profile=wrong)
-
-
-@pytest.mark.parametrize(("length", "printed"), [(10_240, 0.1054), (61_440, 0.1043)])
-def test_pyramidinfer_as_printed(length, printed):
-    rows = pyramidinfer_rows([length])
-    assert rows.to_dict("records")[0]["method"] == "pyramidinfer"
-    assert round(rows.ratio[0], 4) == printed
 
 
 @pytest.mark.parametrize("shape", SHAPES)

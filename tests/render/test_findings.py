@@ -21,13 +21,15 @@ def test_it_counts_the_sentences_that_have_a_test():
     tested = [name for name, sentence in STATEMENTS.items() if sentence.judge]
     audited = [name for name in STATEMENTS if name not in tested and name in broken]
     left = len(STATEMENTS) - len(tested) - len(audited)
-    cells, numbers = (sum(entry.method == PYRAMIDINFER for entry in entries) for entries in (CELLS, NUMBERS))
+    absent = [
+        entry for entry in (*CELLS, *NUMBERS) if entry.method == PYRAMIDINFER and entry.quantity in {"l_m", "h_gq"}
+    ]
     for stated in (
         f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",
         f"Of the {len(STATEMENTS)}, {len(tested)} have a test on measurements",
         f"numbers and words decide {len(audited)}:",
         f"For the other {left} no stage measures anything yet.",
-        f"the {cells} cells and {numbers} numbers of PyramidInfer",
+        f"the {len(absent)} longest inputs and h_gq of PyramidInfer",
         f"{WORDS[len(ABLATIONS)]} statements that the reviewers asked about",
     ):
         assert stated in FINDINGS

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 ROWS = 128  # query rows whose weights exist at the same time
 PADDING = -1
@@ -113,6 +114,11 @@ class Context:
 
     def attend(self) -> Tensor:
         """Outputs of the new tokens, (B, h, G, q, D)."""
+        if self.keys.shape[2] == self.queries.shape[3] and bool(self.is_token.all()):  # a prompt without padding
+            rows = F.scaled_dot_product_attention(
+                self.queries.flatten(1, 2), self.keys, self.values, is_causal=True, scale=self.scaling, enable_gqa=True
+            )
+            return rows.unflatten(1, self.queries.shape[1:3])
         outputs = []
         for _, weights in self.weights():
             rows = weights.to(self.values.dtype).flatten(2, 3) @ self.values

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from recurformer.baselines.context import Context
 from recurformer.baselines.eviction import Eviction
-from recurformer.measure.cache import pyramid_lengths
+
+
+def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
+    """Tokens that each of PyramidInfer's layers keeps, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
+
+    Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
+    is therefore a share kept, of the whole length, in every layer.
+    """
+    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
 
 
 @dataclass(frozen=True)

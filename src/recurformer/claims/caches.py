@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_paper_width
+from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_paper_width, pyramidinfer_ratio
 from recurformer.claims.claim import Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.paper import BACKBONE_LABELS, label
@@ -107,6 +107,28 @@ def operations(evidence: Evidence) -> Finding:
     parts = [f"{phase} {ratio.max():.2f} to {ratio.min():.2f}" for phase, ratio in ratios]
     text = f"{', '.join(parts)} of attention's, from {rows['length'].min():,} to {rows['length'].max():,} tokens"
     return Finding(bool((ratios.max() < 1).all()), text, has_paper_width(rows))
+
+
+@at_paper_sizes
+def similar(evidence: Evidence, model: str, near: float) -> Finding:
+    """The counted caches of RecurFormer at Table 2's beta and of PyramidInfer, over the original's, at both lengths.
+
+    Args:
+        evidence: with both.
+        model: in which PyramidInfer was counted.
+        near: what their shares may differ by.
+    """
+    pairs = [
+        (
+            float(
+                evidence.rows("cache", model=model, unit="kv_group", beta=BETAS[model], length=length)["ratio"].iloc[0]
+            ),
+            pyramidinfer_ratio(evidence, model, length),
+        )
+        for length in CACHE_LENGTHS.values()
+    ]
+    text = "; ".join(f"RecurFormer {ours:.4f}, PyramidInfer {theirs:.4f}" for ours, theirs in pairs)
+    return Finding(max(abs(ours - theirs) for ours, theirs in pairs) <= near, f"{label(model)}: {text}", at_scale=True)
 
 
 @at_paper_sizes

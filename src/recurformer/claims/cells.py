@@ -53,10 +53,17 @@ def growth(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows))
 
 
-def computed_only(evidence: Evidence, model: str, length: int) -> Missing:
-    """Why PyramidInfer's cache decides nothing: its size follows from the printed setting, no cache was counted."""
-    ratio = float(evidence.rows("pyramidinfer", model=model, length=length)["ratio"].iloc[0])
-    return Missing(f"computed only ({number(ratio, 4)} from the printed setting), no cache counted; {NO_PYRAMIDINFER}")
+def pyramidinfer_ratio(evidence: Evidence, model: str, length: int) -> float:
+    """The counted cache of PyramidInfer over the original's.
+
+    Raises:
+        Missing: its size was computed from the printed setting, no cache was counted.
+    """
+    rows = evidence.rows("pyramidinfer", model=model, length=length)
+    ratio = float(rows["ratio"].iloc[0])
+    if "source" not in rows:
+        raise Missing(f"computed only ({number(ratio, 4)} from the printed setting), no cache counted")
+    return ratio
 
 
 @at_paper_sizes
@@ -64,7 +71,9 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     """The counted cache against the printed share, under every reading of grouped-query attention."""
     length = CACHE_LENGTHS[cell.quantity]
     if cell.method == PYRAMIDINFER:
-        raise computed_only(evidence, cell.model, length)
+        ratio = pyramidinfer_ratio(evidence, cell.model, length)
+        near = abs(ratio - cell.value) <= cache_tolerance(cell.model)
+        return Finding(near, number(ratio, 4), at_scale=True, reason="0.7 is the share that is kept, not evicted")
     rows = evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
     ratios = rows.groupby("unit", sort=False)["ratio"].first().sort_index(ascending=False)  # kv_group before head
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
@@ -151,8 +160,9 @@ def reduction(evidence: Evidence, cell: TextNumber) -> Finding:
     """Counted reduction in percent against the one in the text."""
     length = CACHE_LENGTHS[cell.quantity]
     if cell.method == PYRAMIDINFER:
-        raise computed_only(evidence, cell.model, length)
-    ratios = evidence.rows("cache", model=cell.model, beta=BETAS[cell.model], length=length)["ratio"]
+        ratios = pd.Series([pyramidinfer_ratio(evidence, cell.model, length)])
+    else:
+        ratios = evidence.rows("cache", model=cell.model, beta=BETAS[cell.model], length=length)["ratio"]
     percent = 100 * (1 - ratios)
     nearest = float(percent.iloc[int(np.argmin((percent - cell.value).abs()))])
     decimals = len(cell.printed.partition(".")[2])

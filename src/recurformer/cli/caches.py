@@ -153,7 +153,7 @@ def longest_input(
 )
 def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
     """The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
-    from recurformer.measure.cache import pyramidinfer_rows
+    from recurformer.baselines.counted import pyramidinfer_rows
 
     return pyramidinfer_rows(sizes.lengths, args.name, args.layers)
 

@@ -181,25 +181,6 @@ def measure_cache(
     return pd.DataFrame(rows)
 
 
-def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
-    """Tokens that each of PyramidInfer's layers keeps, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
-
-    Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
-    is therefore a share kept, of the whole length, in every layer.
-    """
-    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
-
-
-def pyramidinfer_rows(
-    lengths: Sequence[int] = (10_240, 61_440),
-    model: str = "llama2-7b",
-    layers: int = 32,
-) -> pd.DataFrame:
-    """The rows of pyramidinfer.csv: model, method ("pyramidinfer"), length, ratio."""
-    ratios = [sum(pyramid_lengths(length, layers)) / (layers * length) for length in lengths]
-    return pd.DataFrame({"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios})
-
-
 def held_bytes(cache: Cache, tokens: int) -> float:
     """Bytes for each of the `tokens` (those of all sequences together) that the cache has seen."""
     return float(cache_bytes(cache).bytes.sum()) / tokens

@@ -29,11 +29,11 @@ from recurformer.render.verdicts import Verdicts
 
 
 def _pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:
-    """Caches of PyramidInfer, which are computed, over those of the original."""
+    """Caches of PyramidInfer over those of the original; rows without a source were computed, not counted."""
     require(pyramidinfer, "pyramidinfer")
     return {
         (Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]): Value(
-            float(row.ratio), source="computed", runs=getattr(row, "run", "")
+            float(row.ratio), source=getattr(row, "source", "computed"), runs=getattr(row, "run", "")
         )
         for quantity, length in CACHE_LENGTHS.items()
         for row in records(pyramidinfer[pyramidinfer["length"] == length])
@@ -119,9 +119,9 @@ def table2(
 
     long, said, models = _build(2, frames, verdicts, recorded, shown)
     said.append(
-        f"PyramidInfer: caches computed from the paper's setting ({PYRAMIDINFER_RATIO:g} of the tokens kept from "
-        f"layer to layer, {PYRAMIDINFER_MINIMUM} at least), which is no measurement; all of it: not-run: the "
-        "method runs in small models only, in the ablations."
+        "PyramidInfer: keys and values that its cache keeps of a random prompt in the paper's setting "
+        f"({PYRAMIDINFER_RATIO:g} of the tokens kept from layer to layer, {PYRAMIDINFER_MINIMUM} at least). The rest: "
+        "not-run: the method runs in small models only, in the ablations."
     )
     if others := ", ".join(label(model) for model in models if model not in BACKBONE_LABELS):
         said.append(f"{others}: not in the paper, shown at the shares that its Table 2 uses.")
