@@ -39,6 +39,8 @@ def counted_caches(**differing: float) -> pd.DataFrame:
         ("audit/masked-prediction", "causal"),
         ("audit/figure5-samples", "512"),
         ("audit/prefill-symbol", "O(l_g · d)"),
+        ("audit/cache-readings/qwen2-0.5b", "largest 0.0625"),
+        ("audit/cache-readings/qwen2-7b", "nearest: unit kv_group, rounded down in each model"),
         ("audit/recurrent-state/qwen2-0.5b", "β 0.90: (0.0632 − 0.0626) · 12,288 = 7.4 tokens"),
     ],
 )
@@ -51,7 +53,7 @@ def test_the_papers_inconsistencies_are_found_with_their_arithmetic(name, arithm
     "name",
     ["audit/table2-in-table4/llama2-7b", "audit/text/llama2-7b/recurformer/cs_10k-reduction",
      "audit/text/qwen2-0.5b/recurformer/cs_60k-reduction", "audit/monotone/llama2-7b/cs_10k",
-     "audit/recurrent-state/llama2-7b", "audit/width/llama2-7b/other/l2_interval"],
+     "audit/recurrent-state/llama2-7b", "audit/cache-readings/llama2-7b", "audit/width/llama2-7b/other/l2_interval"],
 )  # fmt: skip
 def test_what_agrees_is_shown_too(name):
     assert FOUND[name].consistent

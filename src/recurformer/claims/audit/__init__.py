@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from recurformer.claims.audit import tables, text
+from recurformer.claims.audit import readings, tables, text
 from recurformer.claims.audit.tables import Audited
 
 __all__ = ["Audited", "audit"]
@@ -18,6 +18,7 @@ def audit(cache: pd.DataFrame | None = None) -> list[Audited]:
         *tables.monotone(),
         *tables.recurrent_state(),
         *(tables.cache_columns(cache) if cache is not None else []),
+        *readings.cache_readings(),
         *tables.table2_in_table4(),
         *tables.text_numbers(),
         text.threshold(),

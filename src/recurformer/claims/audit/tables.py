@@ -41,14 +41,15 @@ class Audited:
     claims: tuple[str, ...] = ()
 
 
-def _row(model: str, quantity: str) -> list[PrintedCell]:
+def column_of(model: str, quantity: str) -> list[PrintedCell]:
+    """Table 4's cells of a model and quantity, by beta."""
     return [cell for (name, what, _), cell in TABLE4.items() if (name, what) == (model, quantity)]
 
 
 def monotone() -> Iterator[Audited]:
     """The cache must fall and the longest input rise when more heads are replaced."""
     for (quantity, falls), model in product((("cs_10k", True), ("cs_60k", True), ("l_m", False)), BACKBONE_LABELS):
-        row = _row(model, quantity)
+        row = column_of(model, quantity)
         broken = [(a, b) for a, b in pairwise(row) if (b.value >= a.value if falls else b.value <= a.value)]
         steps = [
             f"β {a.beta:.2f} → {b.beta:.2f}: {a.printed} → {b.printed}, larger by {b.value - a.value:.4f}"
@@ -71,7 +72,7 @@ def recurrent_state() -> Iterator[Audited]:
     short, long = CACHE_LENGTHS["cs_10k"], CACHE_LENGTHS["cs_60k"]
     scale = short * long / (long - short)
     for model in BACKBONE_LABELS:
-        pairs = list(zip(_row(model, "cs_10k"), _row(model, "cs_60k"), strict=True))
+        pairs = list(zip(column_of(model, "cs_10k"), column_of(model, "cs_60k"), strict=True))
         digit = LLAMA2_DIGIT if all(a.printed.endswith("0") for a, _ in pairs) else CACHE_DIGIT
         rounding = digit * scale
         states = [(a.value - b.value) * scale for a, b in pairs]
@@ -101,7 +102,7 @@ def cache_columns(cache: pd.DataFrame) -> Iterator[Audited]:
     """
     for model in BACKBONE_LABELS:
         counted = cache[cache["model"] == model].set_index(["unit", "length", "beta"])["ratio"].to_dict()
-        cells = [cell for quantity in CACHE_LENGTHS for cell in _row(model, quantity)]
+        cells = [cell for quantity in CACHE_LENGTHS for cell in column_of(model, quantity)]
         readings: dict[str, list[float]] = {}
         for cell in cells:
             for unit in ("kv_group", "head"):
