@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from recurformer import convert
 from recurformer.baselines import EVICTIONS, evicting, make_cache
 from recurformer.baselines.methods import Citrus
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from tests.baselines.twin import read_in_pieces, recording, twin_logits
-from tests.model.tiny_models import ALL, LAYERS, PAD, PAIRS, difference, make_backbone, tokens
+from tests.model.tiny_models import LAYERS, PAD, PAIRS, difference, make_backbone, tokens
 
 PROMPT, NEW = 23, 5
 every_method = pytest.mark.parametrize("method", EVICTIONS)
@@ -244,8 +243,6 @@ def test_other_mistakes_are_named():
         make_cache(model, "h3o", 0.5)
     with pytest.raises(ValueError, match="budget=32 of razor_attention must be a share"):
         make_cache(model, "razor_attention", 32)
-    with pytest.raises(ValueError, match="this one has been converted"):
-        make_cache(convert(make_backbone("llama_mha"), [ALL, [], []]), "h2o", 0.5)
     with pytest.raises(ValueError, match=r"works only inside `with evicting\(model\):`"):
         model(tokens(1, 4), past_key_values=make_cache(model, "h2o", 0.5))
     sliding = make_backbone("mistral_gqa", sliding_window=4)

@@ -162,6 +162,7 @@ CHANGED = [
         for method in ("h2o", "snapkv", "pyramidinfer_paper")
         for budget in (0.2, 0.8)
     ),
+    ("combined", "h2o", 0.2, "", True, 0, 0.2),
 ]
 THINGS = [*((*thing, 1.0) for thing in KEPT), *((*thing, 0.5) for thing in CHANGED)]
 """Identity without the model, and a share of right answers: RecurFormer keeps all, every other method half."""

@@ -121,6 +121,8 @@ MUTATIONS = {
     "mqar with some heads": with_column(
         "mqar", "correct", lambda f: f["correct"].where((f["beta"] == 0) | (f["beta"] == 1), 500)),
     "hops lost": with_column("ablation_hashhop", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "hops lost in the retained heads alone": with_column(
+        "ablation_hashhop", "correct", lambda f: f["correct"].mask(f["family"] == "combined", 0)),
     "hops lost at one size": with_column(
         "hashhop_sizes", "correct", lambda f: f["correct"].mask(recurformer_rows(f) & (f["size"] == 1536), 0)),
     "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),

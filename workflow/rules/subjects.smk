@@ -1,5 +1,6 @@
 from typing import get_args
 
+from recurformer.study.ablations import COMMON_BETA
 from recurformer.study.method import MeasuredScore
 from recurformer.study.subject import Subject
 
@@ -24,6 +25,11 @@ def matched(task, backbone, file):
         f"<results>/ablations/{task}/{backbone}/{Subject('heads', 'mamba', 'ra_i', beta=beta)}/{file}"
         for beta in ABLATIONS[task]["matched"]
     ]
+
+
+def half_of(betas):
+    """The share nearest to half of the heads."""
+    return min(betas, key=lambda beta: abs(beta - COMMON_BETA))
 
 
 def by_selector(changed):
@@ -51,6 +57,10 @@ def measured_on(task, file):
             else []
         ),
         *(Subject("evicted", method) for method in ABLATIONS["evictions"]),
+        *(
+            Subject("combined", method, beta=half_of(changed["matched"]))
+            for method in changed["retained"]
+        ),
         *(recovered_subjects(shown=True) if task == "language" else []),
         *by_mixer(changed),
         *by_selector(changed),
@@ -137,7 +147,7 @@ def is_studys(task, subject):
 
 def model_of(task, backbone, subject):
     """The model of a subject that has one of its own; of all others, the original."""
-    if subject.kind == "original_trained" or is_studys(task, subject):
+    if subject.kind in {"original_trained", "combined"} or is_studys(task, subject):
         return studys_own(task, backbone, subject.beta)
     if subject.kind == "recovered":
         seed = seeds_of(subject.name)[0]
@@ -185,6 +195,8 @@ def identity_of(task, subject, input):
     elif subject.kind == "evicted":
         said = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
         said["match"] = [str(file) for file in input.match] or None
+    elif subject.kind == "combined":
+        said = {"evict": subject.name, "budgets": ABLATIONS["budgets"], "trained": True}
     elif subject.kind == "replaced":
         said = {"replace": subject.name, "betas": ABLATIONS["betas"]}
         said |= {"choice": subject.choice}

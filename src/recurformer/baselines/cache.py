@@ -1,12 +1,13 @@
 """A transformers cache that holds what an eviction method keeps, layer by layer, and attends to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache
+from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from recurformer.baselines.context import PADDING, Arrival, Context
 from recurformer.baselines.eviction import Eviction
@@ -95,6 +96,35 @@ class EvictingLayer:
         self.groups = []
 
 
+class HybridEvictingLayer(EvictingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
+    """The tokens that retained heads keep, beside the states of the mixer in the place of the others."""
+
+    def __init__(self, eviction: Eviction, layer: int, layers: int):
+        LinearAttentionAndFullAttentionLayer.__init__(self)
+        EvictingLayer.__init__(self, eviction, layer, layers)
+
+    def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """See `EvictingLayer`; the states too."""
+        yield from super().held_tensors()
+        for kind in ("conv_state", "recurrent_state"):
+            states = getattr(self, f"{kind}s").values()
+            yield from ((kind, tensor) for tensor in states if tensor is not None)
+
+    def select(self, samples: Tensor) -> None:
+        """See `EvictingLayer`."""
+        super().select(samples)
+        LinearAttentionLayer.reorder_cache(self, samples)  # type: ignore[arg-type]
+
+    def reset(self) -> None:
+        """See `EvictingLayer`."""
+        super().reset()
+        LinearAttentionLayer.reset(self)
+
+
+LAYERS: dict[str, Any] = {"hybrid": HybridEvictingLayer, "linear_attention": lambda *_: LinearAttentionLayer()}
+"""Type of a layer -> what a cache has for it; for others `EvictingLayer`."""
+
+
 def _everything(context: Context) -> Held:
     return Held(context.heads, context.keys, context.values, context.slots, context.scores)
 
@@ -106,14 +136,14 @@ class EvictingCache(Cache):
 
     Args:
         eviction: the method.
-        layers: decoder layers of the model.
+        types: for each decoder layer of the model its type, in the words of a config's `layer_types`.
     """
 
     layers: list[Any]
     arrival: Arrival  # the new tokens that come to the present layer
 
-    def __init__(self, eviction: Eviction, layers: int):
-        held: list[Any] = [EvictingLayer(eviction, layer, layers) for layer in range(layers)]
+    def __init__(self, eviction: Eviction, types: Sequence[str]):
+        held = [LAYERS.get(kind, EvictingLayer)(eviction, layer, len(types)) for layer, kind in enumerate(types)]
         super().__init__(layers=held)
         self.eviction = eviction
         self.reset()
@@ -122,6 +152,7 @@ class EvictingCache(Cache):
         """Hold nothing, as at first."""
         super().reset()
         self.seen = 0  # tokens and padding
+        self.latest = len(self.layers)  # the layer that attended last; an earlier one begins a forward pass
         self.tokens: Tensor | None = None  # of each sample, without padding, (B,)
         self.prompt: Tensor | None = None  # likewise when several were last read at once
         self.pruning: StatePruning | None = None
@@ -156,8 +187,9 @@ class EvictingCache(Cache):
         Returns:
             (B, q, H, D).
         """
-        if layer == 0:
+        if layer <= self.latest:
             self.arrival = self._arrival(query, mask)
+        self.latest = layer
         output, context = self.layers[layer].attend(query, key, value, self.arrival, scaling)
         if self.pruning is not None:
             self.arrival = replace(self.arrival, slots=self.pruning.choose(self.eviction, context))
@@ -187,7 +219,7 @@ class EvictingCache(Cache):
     def batch_select_indices(self, indices: Tensor) -> None:
         """Hold these samples only, in this order."""
         for layer in self.layers:
-            layer.select(indices)
+            (layer.select if isinstance(layer, EvictingLayer) else layer.reorder_cache)(indices)
         if self.tokens is not None and self.prompt is not None:
             self.tokens, self.prompt = (count[indices.to(count.device)] for count in (self.tokens, self.prompt))
 

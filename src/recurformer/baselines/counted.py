@@ -26,7 +26,7 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
         layers: of the model.
         tokens: of the prompt, read in one forward pass.
     """
-    cache, generator = EvictingCache(eviction, layers), torch.Generator().manual_seed(0)
+    cache, generator = EvictingCache(eviction, ["full_attention"] * layers), torch.Generator().manual_seed(0)
     for layer in range(layers):
         query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
         cache.attend(layer, query, key, value, None, WIDTH**-0.5)

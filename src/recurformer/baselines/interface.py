@@ -106,7 +106,7 @@ def make_eviction(
     """Return a method with what it has to know about `model`.
 
     Args:
-        model: a causal language model that has not been converted.
+        model: a causal language model. Of a converted one only the retained heads evict.
         method: a name in `EVICTIONS`.
         budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
             number of tokens.
@@ -114,12 +114,13 @@ def make_eviction(
             tell little about a model that reads no text.
 
     Raises:
-        ValueError: an unknown method, a bad budget, a converted model, layers with a sliding window.
+        ValueError: an unknown method, a bad budget, layers with a sliding window, or a converted model without
+            attention heads, with query groups of unequal size, or with a method that cannot do it.
     """
     if method not in EVICTIONS:
         raise ValueError(f"method={method!r} is unknown; choose one of {', '.join(EVICTIONS)}")
     if any(getattr(model.config, "recurrent_heads", [])):
-        raise ValueError(f"method={method!r} evicts from a model's own attention; this one has been converted")
+        _check_converted(model, method)
     if sliding := sliding_layers(model.config):
         raise ValueError(
             f"method={method!r} evicts from attention to everything; layer {sliding[0]} of this model attends through a"
@@ -128,9 +129,29 @@ def make_eviction(
     return EVICTIONS[method].for_model(model, budget, repeated)
 
 
+def _check_converted(model: PreTrainedModel, method: str) -> None:
+    """Raise where the retained heads of a converted model cannot evict by a method."""
+    eviction, base = EVICTIONS[method], model.base_model
+    layers: Any = base.layers
+    layouts = [layer.self_attn.layout for layer in layers if hasattr(layer.self_attn, "layout")]
+    if eviction.prunes_states or "for_model" in vars(eviction):
+        raise ValueError(f"method={method!r} judges heads, or drops tokens, of the whole model; this one is converted")
+    if len(layouts) == len(layers) and not any(layout.retained for layout in layouts):
+        raise ValueError(f"method={method!r} evicts from attention heads; all of this model's are replaced")
+    if any(layout.ragged for layout in layouts):
+        raise ValueError(f"method={method!r} needs query groups of one size; convert with whole groups (unit kv_group)")
+
+
 def make_cache(model: PreTrainedModel, method: str, budget: float | int) -> EvictingCache:
     """Return an empty cache for one batch, to be used inside `evicting(model)`: see `make_eviction`."""
-    return EvictingCache(make_eviction(model, method, budget), model.config.num_hidden_layers)
+    return empty_cache(model, make_eviction(model, method, budget))
+
+
+def empty_cache(model: PreTrainedModel, eviction: Eviction) -> EvictingCache:
+    """Return an empty cache of a method that was made for the model."""
+    config = model.config
+    types = config.layer_types if hasattr(config, "recurrent_heads") else ["full_attention"] * config.num_hidden_layers
+    return EvictingCache(eviction, types)
 
 
 def matching_budget(model: PreTrainedModel, heads: Sequence[Sequence[int]], length: int, **mamba: Any) -> float:

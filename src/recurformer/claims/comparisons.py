@@ -239,7 +239,8 @@ def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
         return finding
     by_model = {model: points[points["model"] == model] for model in models_in_order(points)}
     learned = {model: found for model, found in by_model.items() if not why_not_run(found, HASHHOP)}
-    shown = points[points["by"].isin([PAPERS_SELECTOR, ""]) & points["model"].isin(learned)]
+    chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
+    shown = points[chosen & points["model"].isin(learned)]
     evidence.count(HASHHOP.kind, *shown["rows"])
     said = [
         f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"

@@ -9,10 +9,9 @@ from recurformer.paper import label
 from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
 from recurformer.render.measurements import groups
 from recurformer.render.training import FALL, why_undecided
+from recurformer.study.ablations import COMMON_BETA
 from recurformer.tasks.interval import Estimate
 
-COMMON_BETA = 0.5
-"""The share of heads replaced that is compared where one is: the measured one nearest to it."""
 SAME_CACHE = 0.05
 """Shares of the cache that differ by no more are about the same."""
 RECURFORMER = "RecurFormer"

@@ -9,16 +9,19 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.comparisons import because, judge_comparisons
 from recurformer.claims.evidence import Evidence
-from recurformer.claims.pairings import Comparison, beside_original, recurformer
+from recurformer.claims.pairings import Comparison, beside_original, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
     CONTINUATION,
+    HASHHOP,
     HASHHOP_SIZES,
     LEARNED,
     PAPERS_SELECTOR,
     after_training,
     identified,
+    method_label,
     of,
+    original,
     scores,
     why_not_run,
 )
@@ -126,6 +129,50 @@ def sizes(evidence: Evidence) -> Finding:
         f"{least.ours.mean:.3g} (β {least.beta:g}) to {most.ours.mean:.3g} (β {most.beta:g})"
     )
     return replace(finding, ours=text)
+
+
+def combines(evidence: Evidence) -> Finding:
+    """h_gq that eviction from the retained heads costs a converted model, above its cost to the original.
+
+    Raises:
+        Missing: no eviction method was measured on retained heads and, at the same budget, on all heads.
+        Undecided: the original has not learned the task.
+    """
+    points = scores(evidence.look(HASHHOP.kind), HASHHOP)
+    extra: dict[str, Estimate] = {}
+    used: list[int] = []
+    for model in models_in_order(points):
+        of_model = points[points["model"] == model]
+        if (combined := of(of_model, "combined")).empty:
+            continue
+        if reason := why_not_run(of_model, HASHHOP).removeprefix("not-run: "):
+            raise Undecided(reason)
+        ours, full = nearest_beta(recurformer(of_model)), original(of_model, trained=True)
+        for _, kept in combined.iterrows():
+            plain = of(of_model, "eviction", kept["method"])
+            plain = plain[plain["setting"] == kept["setting"]]
+            four = [row for frame in (ours, full, plain) for _, row in frame.head(1).iterrows()]
+            if len(four) < 3:
+                raise Missing(f"{label(model)}: {kept['method']} was not measured on all heads at {kept['setting']:g}")
+            converted, unchanged, evicted = four
+            cost = (converted["mean"] - kept["mean"]) - (unchanged["mean"] - evicted["mean"])
+            half = math.hypot(*((row["high"] - row["low"]) / 2 for row in (*four, kept)))
+            name = f"{label(model)}, {method_label('eviction', kept['method'])}, {kept['setting']:g} of the tokens"
+            extra[name] = Estimate(cost, cost - half, cost + half)
+            used += [*kept["rows"], *(row for one in four for row in one["rows"])]
+    if not extra:
+        raise Missing("no eviction method was measured on retained heads")
+    evidence.count(HASHHOP.kind, used)
+    name, worst = max(extra.items(), key=lambda item: item[1].mean)
+    holds = worst.mean <= ALLOWED_DROP
+    decided = all(one.high <= ALLOWED_DROP for one in extra.values()) if holds else worst.low > ALLOWED_DROP
+    text = (
+        f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] of h_gq more than on all heads ({name}; "
+        f"{len(extra)} comparisons)"
+    )
+    reason = "" if decided else "an interval reaches over what is allowed"
+    at_scale = set(BACKBONE_LABELS) <= set(points["model"])
+    return Finding(holds, text, at_scale, int(points["samples"].max()), reason, decided=decided)
 
 
 def spared(evidence: Evidence) -> Finding:

@@ -30,9 +30,9 @@ class Identity(Block):
 
     name: str
     """Name of the backbone."""
-    family: Literal["original", "eviction", "mixer", "layers", "pooled", "recovered"] = "original"
-    """What was changed: nothing, the cache (see --evict), heads, whole layers, the number of KV heads, or heads by a
-    recipe of `language.recovery` (recovered)."""
+    family: Literal["original", "eviction", "combined", "mixer", "layers", "pooled", "recovered"] = "original"
+    """What was changed: nothing, the cache (see --evict), that of a converted model, heads, whole layers, the number of
+    KV heads, or heads by a recipe of `language.recovery` (recovered)."""
     method: str = "full"
     """How, within the family: the mixer, the eviction method, or the recipe."""
     setting: Share = 1.0
@@ -119,13 +119,14 @@ def _asked(args: Namespace, change: str, settings: str) -> bool:
 
 
 def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | None") -> "Iterator[Changed]":
-    from recurformer.baselines import EvictingCache, evicting, make_eviction
+    from recurformer.baselines import empty_cache, evicting, make_eviction
 
+    family = "combined" if any(getattr(model.config, "recurrent_heads", [])) else "eviction"
     for budget in [*args.budgets, *map(_held, args.match or [])]:
         eviction = make_eviction(model, args.evict, budget, repeated)
-        what = {"family": "eviction", "method": args.evict, "setting": budget}
+        what = {"family": family, "method": args.evict, "setting": budget}
         with evicting(model):
-            yield model, partial(EvictingCache, eviction, model.config.num_hidden_layers), what
+            yield model, partial(empty_cache, model, eviction), what
 
 
 def _held(measurements: str) -> float:

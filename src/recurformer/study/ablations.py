@@ -19,6 +19,9 @@ Eviction = Literal[
     "big_bird",
 ]
 
+COMMON_BETA = 0.5
+"""The share of heads replaced that is compared where one is: the measured one nearest to it."""
+
 
 class Needle(Block):
     """Needles in a haystack over depth and length."""
@@ -79,6 +82,8 @@ class Changed(Block):
     """Mixers that replace whole layers; trained if listed in `trained`."""
     matched: list[Beta] = []
     """Shares of heads: eviction methods also keep as much cache as models with trained Mamba blocks hold at them."""
+    retained: list[Eviction] = []
+    """Eviction methods that also run on the retained heads of the model of `matched` nearest to half of the heads."""
     kv_heads: list[Count] = []
     """Numbers of key-value heads after mean pooling; then trained with the same recipe."""
     selectors: list[Selector] = []
@@ -97,6 +102,8 @@ class Changed(Block):
                     raise ValueError(f"{key}: {mixer!r} is neither in trained nor in untrained; add it to one of them")
         if self.matched and "mamba" not in self.trained:
             raise ValueError("matched: no cache to match without 'mamba' in trained; add it, or leave matched empty")
+        if self.retained and not self.matched:
+            raise ValueError("retained: no converted model whose heads could evict; name its share of heads in matched")
         return self
 
 

@@ -8,14 +8,15 @@ FORMS = {
     "original": "original",
     "original_trained": "original/trained",
     "evicted": "evicted/{name}",
+    "combined": "combined/beta-{beta}/{name}",
     "replaced": "replaced/{by}-{unit}-{choice}/{name}",
     "heads": "heads/{by}-{unit}-{choice}/beta-{beta}/{name}/trained",
     "recovered": "recovered/{name}/beta-{beta}/trained",
     "pooled": "pooled/{name}/trained",
 }
-"""Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method; heads
-replaced by a mixer, without training and at every share of heads, or trained; another recipe than the paper's; fewer
-key-value heads."""
+"""Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
+of a converted model's retained heads; heads replaced by a mixer, without training and at every share of heads, or
+trained; another recipe than the paper's; fewer key-value heads."""
 PARTS = {"name": r"[\w.-]+", "by": r"\w+", "unit": r"\w+", "choice": r"\d+", "beta": r"\d\.\d+"}
 
 
