@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.workflow.dry_runs import DryRun, link_workflow
+from tests.workflow.dry_runs import STUDIES, DryRun, link_workflow
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +13,7 @@ def dry(tmp_path_factory):
     def run(target, study="default"):
         if (target, study) not in made:
             folder = link_workflow(tmp_path_factory.mktemp("project"))
-            made[target, study] = DryRun(folder, target, "--configfile", f"config/{study}.yaml")
+            made[target, study] = DryRun(folder, target, "--configfile", *STUDIES[study])
         return made[target, study]
 
     return run

@@ -10,6 +10,11 @@ from pathlib import Path
 from recurformer.plan.dry_run import read_dry_run
 
 ROOT = Path(__file__).parents[2]
+STUDIES = {
+    path.stem: [f"config/{name}.yaml" for name in (["default"] if path.stem == "record" else []) + [path.stem]]
+    for path in sorted((ROOT / "config").glob("*.yaml"))
+}
+"""Name -> its files: the record changes the default study."""
 LINKED = ("Snakefile", "workflow", "config", "profiles")
 
 

@@ -7,15 +7,13 @@ import pytest
 
 from recurformer.costs import option
 from recurformer.records import benchmark_beside, read_record
-from tests.workflow.dry_runs import ROOT, DryRun, link_workflow
-
-STUDIES = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
+from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_plans_every_table_and_figure(study, dry):
     planned = dry("all", study).counts
-    recovery = {"smoke": (1, 1), "default": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
+    recovery = {"smoke": (1, 1), "default": (1, 1), "record": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
     assert (planned["table"] - 5, planned["figure"] - 6) == recovery
     on_a_device = {"device_tests": 1, "cache_peak": 3, "speed": 6} if study == "gpu" else {}
     assert {rule: planned[rule] for rule in ("device_tests", "cache_peak", "speed") if rule in planned} == on_a_device
@@ -30,9 +28,9 @@ def test_every_study_plans_every_table_and_figure(study, dry):
 def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, dry):
     planned = dry("ablations", study).counts
     assert planned["figure"] == 9
-    recovered = {"smoke": 2, "default": 2, "recovery": 2}.get(study, 0)
+    recovered = {"smoke": 2, "default": 2, "record": 2, "recovery": 2}.get(study, 0)
     assert planned["needle"] == planned["continuation"] > 0
-    trained = {"default": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
+    trained = {"default": 2, "record": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
     assert planned.get("ablation_lm_eval", 0) == trained.get(study, 0) + recovered
     assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
 
