@@ -43,7 +43,7 @@ def _draw_layers(axes: Axes, errors: pd.DataFrame, looks: dict[str, Series]) -> 
         axes.plot(mean.index, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3)
     axes.set_ylim(0, 1)
     axes.set_xlabel("layer")
-    axes.set_ylabel("heads' output that the closed form misses")
+    axes.set_ylabel("share that the closed form misses")
 
 
 @styled
@@ -79,6 +79,6 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
         figure,
         f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads. Hollow: before training. Filled: after "
         f"{ends['tokens'].max():,} tokens. Bars: 95 % interval over {ends['windows'].min()} windows. Float32. Right: "
-        "share of the replaced heads' output, squared, in the residual stream.",
+        "share of the replaced heads' squared output, in the residual stream, that the closed form does not predict.",
     )  # fmt: skip
     return figure

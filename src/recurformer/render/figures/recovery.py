@@ -24,9 +24,14 @@ def _draw_arm(axes: Axes, rows: pd.DataFrame, quantity: str, place: int) -> None
                       linewidth=0)  # fmt: skip
 
 
-def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
+def _places(curves: pd.DataFrame) -> dict[str, int]:
+    """The arms in the order in which they are drawn."""
     found = set(curves["arm"])
-    for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *curves["arm"]]) if arm in found):
+    return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *found]) if arm in found)}
+
+
+def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
+    for arm, place in _places(curves).items():
         _draw_arm(axes, curves[curves["arm"] == arm], quantity, place)
     if quantity == "perplexity":
         axes.axhline(baseline, color="0.5", linewidth=0.8, label="original, as it was")
@@ -39,11 +44,15 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
     axes.set_ylabel(PANELS[quantity])
 
 
-def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
-    """Perplexity over the original's at the end of each run, by the share of heads; of recipes with several shares."""
+def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
+    """Perplexity over the original's at the end of each run, by the share of heads; of recipes with several shares.
+
+    A shorter run of a recipe, such as `plus_98k`, looks like the recipe.
+    """
     ends = last_points(found[found["beta"] > 0])
-    for place, (arm, rows) in enumerate(groups(ends, "arm"), 1):
+    for number, (arm, rows) in enumerate(groups(ends, "arm"), len(places)):
         if rows["beta"].nunique() > 1:
+            place = places.get(str(arm), places.get(str(arm).rpartition("_")[0], number))
             look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
             axes.plot(over.index, over, color=look.colour, linestyle=look.dashes, marker=look.marker,
                       label=arm_label(str(arm)))  # fmt: skip
@@ -52,7 +61,7 @@ def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float) -> None:
     axes.set_xticks(sorted(ends["beta"].unique()))
     axes.set_xlabel("heads replaced, β")
     axes.set_ylabel("perplexity over the original's")
-    axes.legend()
+    axes.legend(loc="upper left")
 
 
 @styled
@@ -83,7 +92,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         _draw_tokens(axes, curves, quantity, baseline)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
-        _draw_betas(panels[2], found, baseline)
+        _draw_betas(panels[2], found, baseline, _places(curves))
         panels[2].set_title("all shares")
     handles, labels = panels[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3)
