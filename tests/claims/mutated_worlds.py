@@ -1,0 +1,156 @@
+"""Worlds in which the paper is right, or wrong in one respect, and what the claims say of them."""
+
+from contextlib import suppress
+from functools import cache
+
+import claims_world
+import pandas as pd
+from claims_world import world
+
+from recurformer.claims import Missing, all_claims, decide
+from recurformer.claims.claim import Finding
+from recurformer.paper import CELLS, NUMBERS
+
+CLAIMS = {claim.id: claim for claim in all_claims()}
+TESTED = [claim for claim in CLAIMS.values() if claim.judge]
+IMPOSSIBLE = {"table4/qwen2-7b/0.75/cs_10k", "table4/qwen2-7b/0.75/cs_60k"}
+"""Cells that no world with a falling cache can have."""
+MISSING_METHOD = {
+    cell.id for cell in (*CELLS, *NUMBERS) if cell.method == "PyramidInfer" and cell.quantity in {"l_m", "h_gq"}
+}
+"""Claims on a method that the suite runs in small models only."""
+FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
+OF_ABLATIONS = ("ablation_hashhop", "needle", "continuation")
+RECOVERY = {"reviewer/recovery", "reviewer/tokens", "reviewer/equal_bytes"}
+
+
+@cache
+def ideal() -> dict[str, pd.DataFrame]:
+    return claims_world.frames()
+
+
+def with_column(kind: str, column: str, change) -> dict[str, pd.DataFrame]:
+    frame = ideal()[kind]
+    return ideal() | {kind: frame.assign(**{column: change(frame)})}
+
+
+def decided(claim: str, **measured: pd.DataFrame):
+    """The verdict where some kinds of measurements are others than in the world in which the paper is right."""
+    return decide(CLAIMS[claim], [world(ideal() | measured)])
+
+
+def found(claim: str, **measured: pd.DataFrame) -> Finding:
+    return CLAIMS[claim].judge(world(ideal() | measured))
+
+
+def recurformer_rows(frame: pd.DataFrame) -> pd.Series:
+    return (frame["family"] == "mixer") & (frame["method"] == "mamba") & (frame["by"] == "ra_i")
+
+
+def swapped_levels(frame: pd.DataFrame) -> pd.Series:
+    return frame["level"].map({"high": "low", "low": "high", "mid": "mid"})
+
+
+def away_from_the_diagonal(frame: pd.DataFrame) -> pd.Series:
+    """High RA-I looks at recent tokens only, of which it skips the nearer half."""
+    distance = frame["query"] - frame["key"]
+    return frame["weight"].mask(frame["level"] == "high", ((distance > 3) & (distance <= 6)).astype(float))
+
+
+MUTATIONS = {
+    "growth": with_column("complexity", "bytes", lambda f: f["bytes"] * f["length"]),
+    "mamba's peak larger": with_column(
+        "complexity", "bytes",
+        lambda f: f["bytes"].mask((f["mixer"] == "mamba") & (f["quantity"] == "cache_peak"), 1e15)),
+    "mamba computes more": with_column("complexity", "operations", lambda f: f["operations"] * (f["mixer"] == "mamba")),
+    "cache": with_column("cache", "ratio", lambda f: f["ratio"] + 0.1 * f["beta"] + 0.01),
+    "cache grows more": with_column("cache", "total_bytes", lambda f: f["total_bytes"] * (1 + 5 * f["beta"]) + 1),
+    "PyramidInfer keeps more": with_column("pyramidinfer", "ratio", lambda f: f["ratio"] + 0.1),
+    "evicted": with_column("cache", "kv_bytes", lambda f: f["kv_bytes"] * (1 - 0.1 * f["beta"])),
+    "state": with_column("cache", "conv_bytes", lambda f: f["conv_bytes"] / 2),
+    "groups": with_column("cache", "heads_replaced", lambda f: f["kv_heads_freed"] * 3),
+    "length": with_column("memory", "l_m", lambda f: f["l_m"] * (2.5 - f["beta"])),
+    "quality lost": with_column("hashhop", "correct", lambda f: (f["correct"] * (f["beta"] == 0) / 2).astype(int)),
+    "far links are lost": with_column("hashhop", "correct", lambda f: f["correct"].clip(upper=2)),
+    "quality kept at one": with_column("hashhop", "correct", lambda f: f["hops"]),
+    "perplexity": with_column("perplexity", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] * 1.2),
+    "perplexity of the converted": with_column(
+        "perplexity", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].where((f["beta"] == 0) | (f["stage"] != "trained"), 7000)),
+    "no harm by conversion": with_column(
+        "perplexity", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].where(f["stage"] != "converted", 2200)),
+    "loss": with_column("metrics", "loss", lambda f: 2.5 + f["beta"]),
+    "contribution": with_column("contribution", "mean", lambda f: f["mean"].where(f["tokens"] != "first", 1.0)),
+    "contribution of the others": with_column("contribution", "mean", lambda f: f["mean"] * 2),
+    "contribution interval": with_column("contribution", "high", lambda f: f["high"] * 3 + 1),
+    "no recent heads": with_column("profile", "rr", lambda f: 0.1 + 0 * f["rr"]),
+    "only recent heads": with_column("profile", "rr", lambda f: 0.9 + 0 * f["rr"]),
+    "even attention": with_column("sink", "value", lambda f: 1.0 + 0 * f["value"]),
+    "only the L1 norm of the first value is higher": with_column(
+        "sink", "value", lambda f: f["value"].mask((f["quantity"] == "value_norm_l1") & (f["key"] == 0), 20.0)),
+    "the first value varies as the others do": with_column(
+        "sink", "value", lambda f: f["value"].mask(f["quantity"] == "value_spread", 0.5)),
+    "the gate leaves the first value as it is": with_column(
+        "influence", "norm", lambda f: f["norm"].mask(f["key"] == 0, 0.1)),
+    "recent, but far from the diagonal": with_column("attention_map", "weight", away_from_the_diagonal),
+    "levels": with_column("attention_map", "level", swapped_levels),
+    "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),
+    "mqar with some heads": with_column(
+        "mqar", "correct", lambda f: f["correct"].where((f["beta"] == 0) | (f["beta"] == 1), 500)),
+    "hops lost": with_column("ablation_hashhop", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "hops lost in the retained heads alone": with_column(
+        "ablation_hashhop", "correct", lambda f: f["correct"].mask(f["family"] == "combined", 0)),
+    "hops lost at one size": with_column(
+        "hashhop_sizes", "correct", lambda f: f["correct"].mask(recurformer_rows(f) & (f["size"] == 1536), 0)),
+    "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "loss grows": with_column(
+        "continuation", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"] + f["position"].where(recurformer_rows(f), 0)),
+    "heads that look back are chosen": with_column(
+        "head_scores", "score", lambda f: f["score"].where(f["by"] != "retrieval", -f["score"])),
+    "settings of RA-I matter": with_column(
+        "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 50)),
+    "nothing comes back": with_column(
+        "recovery", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] + (f["beta"] > 0)),
+    "random weights learn as fast": with_column(
+        "recovery", "negative_log_likelihood",
+        lambda f: f["negative_log_likelihood"].mask(f["arm"] == "scratch_98k", 2)),
+    "the window is nearer": with_column(
+        "recovery", "divergence", lambda f: f["divergence"].mask(f["mixer"] == "window", 0.001)),
+}  # fmt: skip
+"""Worlds in which the paper is wrong in one respect."""
+
+
+WORLDS = {"the paper is right": ideal()} | MUTATIONS
+CHANGED = {
+    name: next(kind for kind in frames if frames[kind] is not ideal()[kind]) for name, frames in MUTATIONS.items()
+}
+"""Mutation -> the kind of measurement that it changes."""
+
+
+@cache
+def judged(claim: str, name: str) -> bool | None:
+    """Whether a claim holds in a world; None where that world cannot tell."""
+    try:
+        return CLAIMS[claim].judge(world(WORLDS[name])).holds
+    except Missing:
+        return None
+
+
+@cache
+def mutations_of(claim: str) -> list[str]:
+    """The mutations that change what the claim looks at."""
+    evidence = world(ideal())
+    with suppress(Missing):
+        CLAIMS[claim].judge(evidence)
+    return [name for name, kind in CHANGED.items() if f"{kind}.csv" in evidence.used]
+
+
+def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The same by a small model with the paper's names taken away."""
+    names = {"llama2-7b": "small-mha", "qwen2-7b": "small-gqa", "qwen2-0.5b": "smaller-gqa"}
+    return {
+        kind: frame.assign(model=frame["model"].map(names)) if "model" in frame else frame
+        for kind, frame in frames.items()
+    }
