@@ -38,6 +38,7 @@ LEARNS_HASHHOP = {
 RECOVERY = config["language"]["recovery"]
 
 
+include: "flags.smk"
 include: "subjects.smk"
 include: "recovered.smk"
 include: "measurements.smk"
@@ -86,71 +87,6 @@ def recorded_folder(wildcards):
     return RECORDED_FOLDER
 
 
-def flags(*keys, prefix=""):
-    """The settings at `keys` as the words of a command line, for a parameter that is quoted by `:q`. A function, for
-    Snakemake would look for wildcards in a list.
-    """
-    return partial(settings_at, keys, prefix)
-
-
-def settings_at(keys, prefix, wildcards):
-    """The settings at `keys` of the configuration as flags, none for a block that is absent."""
-    block = config
-    for key in keys:
-        block = block[key]
-    return as_flags(block or {}, prefix)
-
-
-def files(*names):
-    """Inputs of a rule as flags of the same names, those that are there."""
-    return partial(file_flags, names)
-
-
-def file_flags(names, wildcards, input):
-    return as_flags({name: str(input[name]) for name in names if input[name]})
-
-
-def seed_of_job(wildcards):
-    return wildcards.get("seed", config["seed"])
-
-
-def run_flags(wildcards):
-    """Which share of replaced heads, where it is one of the study's own, and which seed."""
-    return as_flags({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
-
-
-def ranked_shares(wildcards, input):
-    """All shares of replaced heads, and what ranks the heads; nothing behind the flag: at random."""
-    profile = [str(input.profile)] if input.profile else []
-    return as_flags(
-        {"profile": profile, "betas": config["betas"], "seed": config["seed"]}
-    )
-
-
-def one_search(wildcards, output):
-    """One share of replaced heads, how a prompt is read, and where the trials are kept."""
-    one = {name: wildcards[name] for name in ("beta", "protocol")}
-    trials = os.path.join(os.path.dirname(output.rows), "trials.jsonl")
-    return as_flags({**one, "seed": config["seed"], "trials": trials})
-
-
-def as_measured():
-    """The type in which trained models, and what they are compared with, are measured."""
-    return as_flags({"dtype": config["evaluation_dtype"]})
-
-
-def backbone_flags(wildcards):
-    return as_flags(config["backbones"][wildcards.backbone])
-
-
-def sink_head_flags(wildcards):
-    return as_flags(config["language"]["sink_heads"].get(wildcards.backbone, {}))
-
-
-def shape_flags(wildcards):
-    return as_flags(config["backbones"][wildcards.backbone], "backbone-")
-
-
 def mem_mb(wildcards, attempt, threads, rulename):
     """Megabytes by formula, more with every attempt."""
     return attempt * request(rulename, config, wildcards, threads).memory_mb
@@ -176,12 +112,6 @@ BESIDE_CARDS = {"mem_mb": mem_mb, "runtime": runtime}
 ON_CARD = {**BESIDE_CARDS, "gpu": gpu, "lsf_extra": lsf_gpu, "request_gpus": gpu}
 
 
-def lm_eval_hashhop_flags():
-    """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
-    asked = "hashhop" in config["language"]["tasks"]["names"]
-    return flags("hashhop", "task", prefix="hashhop-") if asked else []
-
-
 def code(stage):
     """A digest of the code that `stage` uses: when it changes, its jobs run again. Computed for the stages of the jobs
     at hand only, as a job of a cluster starts Snakemake anew.
@@ -196,35 +126,6 @@ def stage_digest(stage, wildcards):
 def code_beside(*names):
     """As `code`, of all code in folders beside the rules, and of what it uses of the package."""
     return lambda wildcards: folder_digest(*(ROOT / name for name in names))
-
-
-def training_flags(task, recipe="training"):
-    """The recipe of a task, and how the training of a backbone lies on processes, where the study says so."""
-
-    def of_backbone(wildcards):
-        spread = config["distributed"].get(wildcards.backbone, {})
-        return settings_at([task, recipe], "", wildcards) + as_flags(
-            spread, "distributed-"
-        )
-
-    return of_backbone
-
-
-def curve_flags(wildcards, output):
-    """What a training on text needs to measure the model while it learns, in a study that asks for it."""
-    if not RECOVERY:
-        return []
-    points = {key: RECOVERY[key] for key in ("held_out", "halvings")}
-    return as_flags({"recovery": str(output.recovery)} | points)
-
-
-def arm_flags(wildcards):
-    """A recipe of recovery."""
-    arm = RECOVERY["arms"][wildcards.arm]
-    return as_flags(
-        {name: value for name, value in arm.items() if name not in {"betas", "seeds"}},
-        "arm-",
-    )
 
 
 def training_code(stage):

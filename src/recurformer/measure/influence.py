@@ -7,8 +7,8 @@ output is exactly an attention-like sum (Ali et al. 2024, arXiv 2403.01590, writ
     y[t, d] = sum_{s <= t} M[t, s, d] u[s, d] + D[d] u[t, d]
     M[t, s, d] = sum_n C[t, n] exp(A[d, n] (delta[s+1, d] + ... + delta[t, d])) delta[s, d] B[s, n]
 
-Its inputs u are not the tokens: the convolution mixes K of them into each. SiLU is its argument times a sigmoid g. So
-the convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
+Its inputs u are no tokens: the convolution mixes K of them into each, and SiLU is its argument times a sigmoid g. So the
+convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
 
     u[s, d] = g[s, d] (b[d] + sum_k w[d, k] r[s-K+1+k, d]),  g[s, d] = sigmoid of the same brackets
     y[t, d] = sum_{j <= t} T[t, j, d] r[j, d] + the share of the bias b, which belongs to no token
@@ -20,8 +20,7 @@ weights at their own values, as softmax weights do in attention; so the derivati
 The rest of the block is left out. Its output gate is one factor for all tokens of a channel; in_proj and out_proj mix
 the features of one token. All channels count alike.
 
-Beside the weights stands the size of each token's value, before the input gate (the replaced heads' value vectors)
-and behind it (delta[s] B[s] u[s], the term that the state takes in): the paper's v' = B v (section 3.1).
+`gate_norms` measures the paper's input gate, v' = B v (section 3.1): here delta[s] B[s] u[s] stands for v'.
 """
 
 from typing import Any
@@ -79,9 +78,9 @@ def token_weights(
 
 
 @torch.no_grad()
-def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[Any, list[Tensor]]:
-    """Run a converted model; return one layer's Mamba block, and the inputs of its in_proj (B, L, features), of its
-    convolution r and of its x_proj u, (B, L, D).
+def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[Any, list[Tensor], list[Tensor]]:
+    """Run a converted model; return one layer's Mamba block; the inputs of its in_proj (B, L, features), of its
+    convolution r and of its x_proj u, (B, L, D); delta after softplus (B, L, D), B and C (B, L, N), in float64.
 
     Raises:
         ValueError: the layer has no Mamba block.
@@ -97,14 +96,10 @@ def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[A
             base(input_ids.to(model.device), use_cache=False)
     finally:
         model.train(training)
-    return block, [arguments[0] for arguments, _ in read]
-
-
-def _selection(block: Any, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Delta after softplus (B, L, D), B and C (B, L, N), in float64."""
+    inputs = [arguments[0] for arguments, _ in read]
     width = block.A_log.shape[1]
-    steps, B, C = block.x_proj(convolved).split([block.dt_proj.in_features, width, width], -1)
-    return F.softplus(block.dt_proj(steps).double()), B.double(), C.double()
+    steps, B, C = block.x_proj(inputs[-1]).split([block.dt_proj.in_features, width, width], -1)
+    return block, inputs, [F.softplus(block.dt_proj(steps).double()), B.double(), C.double()]
 
 
 @torch.no_grad()
@@ -117,8 +112,7 @@ def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> di
     Raises:
         ValueError: the layer has no Mamba block.
     """
-    block, (_, rows, convolved) = _run_block(model, input_ids, layer)
-    delta, B, C = _selection(block, convolved)
+    block, (_, rows, _), (delta, B, C) = _run_block(model, input_ids, layer)
     conv = block.conv1d
     taps = conv.weight.double()
     before = F.pad(rows.double().transpose(1, 2), (taps.shape[-1] - 1, 0))
@@ -141,11 +135,9 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
         "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state takes in;
         each (L,), the mean over samples, then over the layers with a Mamba block, float64.
     """
-    layers = [layer for layer, heads in enumerate(model.config.recurrent_heads) if heads]
     norms: dict[str, list[Tensor]] = {"attention": [], "mamba": []}
-    for layer in layers:
-        block, (values, _, convolved) = _run_block(model, input_ids, layer)
-        delta, B, _ = _selection(block, convolved)
+    for layer in (layer for layer, heads in enumerate(model.config.recurrent_heads) if heads):
+        _, (values, _, convolved), (delta, B, _) = _run_block(model, input_ids, layer)
         behind = (delta * convolved.double()).norm(dim=-1) * B.norm(dim=-1)  # of an outer product over D and N
         for name, norm in (("attention", values.double().norm(dim=-1)), ("mamba", behind)):
             mean = norm.mean(0)
@@ -251,9 +243,8 @@ def measure_influence(
             {
                 "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
                 "key": range(position + 1), "weight": row.numpy(), "norm": norms[mixer][: position + 1].numpy(),
-                "samples": len(input_ids),
             }
         )
         for (mixer, index), row in weights.items()
     ]  # fmt: skip
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True).assign(samples=len(input_ids))
