@@ -7,8 +7,8 @@ output is exactly an attention-like sum (Ali et al. 2024, arXiv 2403.01590, writ
     y[t, d] = sum_{s <= t} M[t, s, d] u[s, d] + D[d] u[t, d]
     M[t, s, d] = sum_n C[t, n] exp(A[d, n] (delta[s+1, d] + ... + delta[t, d])) delta[s, d] B[s, n]
 
-Its inputs u are no tokens: the convolution mixes K of them into each, and SiLU is its argument times a sigmoid g. So the
-convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
+Its inputs u are no tokens: the convolution mixes K of them into each, and SiLU is its argument times a sigmoid g. So
+the convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
 
     u[s, d] = g[s, d] (b[d] + sum_k w[d, k] r[s-K+1+k, d]),  g[s, d] = sigmoid of the same brackets
     y[t, d] = sum_{j <= t} T[t, j, d] r[j, d] + the share of the bias b, which belongs to no token
