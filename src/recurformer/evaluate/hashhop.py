@@ -47,8 +47,8 @@ def hashhop_rows(
         progress: called with (samples done, samples of all variants).
 
     Returns:
-        One row a sample: variant, sample, correct (leading hashes), hops, distances (of the linked pairs, separated by
-        spaces: see `link_distances`); and with `original` ratio (see `held_ratio`).
+        One row a sample: variant, sample, correct (leading hashes), hops; without `original` distances (of the linked
+        pairs, separated by spaces: see `link_distances`), with it ratio (see `held_ratio`).
     """
     more = MORE_TOKENS if task.form == "text" else 0
     held: list[float] = []
@@ -69,7 +69,9 @@ def hashhop_rows(
             for index, answer in enumerate(answers)
         ]
     frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops", "distances"])
-    return frame if original is None else frame.assign(ratio=held_ratio(held, original, model.dtype))
+    if original is None:
+        return frame
+    return frame.drop(columns="distances").assign(ratio=held_ratio(held, original, model.dtype))
 
 
 def _prompt(item: Item) -> tuple[torch.Tensor, int]:
