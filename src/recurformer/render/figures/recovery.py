@@ -58,6 +58,7 @@ def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[s
                       label=arm_label(str(arm)))  # fmt: skip
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set_yscale("log")
+    axes.margins(y=0.3)  # room for the legend
     axes.set_xticks(sorted(ends["beta"].unique()))
     axes.set_xlabel("heads replaced, β")
     axes.set_ylabel("perplexity over the original's")
