@@ -1,5 +1,7 @@
 """Tables 2 and 4 show what recordings of a card hold, in columns of its own beside this study's and the paper's."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -101,3 +103,12 @@ def test_a_table_named_like_a_measurement_is_no_evidence(tmp_path):
     table.parent.mkdir(parents=True)
     table.write_text("model,perplexity\nSmolLM2-135M,15.5\n")
     assert read_recordings(tmp_path / "recorded") == []
+
+
+def test_every_committed_recording_is_evidence():
+    """Also where a kind has files without a row: a recipe without a closed form has no errors of its layers."""
+    folder = Path(__file__).parents[2] / "recorded"
+    found = {Path(evidence.source).name: evidence for evidence in read_recordings(folder)}
+    assert set(found) == {"cpu", "recovery"} == {path.name for path in folder.iterdir() if path.is_dir()}
+    errors = found["recovery"].rows("layer_errors")
+    assert {"bytes_mamba", "plus_98k"} <= set(errors["arm"]) and "bytes_window" not in set(errors["arm"])
