@@ -9,7 +9,7 @@ BENCH ?=
 PROFILE ?=
 
 STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
-REPORT = $(if $(filter default,$(STUDY)),results,results/$(STUDY))/report.html
+REPORT = $(if $(filter default,$(lastword $(STUDY))),results,results/$(lastword $(STUDY)))/report.html
 
 INSTALLED := $(VENV)/.installed
 PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)

@@ -1,9 +1,11 @@
 """A conversation in a terminal: its cache gives the answers that a model gives which reads all turns again."""
 
 import io
+from copy import deepcopy
 
 import pytest
 import torch
+from transformers import TextStreamer
 
 from recurformer import convert
 from recurformer.backbones import open_random
@@ -43,6 +45,25 @@ def test_the_cache_gives_the_answers_of_reading_again(pair):
     assert conversation.cache.get_seq_length() == ids.shape[1] - 1  # the last token is read with the next turn
     conversation.reset()
     assert [conversation.answer(turn) for turn in said] == answers
+
+
+def test_settings_of_a_checkpoint_do_not_stop_a_conversation(pair):
+    model = deepcopy(pair[0])
+    others = {"use_cache": False, "num_beams": 2, "num_return_sequences": 2, "cache_implementation": "static"}
+    for name, value in others.items():
+        setattr(model.generation_config, name, value)
+    conversation, plain = Conversation(model, pair[1], TOKENS), Conversation(*pair, TOKENS)
+    for turn in ("Hello", " and then?"):
+        assert conversation.answer(turn, TextStreamer(pair[1])) == plain.answer(turn)
+
+
+def test_a_question_that_is_too_long_leaves_the_conversation_as_it_was(pair):
+    conversation = Conversation(*pair, TOKENS)
+    conversation.answer("Hello")
+    earlier = conversation.cache
+    with pytest.raises(ValueError, match="longer than the"):
+        conversation.answer("a" * pair[0].config.max_position_embeddings)
+    assert conversation.cache is earlier and len(conversation.turns) == 2
 
 
 @pytest.mark.parametrize(("template", "continued"), [(TEMPLATE, True), (SHORTENED, False)])

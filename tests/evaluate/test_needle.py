@@ -55,6 +55,7 @@ def test_right_answers_score_at_every_length_and_depth(model, reader):
     assert rows.queries.tolist() == [NEEDLE_TASKS[task]["asked"] for task in rows.task]
     assert rows.correct.equals(rows.queries)
     assert len(set(seen)) == len(rows)
+    assert all("much longer than the first was!" in prompt for prompt in seen), "the hay is the given text"
     assert [1200 - 60 < len(prompt) <= 1200 for prompt in seen].count(True) == len(rows) / 2
 
 

@@ -36,7 +36,7 @@ def _pairs(rows: pd.DataFrame) -> pd.DataFrame:
     ours, theirs = (side.assign(row=side.index) for side in (ours, theirs))
     both = ours.merge(theirs, on=["model", "task", "metric", "seed"], suffixes=("", "_original"))
     pairs = both.groupby(["model", "task", "metric", "setting"], sort=False, as_index=False).agg(
-        ours=("value", "mean"), theirs=("value_original", "mean"), samples=("samples", "sum"),
+        ours=("value", "mean"), theirs=("value_original", "mean"), samples=("samples", "min"),
         our_fall=(FALL, _worst), their_fall=(f"{FALL}_original", _worst),
         our_rows=("row", tuple), their_rows=("row_original", tuple),
     )  # fmt: skip

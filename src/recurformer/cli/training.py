@@ -73,13 +73,15 @@ def resumable_folder(args: Namespace, output: str) -> Path:
 def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
     """The folder in which a run keeps its state, for it alone, and removed when the block ends well.
 
+    A folder that the caller named may hold other files and other runs, which stay.
+
     Raises:
         ValueError: another run for the same output is going on.
     """
     checkpoints = resumable_folder(args, output)
     with alone_in(checkpoints.parent):
         yield checkpoints
-        shutil.rmtree(checkpoints.parent)
+        shutil.rmtree(checkpoints if args.checkpoints else checkpoints.parent, ignore_errors=True)
 
 
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> None:

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+ONE_STREAM = {"use_cache": True, "num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
+"""Settings of a checkpoint that a conversation cannot have otherwise: it is one sequence in a cache of its own."""
+
 
 class Conversation:
     """Turns of a user and a model, with one cache for all of them.
@@ -21,6 +24,7 @@ class Conversation:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int = 512) -> None:
         self.model, self.tokenizer, self.tokens = model, tokenizer, tokens
+        model.generation_config.cache_implementation = None  # type: ignore[union-attr]  # the cache is handed in
         self.reset()
 
     def reset(self) -> None:
@@ -43,7 +47,11 @@ class Conversation:
         try:
             ids = self._ids()
             self._refuse_long(ids.shape[1])
-            end = self.model.generation_config.eos_token_id
+        except ValueError:
+            self.turns.pop()
+            raise
+        end = self.model.generation_config.eos_token_id
+        try:
             written: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -51,6 +59,7 @@ class Conversation:
                 max_new_tokens=self.tokens,
                 pad_token_id=end[0] if isinstance(end, list) else end,
                 streamer=streamer,
+                **ONE_STREAM,
             )
         except BaseException:  # stopped by the user, for instance: the cache holds an unknown part of the answer
             self.turns.pop()

@@ -79,10 +79,10 @@ def needle_rows(
                 progress(before + count, total)
 
         written, held = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
-        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+        said = tokenizer.batch_decode(written, skip_special_tokens=True)
         ratio = held_ratio(held, original, model.dtype)
         rows += [
             (task, length, depth, sample, score_passkey(text, problem.keys), len(problem.keys), ratio)
-            for (task, depth, sample), problem, text in zip(cells, problems, texts, strict=True)
+            for (task, depth, sample), problem, text in zip(cells, problems, said, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)

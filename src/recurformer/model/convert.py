@@ -97,7 +97,7 @@ def _packed(parameter: nn.Parameter) -> str | None:
     return None if type(parameter) is nn.Parameter else type(parameter).__name__
 
 
-def _check_weights(model: PreTrainedModel) -> bool:
+def check_weights(model: PreTrainedModel) -> bool:
     """Return whether the whole model is on the meta device; refuse weights that cannot be sliced by head."""
     parameters = list(model.parameters())
     packed = list(filter(None, map(_packed, parameters)))
@@ -186,7 +186,7 @@ def convert(
             model that is converted already, of another type, quantized, partly offloaded, or with adapters.
     """
     converted = _converted_class(model)
-    on_meta = _check_weights(model)
+    on_meta = check_weights(model)
     base = model.config
     settings = {key: value for key, value in base.to_dict().items() if key not in NOT_INHERITED}
     config = converted.config_class(

@@ -11,7 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.corpora.documents import Documents
 from recurformer.heads.select import replaced_count
+from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX
+from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
@@ -123,3 +125,7 @@ def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
     if not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
+    check_weights(original)
+    first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
+    group = range(config.num_attention_heads // config.num_key_value_heads)
+    convert(meta_twin(original), [list(group) if layer == first else [] for layer in range(config.num_hidden_layers)])
