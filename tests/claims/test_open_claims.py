@@ -146,6 +146,8 @@ def test_a_decided_finding_goes_before_one_that_is_not():
     findings = {"open": Finding(True, "", False, decided=False, reason="few"), "sure": Finding(True, "", False)}
     judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
     assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
+    findings["open"] = replace(findings["open"], tokens=10**6)
+    assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == UNDECIDED, "the longest training"
 
 
 def test_what_no_training_stands_behind_has_not_flattened():

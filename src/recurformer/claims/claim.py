@@ -35,6 +35,7 @@ class Finding:
         reason: one sentence where `ours` needs one.
         by_definition: whether it could not have been otherwise.
         decided: whether other samples would have said the same: the difference is beyond the intervals.
+        tokens: of training behind it, where that is what it is about: of several sources the longest training decides.
     """
 
     holds: bool
@@ -44,6 +45,7 @@ class Finding:
     reason: str = ""
     by_definition: bool = False
     decided: bool = True
+    tokens: int = 0
 
 
 Judge = Callable[["Evidence"], Finding]

@@ -62,7 +62,7 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
             unanswered.append(missing)
     finding, evidence = None, None
     if found:
-        finding, evidence = min(found, key=lambda pair: (not pair[0].at_scale, not pair[0].decided))
+        finding, evidence = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided))
     if broken:
         reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)

@@ -61,7 +61,8 @@ def _finding(rows: pd.DataFrame, holds: bool, text: str, reason: str) -> Finding
     seeds = rows["seed"].nunique()
     at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
     text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
-    return Finding(holds, text, at_scale, rows["window"].nunique(), reason, decided=not reason)
+    samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
+    return Finding(holds, text, at_scale, samples, reason, decided=not reason, tokens=tokens)
 
 
 def _told(ratio: Estimate) -> str:
