@@ -26,7 +26,7 @@ def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
     lines = said(tmp_path)
     assert lines.count(f"study smoke: {HINT}") == 1
     assert lines.index(f"study smoke: {HINT}") < next(n for n, line in enumerate(lines) if "rule " in line)
-    (running,) = (n for n, line in enumerate(lines) if line.startswith("running: "))  # not again for half a minute
+    running = next(n for n, line in enumerate(lines) if line.startswith("running: "))
     assert re.fullmatch(r"running: (complexity|pyramidinfer) \(for \d s\)", lines[running])
     seconds = re.fullmatch(r"0 of 2 jobs done in \d s, about (\d+) s left", lines[running + 1])
     assert 105 <= int(seconds[1]) <= 119

@@ -36,19 +36,30 @@ class EvictingLayer:
         Returns:
             (B, H, q, D), and what the last group of heads attended with.
         """
-        several = not self.groups or query.shape[2] > 1
+        query = query.unflatten(1, (key.shape[1], -1))
+        output = torch.empty_like(query)
+        for context, chunk in self.arrive(query, key, value, arrival, scaling):
+            output[:, context.heads, :, chunk] = context.attend()
+        return output.flatten(1, 2), context
+
+    def arrive(
+        self, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float
+    ) -> Iterator[tuple[Context, slice]]:
+        """Take the new tokens in, `query` as (B, KV heads, G, q, D); evict after each step.
+
+        Yields:
+            For some heads and a piece of the new tokens, before their eviction: the context; the piece.
+        """
+        several = not self.groups or query.shape[3] > 1
         eviction = self.eviction if several else self.eviction.in_decoding
         if not self.groups:
             groups = self.eviction.head_groups(self.layer, key.shape[1])
             self.groups = [Held.nothing(heads, key, self.eviction.accumulates) for heads in groups]
-        query = query.unflatten(1, (key.shape[1], -1))
-        output = torch.empty_like(query)
         for index in range(len(self.groups)):
             for chunk in self._chunks(query.shape[3]):
                 context = self._context(self.groups[index], query, key, value, arrival, scaling, chunk)
-                output[:, context.heads, :, chunk] = context.attend()
+                yield context, chunk
                 self.groups[index] = self._evict(eviction, context)
-        return output.flatten(1, 2), context
 
     def _chunks(self, new: int) -> list[slice]:
         """The new tokens in pieces; only the first may be shorter, so that padding on the left moves no border."""

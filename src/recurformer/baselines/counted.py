@@ -6,6 +6,7 @@ import pandas as pd
 import torch
 
 from recurformer.baselines.cache import EvictingCache
+from recurformer.baselines.context import Arrival
 from recurformer.baselines.eviction import Eviction
 from recurformer.baselines.pyramidinfer import PyramidInferPaper
 from recurformer.measure.cache import cache_bytes
@@ -19,7 +20,8 @@ WIDTH = 8
 def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
     """Keys and values that the method's cache keeps of one prompt, over all of them.
 
-    Random queries, keys and values go through the cache that the method uses in any model, layer by layer.
+    Random queries, keys and values go through the cache that the method uses in any model, layer by layer. The layers'
+    outputs are not computed.
 
     Args:
         eviction: a method that keeps equally many tokens in all heads of a layer.
@@ -27,9 +29,12 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
         tokens: of the prompt, read in one forward pass.
     """
     cache, generator = EvictingCache(eviction, ["full_attention"] * layers), torch.Generator().manual_seed(0)
-    for layer in range(layers):
+    read = torch.tensor([tokens])
+    arrival = Arrival(torch.arange(tokens).int()[None], tokens=read, read=read, generated=torch.zeros_like(read))
+    for layer in cache.layers:
         query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
-        cache.attend(layer, query, key, value, None, WIDTH**-0.5)
+        for _ in layer.arrive(query[:, None], key, value, arrival, WIDTH**-0.5):
+            pass
     held = cache_bytes(cache)
     kept = held.loc[held["kind"].isin(["key", "value"]), "bytes"].sum()
     return float(kept / (layers * 2 * tokens * WIDTH * key.element_size()))
