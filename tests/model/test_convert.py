@@ -317,6 +317,8 @@ def test_wrong_models_are_refused():
         convert(base.model, HEADS["mixed"])
     with pytest.raises(ValueError, match="sliding_window=16 is not supported"):
         convert(make_backbone("mistral_gqa", sliding_window=16), HEADS["mixed"])
+    wide = convert(make_backbone("mistral_gqa", sliding_window=64, max_position_embeddings=64), HEADS["mixed"])
+    assert wide.config.sliding_window is None, "a window that all positions fit in hides nothing"
     base.lm_head.to("meta")
     with pytest.raises(ValueError, match="offloaded"):
         convert(base, HEADS["mixed"])

@@ -136,10 +136,19 @@ class FullAttentionConfigMixin(RecurFormerConfigMixin):
     """The same over a backbone whose layers all attend alike.
 
     Attributes:
-        sliding_window: must stay None: the retained heads attend to the whole context.
+        sliding_window: must stay None: the retained heads attend to the whole context. A window that all positions fit
+            in, as published for Phi-3.5-mini, hides nothing and becomes None.
     """
 
     sliding_window: int | None = None
+
+    if TYPE_CHECKING:  # of the backbone's config
+        max_position_embeddings: int
+
+    def __post_init__(self, **kwargs):
+        if self.sliding_window is not None and self.sliding_window >= self.max_position_embeddings:
+            self.sliding_window = None
+        super().__post_init__(**kwargs)
 
     def check(self) -> None:
         """Raise ValueError for a wrong value, a sliding window among them."""
