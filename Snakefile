@@ -39,6 +39,8 @@ wildcard_constraints:
     protocol="one_shot|chunked",
     topic=r"\w+",
     arm=r"[\w.-]+",
+    figure=r"\w+",
+    table=r"\w+",
 
 
 include: "workflow/rules/prepare.smk"

@@ -178,4 +178,4 @@ def test_what_holds_by_definition_is_counted_apart():
     assert "rest on" not in markdown(ledger)
     borrowed = make_ledger("smoke", [world(ideal(), "recorded/card")])
     behind = sum(decision.evidence is not None for decision in borrowed.decisions)
-    assert f"{behind} verdicts rest on recorded/card, not on this study." in markdown(borrowed)
+    assert f"Verdicts from recorded/card, not from this study: {behind}." in markdown(borrowed)

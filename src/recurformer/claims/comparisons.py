@@ -193,7 +193,8 @@ def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
     told = ""
     with suppress(Missing):
         plus = compared(evidence.fresh(), arm="plus", **how)
-        told = f"; not counted: {plus.ours} ({'holds' if plus.holds else 'fails'}{'' if plus.decided else ', open'})"
+        holds = "holds" if plus.holds else "fails"
+        told = f"; not counted: {plus.ours} ({holds if plus.decided else f'{holds}, undecided'})"
     try:
         finding = compared(evidence, **how)
     except Missing as missing:

@@ -8,7 +8,7 @@ from tabulate import tabulate
 from recurformer.claims.audit import Audited
 from recurformer.claims.evidence import THIS_STUDY
 from recurformer.claims.ledger import Decision, Ledger
-from recurformer.render.tables.cell_text import cell, plain
+from recurformer.render.tables.cell_text import cell, counted, plain
 from recurformer.render.verdicts import MARKS, MEANINGS
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
@@ -18,8 +18,8 @@ def _evidence(decision: Decision) -> str:
     finding, evidence = decision.finding, decision.evidence
     if finding is None or evidence is None:
         return ""
-    seeds = f"{len(evidence.seeds)} seed(s)" if evidence.seeds else ""
-    samples = f"{finding.samples} samples" if finding.samples else ""
+    seeds = counted(len(evidence.seeds), "seed") if evidence.seeds else ""
+    samples = counted(finding.samples, "sample") if finding.samples else ""
     scale = "paper's scale" if finding.at_scale else "smaller"
     return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
 
@@ -54,17 +54,22 @@ def _audit_lines(audited: Iterable[Audited]) -> list[str]:
     return lines
 
 
-def _recordings(ledger: Ledger) -> list[str]:
-    """How many verdicts rest on a recording."""
-    sources = Counter(decision.evidence.source for decision in ledger.decisions if decision.evidence)
+def recordings(decisions: Iterable[Decision]) -> list[str]:
+    """How many verdicts rest on a recording, one line for each."""
+    sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
     recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
-    return [f"{count} verdicts rest on {source}, not on this study." for source, count in recorded.items()]
+    return [f"Verdicts from {source}, not from this study: {count}." for source, count in recorded.items()]
 
 
 def markdown(ledger: Ledger) -> str:
     """Counts, every claim with its verdict, and the audit with its arithmetic."""
-    parts = {"Tables": ("table",), "Figures": ("figure",), "Text": ("text", "appendix"), "Reviews": ("reviewer",)}
-    lines = [f"# Claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
+    parts = {
+        "Tables": ("table",),
+        "Figures": ("figure",),
+        "Text": ("text", "appendix"),
+        "Questions of the reviewers": ("reviewer",),
+    }
+    lines = [f"# Verdicts on the paper's claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
     if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:
@@ -72,8 +77,8 @@ def markdown(ledger: Ledger) -> str:
             "",
             f"Not counted above is what the reviewers asked and the paper does not claim: {', '.join(asked)}.",
         ]
-    if recordings := _recordings(ledger):
-        lines += ["", *recordings]
+    if recorded := recordings(ledger.decisions):
+        lines += ["", *recorded]
     for heading, prefix in parts.items():
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
         if chosen:
@@ -81,7 +86,7 @@ def markdown(ledger: Ledger) -> str:
     broken = [step for step in ledger.audited if not step.consistent]
     lines += [
         "",
-        "## Audit: where the paper contradicts itself, or no reading of it gives its numbers",
+        "## Audit: contradictions in the paper, and numbers that no reading gives",
         "",
         *_audit_lines(broken),
     ]

@@ -4,7 +4,6 @@ The stem of a measurement file's name is its kind.
 """
 
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
@@ -111,9 +110,9 @@ def _recorded(folder: str | None) -> "Recorded":
 )
 def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
-    from recurformer.claims import THIS_STUDY
     from recurformer.claims.evidence import hardware_of, runs_of
     from recurformer.claims.questions import reviewer_questions
+    from recurformer.claims.text import recordings
     from recurformer.render.tables import TABLES
 
     decisions = _decisions(args)
@@ -123,9 +122,7 @@ def table(args: Namespace) -> None:
     rendered = call_renderer(args.table, tables, args.measurements, verdicts=verdicts, recorded=recorded)
     hardware = hardware_of(runs_of(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, runs_behind(args.measurements))
-    elsewhere = Counter(d.evidence.source for d in decisions if d.evidence and d.evidence.source != THIS_STUDY)
-    notes = [f"{count} verdicts rest on {source}, not on this study." for source, count in elsewhere.items()]
-    rendered = replace(rendered, notes=(*rendered.notes, *notes))
+    rendered = replace(rendered, notes=(*rendered.notes, *recordings(decisions)))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)

@@ -29,6 +29,15 @@ def interval(low: float, high: float, decimals: int) -> str:
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def beside(ours: str, paper: str, marks: str) -> str:
     """Ours, the paper's in parentheses, and the mark of the verdict; ours alone where the paper has no value.
 

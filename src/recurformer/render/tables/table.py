@@ -10,7 +10,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from recurformer.render.page import render_page
-from recurformer.render.tables.cell_text import cell, plain
+from recurformer.render.tables.cell_text import cell, counted, plain
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
@@ -72,7 +72,7 @@ class Table:
 
     def measured_by(self, study: str, hardware: str, runs: Sequence[str]) -> "Table":
         """The same table with a note that says where it was measured, and with the runs behind it."""
-        note = f"Study {study}, {len(runs)} runs" + (f" on {hardware}." if hardware else ".")
+        note = f"Study {study}, {counted(len(runs), 'run')}" + (f" on {hardware}." if hardware else ".")
         return replace(self, notes=(*self.notes, note), runs=tuple(runs))
 
     @property

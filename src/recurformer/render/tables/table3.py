@@ -7,7 +7,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, number
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, counted, number
 from recurformer.render.tables.measured import replacing
 from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
@@ -97,9 +97,9 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         "Perplexity of the causal language model on held-out Wikipedia articles: exp of the mean negative "
         "log-likelihood of all predicted tokens. Original and RecurFormer are trained likewise: same articles, same "
         "steps.",
-        f"Ours: {int(frame['tokens'].max()):,} tokens, mean over {int(frame['seeds'].max())} seed(s). Perplexities of "
-        "different tokenizers and articles cannot be compared. The cost of the conversion can: “over original” is the "
-        "perplexity over that of the original model after the same training.",
+        f"Ours: {int(frame['tokens'].max()):,} tokens, mean over {counted(int(frame['seeds'].max()), 'seed')}. "
+        "Perplexities of different tokenizers and articles cannot be compared. The cost of the conversion can: “over "
+        "original” is the perplexity over that of the original model after the same training.",
         LEGEND,
     ]
     if not_run:
