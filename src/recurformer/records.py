@@ -130,15 +130,22 @@ def cards_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
 def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
     """The records of the runs that wrote a record's inputs, where they are still there.
 
-    Paths of inputs are relative to a folder above the record, which a recording has moved. A file that another run has
-    written since has another record.
+    Paths of inputs are relative to a folder above the record, which a recording has moved. It has also taken the name
+    of a study out of them: `results/NAME/mqar` became `results/mqar`. A file that another run has written since has
+    another record.
     """
     for root in place.parents:
-        found = [(record_of(root / file["path"]), file["run"]) for file in record["inputs"]]
-        same = [parent for parent, run in found if parent and read_record(parent)["run"] == run]
-        if same:
-            return same
+        for named in (False, True):
+            found = [(record_of(root / _without_name(file["path"], named)), file["run"]) for file in record["inputs"]]
+            same = [parent for parent, run in found if parent and read_record(parent)["run"] == run]
+            if same:
+                return same
     return []
+
+
+def _without_name(path: str, named: bool) -> Path:
+    first, *rest = Path(path).parts
+    return Path(first, *rest[named:])
 
 
 def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:

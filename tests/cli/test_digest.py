@@ -116,7 +116,7 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
         ("hashhop", "_print_quality", {"ablation-hashhop", "hashhop-sizes"}),
         ("evaluate", "needle", {"needle"}),
         ("evaluate", "_tasks", {"lm-eval", "ablation-lm-eval"}),
-        ("training", "train_and_keep", {"train", "train-hashhop", "recover"}),
+        ("resumable", "train_and_keep", {"train", "train-hashhop", "recover"}),
         ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_constant_counts_for_the_stages_that_name_it(changed_by):
     def edit(path):
         path.write_text(path.read_text().replace('"halvings"}', '"halvings", "name"}'))
 
-    assert changed_by(edit, "cli/training.py") == TRAININGS
+    assert changed_by(edit, "cli/resumable.py") == TRAININGS
 
 
 def test_comments_docstrings_and_layout_do_not_count(changed_by):

@@ -12,8 +12,8 @@ import pytest
 
 from recurformer.backbones import make_random
 from recurformer.cli import launch, main
+from recurformer.cli.resumable import resumable_folder
 from recurformer.cli.stage import STAGES, code_of
-from recurformer.cli.training import resumable_folder
 from recurformer.digest import code_used
 from recurformer.model.convert import convert
 from recurformer.records import read_record

@@ -1,6 +1,7 @@
 """From a figure, a table, a claim or a run to the commands behind it, and back."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
     assert study["cache"] in out
     assert study["profile"] in out
     assert study["figure"] not in out.split("used by")[0]
+
+
+def test_each_run_names_the_line_where_its_code_begins(study, capsys):
+    (named,) = (line for line in traced(capsys, "table4/a", "--direct").splitlines() if line.startswith("  code "))
+    file, line = named.split()[1].split(":")
+    assert Path(file).read_text().splitlines()[int(line) - 1].startswith("@stage(") and file.endswith("cli/caches.py")
+
+
+def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatch, capsys):
+    """In a recording the study's name is no longer part of the paths."""
+    monkeypatch.chdir(tmp_path)
+    first = write_run(Path("results/mine/mqar/mqar.csv"), "mqar")
+    write_run(Path("figures/mine/figure4.svg"), "figure", ["results/mine/mqar/mqar.csv"])
+    for place in ("results", "figures"):
+        shutil.move(f"{place}/mine", f"recorded/here/{place}")
+    out = traced(capsys, "recorded/here/figures/figure4.svg")
+    assert first in out and "lost" not in out
 
 
 def test_only_the_run_that_wrote_it_when_asked(study, capsys):

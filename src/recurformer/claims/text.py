@@ -11,7 +11,7 @@ from recurformer.claims.ledger import Decision, Ledger
 from recurformer.render.tables.cell_text import cell, counted, plain
 from recurformer.render.verdicts import MARKS, MEANINGS
 
-HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why")
+HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
 
 
 def _evidence(decision: Decision) -> str:
@@ -30,7 +30,8 @@ def _claims_table(decisions: Iterable[Decision]) -> str:
         claim, finding = decision.claim, decision.finding
         verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
         ours = finding.ours if finding else ""
-        rows.append([claim.place, claim.statement, ours, verdict, _evidence(decision), decision.reason or claim.test])
+        why = decision.reason or claim.test
+        rows.append([claim.place, claim.statement, ours, verdict, _evidence(decision), why, claim.id])
     return tabulate([[cell(text) for text in row] for row in rows], HEADINGS, tablefmt="pipe", disable_numparse=True)
 
 

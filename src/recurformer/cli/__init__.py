@@ -1,1 +1,1 @@
-"""Floor 4: arguments, files in, files out, run records. It does not know the workflow."""
+"""The stages of the command: arguments, files in, files out, run records. It does not know the workflow."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputPath
+from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import argument, progress, stage
-from recurformer.cli.training import resumable_run
 from recurformer.files import atomic_path, writing_weights
 from recurformer.recover.recipe import RECIPES, Recipe
 

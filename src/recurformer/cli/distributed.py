@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import read_block
 from recurformer.cli.launch import LAUNCHER, is_first, is_launched
-from recurformer.cli.training import keep_metrics, resumable_folder, resumable_run
+from recurformer.cli.resumable import keep_metrics, resumable_folder, resumable_run
 from recurformer.study import Distributed, HashHopTask, Training
 from recurformer.tracking.live import tracked
 

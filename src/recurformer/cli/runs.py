@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from recurformer.cli.stage import argument, stage
+from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.records import ancestors, read_record, record_of
 from recurformer.tracking import SINKS, require_sink
 from recurformer.tracking.run import Row, Run
@@ -69,6 +69,14 @@ def find_records(target: str, ledger: str) -> list[Path]:
     raise ValueError(f"{target}: no such file, no run in {', '.join(PLACES)} has this name, and {claims}")
 
 
+def _code_of(name: str) -> str:
+    """File and line of a stage's function; of a stage that an older version had, nothing."""
+    if name not in STAGES:
+        return ""
+    code = STAGES[name].function.__code__
+    return f"  code     {os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+
+
 def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
     """One run in a few lines; of inputs whose runs are not `known`, which runs these were."""
     commit = (record["git"]["commit"] or "unknown")[:12] + (", changed" if record["git"]["dirty"] else "")
@@ -77,12 +85,13 @@ def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
         f"  record   {os.path.relpath(path)}",
+        _code_of(record["stage"]),
         f"  command  {shlex.join(record['argv'])}",
         f"  seed     {record['seed']}" if record["seed"] is not None else "",
         f"  commit   {commit}",
         f"  machine  {machine}, peak {record['peak_memory_bytes'] / 2**20:,.0f} MiB",
         *(
-            f"  lost     {file['path']} came from run {file['run']}, whose record has been replaced"
+            f"  lost     {file['path']} came from run {file['run']}, whose record is not here any more"
             for file in record["inputs"]
             if file["run"] and file["run"] not in known
         ),

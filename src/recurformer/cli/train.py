@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from recurformer.cli.arguments import BETA, RATE, InputPath, OutputPath
-from recurformer.cli.stage import argument, checkpoint, csv, progress, seed, stage
-from recurformer.cli.training import (
+from recurformer.cli.resumable import (
     CHECKPOINTS,
     METRICS,
     Rows,
@@ -19,6 +18,7 @@ from recurformer.cli.training import (
     train_and_keep,
     trained,
 )
+from recurformer.cli.stage import argument, checkpoint, csv, progress, seed, stage
 from recurformer.study import Arm, HashHopTask, Mamba, MqarTask, Training
 from recurformer.tracking.live import tracked
 

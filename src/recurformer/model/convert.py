@@ -119,8 +119,8 @@ def check_weights(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def _without_load_report() -> Iterator[None]:
-    """Silence the progress bar and the warning that the mixers are newly initialised: they are meant to be."""
+def errors_only() -> Iterator[None]:
+    """Neither the library's progress bars nor its warnings, such as that mixers are newly initialised."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -134,7 +134,7 @@ def _without_load_report() -> Iterator[None]:
 
 def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedModel) -> PreTrainedModel:
     state = {name: tensor.clone() for name, tensor in split_weights(model.state_dict(), config).items()}
-    with _without_load_report():
+    with errors_only():
         loaded: Any = converted.from_pretrained(
             None,
             config=config,

@@ -37,18 +37,14 @@ def fall_of(losses: np.ndarray) -> float:
     Returns:
         NaN for fewer than eight values, of which no quarter has a spread.
     """
-    from scipy.stats import t  # slow to import, as in recurformer.tasks.interval
+    from scipy.stats import ttest_ind  # slow to import, as in recurformer.tasks.interval
 
     if len(losses) < 8:
         return math.nan
     third, last = np.array_split(np.asarray(losses, dtype=float), 4)[2:]
-    variances = [quarter.var(ddof=1) / len(quarter) for quarter in (third, last)]
-    fall = float(third.mean() - last.mean())
-    if not sum(variances):
-        return fall
-    weights = [variance**2 / (len(quarter) - 1) for variance, quarter in zip(variances, (third, last), strict=True)]
-    freedom = sum(variances) ** 2 / sum(weights)
-    return fall + float(t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(sum(variances))
+    if not third.std() + last.std():
+        return float(third.mean() - last.mean())
+    return float(ttest_ind(third, last, equal_var=False).confidence_interval(CONFIDENCE).high)
 
 
 def _log_behind(file: Path) -> Path | None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from recurformer.files import atomic_path
+
 SEAL = "seal.json"
 RUN = "run.json"
 
@@ -100,6 +102,5 @@ def open_run(folder: Path, run: dict[str, Any]) -> None:
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(content, indent=1))
-    unfinished.replace(path)
+    with atomic_path(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from recurformer.files import atomic_path
+
 PROGRESS_SECONDS = 10.0
 
 
@@ -49,9 +51,8 @@ class MetricLog:
         self.rows = [row for row in self.rows if row["step"] <= step]
         if self.rows:
             self.tokens, self.seconds_before = self.rows[-1]["tokens"], self.rows[-1]["seconds"]
-        unfinished = self.path.with_name(self.path.name + ".unfinished")
-        unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
-        unfinished.replace(self.path)
+        with atomic_path(self.path) as unfinished:
+            unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         self.started = self.last_progress = time.perf_counter()
         self.first_step = step
 

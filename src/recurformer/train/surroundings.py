@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.utils import logging
+
+from recurformer.model.convert import errors_only
 
 
 @contextmanager
@@ -54,18 +55,10 @@ def as_it_is(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def quiet_library() -> Iterator[None]:
     """Only errors: no bar for every checkpoint written, and no remark on how the library orders them."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            # the library steps a scheduler that it resumes before the optimiser's first step of this process
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+    with errors_only(), warnings.catch_warnings():
+        # the library steps a scheduler that it resumes before the optimiser's first step of this process
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        yield
 
 
 def fast_bf16(place: torch.device) -> bool:
