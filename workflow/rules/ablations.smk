@@ -156,9 +156,9 @@ use rule needle as ablation_lm_eval with:
 
 use rule needle as ablation_hashhop with:
     input:
-        unpack(measured("hashhop", "ablation_hashhop.csv")),
+        unpack(measured("hashhop", "ablation_hashhop.parquet")),
     output:
-        rows="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.csv",
+        rows="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.parquet",
         record="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.run.json",
     log:
         "<logs>/ablation_hashhop/hashhop/{backbone}/{subject}.log",
@@ -175,7 +175,7 @@ use rule needle as ablation_hashhop with:
 
 use rule ablation_hashhop as hashhop_sizes with:
     output:
-        rows="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.csv",
+        rows="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.parquet",
         record="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.run.json",
     log:
         "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",

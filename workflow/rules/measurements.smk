@@ -62,7 +62,7 @@ MEASUREMENTS = {
     ),
     "needle": measured_on("language", "needle.csv"),
     "continuation": measured_on("language", "continuation.csv"),
-    "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.csv"),
+    "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.parquet"),
     "hashhop_sizes": other_sizes(),
     "ablation_lm_eval": trained_on_text("ablation_lm_eval.csv"),
     "head_scores": scored("language"),

@@ -78,7 +78,7 @@ def other_sizes():
     changed = ABLATIONS["hashhop"]
     return measurements_of(
         "hashhop",
-        "hashhop_sizes.csv",
+        "hashhop_sizes.parquet",
         Subject("original"),
         *(
             Subject("heads", mixer, "ra_i", beta=beta)

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recurformer.cli.identity import Identity, identified, measure
-from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, progress, seed, stage
+from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
 from recurformer.study.ablations import HashHopSizes
 
@@ -40,7 +40,7 @@ def _print_quality(rows: "pd.DataFrame", *columns: str) -> None:
 @stage(
     "generation quality h_gq on HashHop, with a full or a smaller cache",
     identified,
-    output=csv("hashhop", "one row a sample"),
+    output=parquet("hashhop", "one row a sample"),
     device="computes",
 )
 def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
@@ -67,7 +67,7 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
 @stage(
     "generation quality h_gq on HashHop at other lengths and hops",
     identified,
-    output=csv("hashhop_sizes", "one row a sample"),
+    output=parquet("hashhop_sizes", "one row a sample"),
     device="computes",
 )
 def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, task: Task) -> "pd.DataFrame":

@@ -82,9 +82,9 @@ def csv(name: str, rows: str = "") -> Output:
     return Output(name, "CSV", rows)
 
 
-def parquet(name: str) -> Output:
-    """A Parquet file."""
-    return Output(name, "Parquet")
+def parquet(name: str, rows: str = "") -> Output:
+    """A Parquet file, for many rows that repeat each other."""
+    return Output(name, "Parquet", rows)
 
 
 @dataclass(frozen=True)
