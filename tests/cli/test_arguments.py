@@ -21,8 +21,8 @@ def through_the_shell(block, prefix=""):
 @pytest.mark.parametrize(
     "block",
     [
-        Training(steps=3, batch_size=2, learning_rate=1e-05, mamba_learning_rate=0.5, schedule="one_cycle"),
-        Training(steps=3, batch_size=2, learning_rate=1e-05, mamba_learning_rate=0.0),
+        Training(steps=3, batch_size=2, learning_rate=1e-05, mixer_learning_rate=0.5, schedule="one_cycle"),
+        Training(steps=3, batch_size=2, learning_rate=1e-05, mixer_learning_rate=0.0),
         Backbone(source="hub", repo="owner/name of it", revision="main", shape="llama2-7b"),
         MqarTask(
             train=[(32, 4), (64, 8)],

@@ -44,7 +44,7 @@ def notebook(monkeypatch):
 @pytest.fixture
 def args():
     """The arguments of a HashHop training."""
-    settings = {"name": "tiny", "beta": 0.5, "seed": 3, "steps": "40", "mamba_learning_rate": None}
+    settings = {"name": "tiny", "beta": 0.5, "seed": 3, "steps": "40", "mixer_learning_rate": None}
     return Namespace(stage="train_hashhop", metrics="results/tiny/metrics.jsonl", record="x", threads=1, **settings)
 
 

@@ -23,7 +23,7 @@ from tests.model.tiny_models import make_converted
 
 BATCH = 8
 RECIPE = Training(
-    steps=6, batch_size=BATCH, learning_rate=1e-3, mamba_learning_rate=3e-3, log_every=1, save_every=2, weight_decay=0.1
+    steps=6, batch_size=BATCH, learning_rate=1e-3, mixer_learning_rate=3e-3, log_every=1, save_every=2, weight_decay=0.1
 )
 SPREADS = {
     "alone": Distributed(processes=1, strategy="fsdp", precision="float32"),

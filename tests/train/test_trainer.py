@@ -215,7 +215,7 @@ def test_the_device_is_the_models(tmp_path, monkeypatch):
 def test_a_rate_of_zero_freezes_the_mixers(successors, tmp_path, rate, moves):
     model = make_converted("qwen2_gqa", "mixed")
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    settings = SETTINGS | {"steps": 2, "weight_decay": 0.1, "mamba_learning_rate": rate}
+    settings = SETTINGS | {"steps": 2, "weight_decay": 0.1, "mixer_learning_rate": rate}
     train(model, successors(), output_dir=tmp_path, **settings)
     changed = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     mixers = {name for name in before if ".mamba." in name}

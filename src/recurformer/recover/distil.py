@@ -87,7 +87,7 @@ def distil(
         learning_rate: peak learning rate.
         weight_decay: weight decay of matrices.
         seed: seed of LoRA's initial weights and of `train`.
-        **settings: other arguments of `recurformer.train.trainer.train`: steps, batch_size, mamba_learning_rate, …
+        **settings: other arguments of `recurformer.train.trainer.train`: steps, batch_size, mixer_learning_rate, …
 
     Returns:
         The rows of metrics.jsonl.

@@ -157,8 +157,8 @@ class Training(Block):
     """Samples in one optimiser step."""
     learning_rate: Rate
     """Peak learning rate."""
-    mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
-    """Peak learning rate of the Mamba blocks; absent: `learning_rate`; 0 freezes them."""
+    mixer_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
+    """Peak learning rate of the mixers; absent: `learning_rate`; 0 freezes them."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1

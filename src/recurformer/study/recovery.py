@@ -40,7 +40,7 @@ class Arm(Block):
     """Weights that the later steps train."""
     learning_rate: Rate | None = None
     """Peak learning rate of the later steps; absent: that of `language.training`."""
-    mamba_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
+    mixer_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
     """Peak learning rate of the mixers; absent: `learning_rate`, or that of `language.training` if both are absent."""
     warmup_share: Share | None = None
     """Share of the steps in which the rates rise to their peaks; absent: that of `language.training`."""
@@ -74,8 +74,8 @@ class Arm(Block):
         """Settings of a training that are others than in the paper's; without its own rate the mixers' is the same."""
         names = ("steps", "learning_rate", "warmup_share")
         named = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        rate = self.mamba_learning_rate
-        return named | ({"mamba_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
+        rate = self.mixer_learning_rate
+        return named | ({"mixer_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
 
     def ways(self) -> dict[str, Any]:
         """What `recurformer.recover.arm.run_arm` takes beside the settings of a training."""

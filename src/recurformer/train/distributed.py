@@ -69,7 +69,7 @@ def train_distributed(
     with quiet_library(), training_state(model, spread.activation_checkpointing):
         model.train()
         wrapped = _spread(model, spread.strategy)
-        groups = parameter_groups(model, recipe.learning_rate, recipe.mamba_learning_rate, recipe.weight_decay)
+        groups = parameter_groups(model, recipe.learning_rate, recipe.mixer_learning_rate, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
         rates = [group["lr"] for group in groups]
         first = _agree_on(log.first_step if log else 0)

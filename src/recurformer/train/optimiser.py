@@ -17,13 +17,13 @@ def in_mixer(name: str) -> bool:
 
 
 def parameter_groups(
-    model: nn.Module, learning_rate: float, mamba_learning_rate: float | None, weight_decay: float
+    model: nn.Module, learning_rate: float, mixer_learning_rate: float | None, weight_decay: float
 ) -> list[dict[str, Any]]:
     """Trainable parameters for an optimiser, in at most four groups: of a mixer or not, decayed or not.
 
     Without a rate of their own mixers learn at `learning_rate`.
     """
-    mixer_rate = learning_rate if mamba_learning_rate is None else mamba_learning_rate
+    mixer_rate = learning_rate if mixer_learning_rate is None else mixer_learning_rate
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

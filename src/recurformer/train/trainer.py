@@ -39,7 +39,7 @@ def train(
     steps: int,
     batch_size: int,
     learning_rate: float,
-    mamba_learning_rate: float | None = None,
+    mixer_learning_rate: float | None = None,
     weight_decay: float = 0.01,
     warmup_share: float = 0.1,
     schedule: str = "cosine",
@@ -67,7 +67,7 @@ def train(
         steps: optimiser steps.
         batch_size: samples in one optimiser step.
         learning_rate: peak learning rate.
-        mamba_learning_rate: peak learning rate of the Mamba blocks; None: the same, 0: they stay as they are.
+        mixer_learning_rate: peak learning rate of the mixers; None: the same, 0: they stay as they are.
         weight_decay: of matrices; biases, norms, A_log and D are not decayed.
         warmup_share: share of the steps over which the learning rate rises.
         schedule: a name in `recurformer.train.optimiser.SCHEDULES`.
@@ -103,7 +103,7 @@ def train(
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
 
     shape = SCHEDULES[schedule]
-    groups = parameter_groups(model, learning_rate, mamba_learning_rate, weight_decay)
+    groups = parameter_groups(model, learning_rate, mixer_learning_rate, weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: shape(step, steps, warmup_share))
     on_cuda = model.device.type == "cuda"
