@@ -7,8 +7,8 @@ import torch
 from transformers import DynamicCache
 
 from recurformer import convert
-from recurformer.baselines import EVICTIONS, evicting, make_cache
-from recurformer.measure.cache import cache_bytes
+from recurformer.baselines import EVICTIONS, evicting, make_cache, matching_budget
+from recurformer.measure.cache import cache_bytes, count_cache
 from recurformer.model.mixers import MIXERS
 from tests.baselines.twin import read_in_pieces
 from tests.model.tiny_models import ALL, PAD, difference, make_backbone, tokens
@@ -74,3 +74,17 @@ def test_what_cannot_be_done_is_refused():
     for method in set(EVICTIONS) - set(ABLE):
         with pytest.raises(ValueError, match="this one is converted"):
             make_cache(converted(), method, 0.5)
+
+
+def test_matching_budget_is_what_the_converted_model_holds():
+    base, heads = make_backbone("llama_mha"), [[0, 1, 2], [], [3]]
+    sizes = {"d_state": 1, "d_conv": 2, "expand": 1}
+    budget = matching_budget(base, heads, 200, **sizes)
+    whole, less = (count_cache(model, 200).bytes.sum() for model in (base, convert(base, heads, **sizes)))
+    assert budget == less / whole
+    evicted = make_cache(base, "streaming_llm", budget)
+    with evicting(base):
+        base(tokens(1, 200), past_key_values=evicted)
+    held = cache_bytes(evicted)
+    assert held[held.kind.isin(["key", "value"])].bytes.sum() == pytest.approx(less, rel=0.01)
+    assert matching_budget(base, [list(range(6))] * 3, 1) == 1.0

@@ -27,8 +27,7 @@ ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("backbone") / "tiny"
-    make_random(heads=4, kv_heads=2, vocab_size=64).save_pretrained(folder)
+    make_random(heads=4, kv_heads=2, vocab_size=64).save_pretrained(folder := tmp_path_factory.mktemp("tiny"))
     return str(folder)
 
 

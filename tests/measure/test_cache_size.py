@@ -15,6 +15,8 @@ from transformers import (
 from recurformer import HeadProfile, convert
 from recurformer.backbones import make_random
 from recurformer.backbones.shapes import SHAPES, load_shape, meta_model
+from recurformer.baselines.counted import pyramidinfer_rows
+from recurformer.baselines.pyramidinfer import PyramidInferPaper
 from recurformer.measure.cache import (
     cache_bytes,
     count_cache,
@@ -188,3 +190,14 @@ def test_a_head_size_of_its_own_counts():
     model(torch.zeros(2, 5, dtype=torch.long), past_key_values=cache)
     assert held_bytes(cache, 10) == full_bytes(model.config, torch.float32) == 2 * 2 * 12 * 4
     assert held_ratio([held_bytes(cache, 10), 0.0], model.config, torch.float32) == 0.5
+
+
+def test_pyramidinfer_as_printed():
+    """The cache really keeps what the arithmetic says of the longer prompt too: the printed 0.1054 and 0.1043."""
+    rows = pyramidinfer_rows([10_240]).to_dict("records")
+    assert [(row["method"], row["source"], round(row["ratio"], 4)) for row in rows] == [
+        ("pyramidinfer", "counted", 0.1054)
+    ]
+    lengths = PyramidInferPaper(1.0, keep=0.7).lengths
+    assert rows[0]["ratio"] == sum(lengths(10_240, 32)) / (32 * 10_240)
+    assert round(sum(lengths(61_440, 32)) / (32 * 61_440), 4) == 0.1043

@@ -1,4 +1,4 @@
-"""PeakMemory against sums done by hand, the orders of growth of Table 1, the memory model, and parameter counts."""
+"""PeakMemory against sums done by hand, the memory model, and parameter counts."""
 
 import gc
 
@@ -11,7 +11,6 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from recurformer import convert
 from recurformer.backbones import load_shape, meta_model
 from recurformer.measure import memory as memory_module
-from recurformer.measure.complexity import measure_complexity
 from recurformer.measure.memory import (
     count_parameters,
     longest_input,
@@ -20,7 +19,6 @@ from recurformer.measure.memory import (
     parameter_kind,
     weight_bytes,
 )
-from recurformer.measure.operations import Operations
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
 from recurformer.render.tables.table1 import growth_exponent
@@ -99,44 +97,6 @@ def test_meta_and_cpu_agree_on_a_model():
             model(torch.zeros(1, 50, dtype=torch.long, device=device), past_key_values=cache, use_cache=True)
         peaks.append(memory.peak)
     assert peaks[0] == pytest.approx(peaks[1], rel=0.02) and peaks[0] > 50 * 50 * 4
-
-
-def test_orders_of_table_1():
-    lengths = [1024, 4096, 16384]
-    frame = measure_complexity(lengths)
-    assert len(frame) == 2 * 2 * 2 * len(lengths)
-    assert set(frame.width) == {128}
-    expected = {
-        ("attention", "prefill", "cache_peak"): 2,
-        ("attention", "prefill", "cache_size"): 1,
-        ("attention", "generation", "cache_peak"): 1,
-        ("attention", "generation", "cache_size"): 1,
-        ("mamba", "prefill", "cache_peak"): 1,
-        ("mamba", "prefill", "cache_size"): 0,
-        ("mamba", "generation", "cache_peak"): 0,
-        ("mamba", "generation", "cache_size"): 0,
-    }
-    for key, rows in frame.groupby(["mixer", "phase", "quantity"]):
-        exponent = growth_exponent(rows.length.to_numpy(), rows.bytes.to_numpy())
-        assert exponent == pytest.approx(expected[key], abs=0.05), key
-    sizes = frame.pivot_table(index=["mixer", "phase", "length"], columns="quantity", values="bytes")
-    assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
-    first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
-    assert first.bytes.tolist() == [2 * 1024 * 128 * 4, 2 * 1025 * 128 * 4]
-    operations = frame.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
-    growth = {(phase, mixer): growth_exponent(rows.index.get_level_values("length").to_numpy(), rows[mixer].to_numpy())
-              for phase, rows in operations.groupby("phase") for mixer in ("attention", "mamba")}  # fmt: skip
-    assert growth["prefill", "mamba"] == pytest.approx(1, abs=0.01) and abs(growth["generation", "mamba"]) < 1e-9
-    assert growth["prefill", "attention"] > 1.8 and growth["generation", "attention"] > 0.9
-    with pytest.raises(ValueError, match="lengths must be at least 1"):
-        measure_complexity([])
-
-
-def test_operations_of_products_and_of_numbers():
-    left, right = torch.ones(3, 4), torch.ones(4, 5)
-    with Operations() as operations:
-        (left @ right).view(5, 3).exp()
-    assert operations.total == 2 * 3 * 4 * 5 + 15
 
 
 def test_longest_length():

@@ -1,6 +1,9 @@
 """Inputs of the selective scan, its definition in float64, and how far a backend is from it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
+from torch.nn import functional as F
 
 from recurformer.model.scan import selective_scan
 
@@ -72,3 +75,31 @@ def compare(inputs, backend, delta_softplus=True, tolerance=2e-6, weights=(1.0, 
             assert expected is None or not expected.any(), name
             continue
         assert deviation(result, expected) <= tolerance, (name, deviation(result, expected))
+
+
+class KernelDouble:
+    """Stands in for the CUDA extension: its calling convention and limits, computed by the definition."""
+
+    def fwd(self, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
+        assert B.dim() == C.dim() == 4 and A.dtype == torch.float32
+        assert u.dtype == delta.dtype == B.dtype == C.dtype and all(x.stride(-1) == 1 for x in (u, delta, B, C))
+        y, h = definition(u, delta, A, B[:, 0], C[:, 0], D, None, delta_bias, delta_softplus)
+        chunks = torch.full((*u.shape[:2], (u.shape[2] + 2047) // 2048, 2 * A.shape[1]), float("nan"))
+        chunks[:, :, -1, 1::2] = h.float()
+        y = y.to(u.dtype)
+        return [y, chunks] if z is None else [y, chunks, (y * F.silu(z)).to(u.dtype)]
+
+    def bwd(self, u, delta, A, B, C, D, z, delta_bias, grad_y, chunks, out, dz, delta_softplus, recompute):
+        assert grad_y.stride(-1) == 1 and (out is None) == (z is None) and dz is None and not recompute
+        given_inputs = (u, delta, A, B[:, 0], C[:, 0], D, z, delta_bias)
+        leaves = [None if x is None else x.detach().double().requires_grad_() for x in given_inputs]
+
+        def differentiate():
+            y, _ = definition(*leaves, delta_softplus)
+            return torch.autograd.grad(y, [x for x in leaves if x is not None], grad_y.double())
+
+        with ThreadPoolExecutor(1) as other:  # this thread is inside an operator, where nothing is recorded
+            grads = iter(other.submit(differentiate).result())
+        du, ddelta, dA, dB, dC, dD, dz, dbias = (None if x is None else next(grads).float() for x in leaves)
+        result = [du, ddelta, dA, dB.unsqueeze(1), dC.unsqueeze(1), dD, dbias]
+        return result if dz is None else [*result, dz]

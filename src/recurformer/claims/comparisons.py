@@ -97,8 +97,7 @@ def _margin(group: Sequence[Comparison], our_end: str = "mean", their_end: str =
 
 
 def _sentence(group: Sequence[Comparison]) -> str:
-    first = group[0]
-    ours, theirs = _means(group)
+    first, (ours, theirs) = group[0], _means(group)
     betas = ", ".join(f"{beta:g}" for beta in sorted({one.beta for one in group}))
     return (
         f"{label(first.model)}, {first.measure.name} at β {betas}: {first.name} {first.measure.shown(ours.mean):.3g}, "

@@ -1,0 +1,61 @@
+"""Operations counted, and the orders of growth of Table 1."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from recurformer.measure.complexity import measure_complexity
+from recurformer.measure.operations import Operations
+from recurformer.render.tables.table1 import growth_exponent
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 64,
+}
+
+
+def tiny(**changes):
+    with torch.device("meta"):
+        return LlamaForCausalLM._from_config(LlamaConfig(**{**TINY, **changes}), dtype=torch.bfloat16).eval()
+
+
+def test_orders_of_table_1():
+    lengths = [1024, 4096, 16384]
+    frame = measure_complexity(lengths)
+    assert len(frame) == 2 * 2 * 2 * len(lengths)
+    assert set(frame.width) == {128}
+    expected = {
+        ("attention", "prefill", "cache_peak"): 2,
+        ("attention", "prefill", "cache_size"): 1,
+        ("attention", "generation", "cache_peak"): 1,
+        ("attention", "generation", "cache_size"): 1,
+        ("mamba", "prefill", "cache_peak"): 1,
+        ("mamba", "prefill", "cache_size"): 0,
+        ("mamba", "generation", "cache_peak"): 0,
+        ("mamba", "generation", "cache_size"): 0,
+    }
+    for key, rows in frame.groupby(["mixer", "phase", "quantity"]):
+        exponent = growth_exponent(rows.length.to_numpy(), rows.bytes.to_numpy())
+        assert exponent == pytest.approx(expected[key], abs=0.05), key
+    sizes = frame.pivot_table(index=["mixer", "phase", "length"], columns="quantity", values="bytes")
+    assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
+    first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
+    assert first.bytes.tolist() == [2 * 1024 * 128 * 4, 2 * 1025 * 128 * 4]
+    operations = frame.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
+    growth = {(phase, mixer): growth_exponent(rows.index.get_level_values("length").to_numpy(), rows[mixer].to_numpy())
+              for phase, rows in operations.groupby("phase") for mixer in ("attention", "mamba")}  # fmt: skip
+    assert growth["prefill", "mamba"] == pytest.approx(1, abs=0.01) and abs(growth["generation", "mamba"]) < 1e-9
+    assert growth["prefill", "attention"] > 1.8 and growth["generation", "attention"] > 0.9
+    with pytest.raises(ValueError, match="lengths must be at least 1"):
+        measure_complexity([])
+
+
+def test_operations_of_products_and_of_numbers():
+    left, right = torch.ones(3, 4), torch.ones(4, 5)
+    with Operations() as operations:
+        (left @ right).view(5, 3).exp()
+    assert operations.total == 2 * 3 * 4 * 5 + 15
