@@ -66,7 +66,7 @@ def _enter_layer(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tupl
 
 
 def _leave_layer(module: Any, args: tuple, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
-    """Behind a decoder layer: send on the tokens that stay; behind the last, all of them as far as they came."""
+    """After a decoder layer: send on the tokens that stay; after the last, all of them as far as they came."""
     cache = kwargs.get("past_key_values")
     if not isinstance(cache, EvictingCache) or cache.pruning is None:
         return None

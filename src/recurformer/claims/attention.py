@@ -144,20 +144,20 @@ def value_spread(evidence: Evidence) -> Finding:
 
 
 def input_gate(evidence: Evidence) -> Finding:
-    """Norm of the first token's value over the others' mean, before and behind the input gate of a trained model.
+    """Norm of the first token's value over the others' mean, before and after the input gate of a trained model.
 
     Raises:
         Missing: the norms were not measured.
     """
     if "norm" not in evidence.rows("influence"):
-        raise Missing("the norms of the values behind the input gate were not measured")
+        raise Missing("the norms of the values after the input gate were not measured")
     by_model, at_scale, windows = _model_rows(evidence, "influence")
     texts, nearer = [], True
     for model, rows in by_model:
         norms = {mixer: found.set_index("key")["norm"] for mixer, found in groups(rows, "mixer")}
-        before, behind = (float(norms[mixer][0] / norms[mixer].drop(0).mean()) for mixer in ("attention", "mamba"))
-        nearer &= abs(math.log(behind)) < abs(math.log(before))
-        texts.append(f"{before:.2f} of the others' before the gate, {behind:.2f} behind it in {label(model)}")
+        before, after = (float(norms[mixer][0] / norms[mixer].drop(0).mean()) for mixer in ("attention", "mamba"))
+        nearer &= abs(math.log(after)) < abs(math.log(before))
+        texts.append(f"{before:.2f} of the others' before the gate, {after:.2f} after it in {label(model)}")
     return Finding(nearer, "; ".join(texts), at_scale, windows)
 
 

@@ -12,7 +12,7 @@ class OneBeginning(HFLM):
     add_bos_token: bool | None
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
-        """The log-likelihood of each whole text behind one beginning token, nats."""
+        """The log-likelihood of each whole text after one beginning token, nats."""
         usual, self.add_bos_token = self.add_bos_token, False
         try:
             return super().loglikelihood_rolling(requests, disable_tqdm)

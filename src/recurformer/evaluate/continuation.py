@@ -1,7 +1,7 @@
 """Likelihood of what follows a long prompt, from the cache that the prompt left.
 
 A model's perplexity on whole windows does not see what a smaller cache loses: no eviction happens before the window
-ends. Here the prompt is read first, then the text behind it is scored, token by token where the cache may shrink on the
+ends. Here the prompt is read first, then the text after it is scored, token by token where the cache may shrink on the
 way, at once where it cannot.
 """
 
@@ -30,7 +30,7 @@ def continuation_rows(
     new_cache: NewCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Negative log-likelihood of the text behind each prompt, in bins of 32 positions.
+    """Negative log-likelihood of the text after each prompt, in bins of 32 positions.
 
     Args:
         model: a causal language model, in evaluation mode.
@@ -42,11 +42,11 @@ def continuation_rows(
         progress: called with (windows done, windows).
 
     Returns:
-        One row a bin: window, position (of its first token behind the prompt, from 0), tokens,
+        One row a bin: window, position (of its first token after the prompt, from 0), tokens,
         negative_log_likelihood (their sum, nats), ratio (see `held_ratio`; after the prompt).
 
     Raises:
-        ValueError: no prompt, or no text behind it.
+        ValueError: no prompt, or no text after it.
     """
     windows, length = input_ids.shape
     if not 1 <= prompt < length:

@@ -107,7 +107,7 @@ def _windows(tokenizer: PreTrainedTokenizerBase, text: str, prefix: list[int], t
 def _batch_nll(model: PreTrainedModel, windows: list[torch.Tensor]) -> list[float]:
     """Sum of the negative log-likelihoods of all tokens but the first of each window; the sum in float64."""
     batch = pad_batch([{"input_ids": window} for window in windows], pad_token_id=0, side="right")
-    # without the mask, which would rule out the fastest kernels: no token sees the padding behind it
+    # without the mask, which would rule out the fastest kernels: no token sees the padding after it
     logits = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits  # (B, L, V)
     sums = []
     for row, window in zip(logits, windows, strict=True):

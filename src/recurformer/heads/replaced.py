@@ -71,7 +71,7 @@ def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Return the logits of hidden states behind the last norm, as the language model makes them: Granite scales them,
+    """Return the logits of hidden states after the last norm, as the language model makes them: Granite scales them,
     Gemma bounds them.
     """
     logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
@@ -80,7 +80,7 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
-    """Mean negative log-likelihood of the labels, in nats, from the hidden states behind the last layer's norm."""
+    """Mean negative log-likelihood of the labels, in nats, from the hidden states after the last layer's norm."""
     asked = labels[:, 1:] != IGNORED
     logits = logits_of(model, hidden[:, :-1][asked])
     wide = torch.promote_types(logits.dtype, torch.float32)

@@ -169,7 +169,7 @@ def check_batch(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tens
 
 
 def _left_aligned(input_ids: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The samples from their first token on, padding behind it, where causal attention needs no mask."""
+    """The samples from their first token on, padding after it, where causal attention needs no mask."""
     first = tokens.int().argmax(1, keepdim=True)
     order = (torch.arange(input_ids.shape[1], device=input_ids.device) + first) % input_ids.shape[1]
     return input_ids.gather(1, order), tokens.gather(1, order)

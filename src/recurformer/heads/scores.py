@@ -18,9 +18,9 @@ from recurformer.tasks import IGNORED
 
 
 class _Shares:
-    """Mean attention weight at some distances between query and key, of the queries behind the first period.
+    """Mean attention weight at some distances between query and key, of the queries after the first period.
 
-    They lead to the keys `shift` tokens behind the earlier occurrences of the query's own token.
+    They lead to the keys `shift` tokens after the earlier occurrences of the query's own token.
     """
 
     def __init__(self, samples: int, layers: int, heads: int, period: int, shift: int):
@@ -68,7 +68,7 @@ def echo_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress
 
 
 def induction_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress: Progress = None) -> Tensor:
-    """Minus the share of attention from a token to those behind its earlier occurrences: induction heads; else as
+    """Minus the share of attention from a token to those after its earlier occurrences: induction heads; else as
     `echo_scores`.
     """
     return -_share(model, input_ids, period, 1, progress)

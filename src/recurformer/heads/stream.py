@@ -33,7 +33,7 @@ class AttentionBlock:
 
     @property
     def stop(self) -> int:
-        """Position behind the last query, and the number of keys."""
+        """Position after the last query, and the number of keys."""
         return self.start + self.weights.shape[2]
 
     def value_norms(self, order: int) -> Tensor:

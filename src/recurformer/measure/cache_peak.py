@@ -26,7 +26,7 @@ DTYPE = torch.bfloat16
 
 @torch.no_grad()
 def _prefill(model: PreTrainedModel, length: int) -> tuple[int, int] | None:
-    """Bytes of the cache behind a prompt that is read in one forward pass, and the peak of the pass beyond the weights;
+    """Bytes of the cache after a prompt that is read in one forward pass, and the peak of the pass beyond the weights;
     None when the device has not as much memory.
     """
     input_ids: Any = torch.zeros(1, length, dtype=torch.long, device=model.device)

@@ -51,7 +51,7 @@ def _record(module: nn.Module, cache: Callable[[], Cache], layer: int, found: di
 
 @torch.no_grad()
 def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = None) -> pd.DataFrame:
-    """Measure prefill over each length, and one generation step behind as many tokens: the rows of complexity.csv.
+    """Measure prefill over each length, and one generation step after as many tokens: the rows of complexity.csv.
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
     other tensor that it made, scores and projections included. "cache_size" is what its cache holds afterwards. Both

@@ -129,7 +129,7 @@ def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> di
 
 @torch.no_grad()
 def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
-    """Norm of each token's value before and behind the input gates of a converted model, over the mean of all tokens.
+    """Norm of each token's value before and after the input gates of a converted model, over the mean of all tokens.
 
     Returns:
         "attention": of the value vectors of a layer's replaced heads, "mamba": of the term that the state takes in;

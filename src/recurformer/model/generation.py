@@ -23,12 +23,12 @@ class EndedRows(StoppingCriteriaList):
 
     @property
     def pads(self) -> bool:
-        """Whether generate() writes padding behind a row's end: it does where a token ends rows."""
+        """Whether generate() writes padding after a row's end: it does where a token ends rows."""
         return any(hasattr(criterion, "eos_token_id") for criterion in self)
 
 
 class PaddingAfterEnd:
-    """The part of a language model that masks padding behind the end of a row while it generates."""
+    """The part of a language model that masks padding after the end of a row while it generates."""
 
     def _sample(
         self,

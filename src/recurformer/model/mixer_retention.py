@@ -46,7 +46,7 @@ class Retention(Mixer):
     def retain(
         self, values: Tensor, state: Tensor | None, padding_mask: Tensor | None, heads: ReplacedHeads
     ) -> tuple[Tensor, Tensor]:
-        """Run the recurrence behind `state`, if there is one.
+        """Run the recurrence from `state` on, if there is one.
 
         Returns:
             features (B, L, features), y of every head at every rate and then the values; the last state (B, KV heads *

@@ -1,6 +1,6 @@
 """Padding between real tokens, for mixers that read neighbours: the real tokens move to the row's front, and back.
 
-Padding behind the real tokens enters none of their windows. The tokens before a row stay next to its first real token.
+Padding after the real tokens enters none of their windows. The tokens before a row stay next to its first real token.
 """
 
 import torch

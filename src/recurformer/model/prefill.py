@@ -75,7 +75,7 @@ AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)
 
 
 class ReservedCache(DynamicCache):
-    """A `DynamicCache` with room for so many tokens, which it fills without copying; behind them it grows as usual.
+    """A `DynamicCache` with room for so many tokens, which it fills without copying; after them it grows as usual.
 
     Args:
         config: of the model.
@@ -109,7 +109,7 @@ class ReservedCache(DynamicCache):
 
     def skip(self, tokens: int) -> None:
         """Take `tokens` more for read: the next ones attend to whatever lies in the reserved memory. For measurements
-        of memory, which depends on no value; behind the first chunk, and within the room only.
+        of memory, which depends on no value; after the first chunk, and within the room only.
         """
         for index, (keys, values) in self._rooms.items():
             layer: Any = self.layers[index]

@@ -40,7 +40,7 @@ def decayed_recurrence(
 
 
 def _chunk(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the outputs of one chunk (..., L, D) and the state behind it."""
+    """Return the outputs of one chunk (..., L, D) and the state after it."""
     since = log_decay.cumsum(-1)  # of the chunk's start
     length = since.shape[-1]
     future = torch.ones(length, length, dtype=torch.bool, device=since.device).triu(1)
@@ -64,7 +64,7 @@ def _chunks_at_once(
     future = torch.ones(count + 1, count + 1, dtype=torch.bool, device=since.device).triu(1)
     between = (since.unsqueeze(-1) - since.unsqueeze(-2)).masked_fill(future, -torch.inf)
     written = torch.cat([state.unsqueeze(2), written], 2)
-    states = (between.exp() @ written.flatten(3)).unflatten(3, written.shape[3:])  # in front of every chunk, and behind
+    states = (between.exp() @ written.flatten(3)).unflatten(3, written.shape[3:])  # in front of every chunk, and after
     outputs, _ = _chunk(q, k, v, steps, states[:, :, :-1])
     outputs = outputs.flatten(2, 3).index_select(2, torch.arange(length, device=index.device))
     return outputs, states[:, :, -1]

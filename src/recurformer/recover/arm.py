@@ -18,7 +18,7 @@ from recurformer.recover.transfer import transfer
 from recurformer.train.data import WindowDataset
 
 TRANSFER = ("batch_size", "seed", "schedule", "warmup_share", "gradient_clip", "log_every", "save_every", "bf16")
-"""Settings that transfer shares with the distillation behind it."""
+"""Settings that transfer shares with the distillation after it."""
 
 
 def run_arm(

@@ -1,9 +1,9 @@
-"""A list of keys and values, and questions behind it: what a model must look up and cannot know.
+"""A list of keys and values, and questions after it: what a model must look up and cannot know.
 
      apple: stone
      cloud: mirror
     …
-     cloud: mirror      the questions; the values behind them are asked
+     cloud: mirror      the questions; the values after them are asked
 
 Keys and values are single tokens of the model's own vocabulary, all different.
 """
@@ -18,7 +18,7 @@ from recurformer.corpora.windows import encode_text, text_prefix
 from recurformer.tasks import IGNORED
 from recurformer.tasks.draw import draw_distinct
 
-# words behind a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
+# words after a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
 ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))
 COMMON = 2000  # a vocabulary of merges has its frequent words first; with all words SmolLM2 finds fewer values
 
@@ -46,7 +46,7 @@ def key_value_samples(
         tokenizer: of the model.
         samples: how many.
         pairs: lines of a list.
-        questions: keys that are asked behind it, each once.
+        questions: keys that are asked after it, each once.
         seed: of all samples.
 
     Returns:

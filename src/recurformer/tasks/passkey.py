@@ -193,7 +193,7 @@ that SmolLM2-135M finds keys among real text: it misses a key without an owner, 
 
 
 def starts_with_key(generated: str, key: str) -> bool:
-    """Whether the continuation starts, white space aside, with the number `key`, no digit behind it."""
+    """Whether the continuation starts, white space aside, with the number `key`, no digit after it."""
     first = NUMBER.match(generated.lstrip())
     return first is not None and first[0] == key
 

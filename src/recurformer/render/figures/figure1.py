@@ -13,7 +13,7 @@ from recurformer.render.measurements import models_in_order, require, require_va
 from recurformer.render.style import WIDTH, add_note, styled
 
 SHOWN = 5
-"""Last tokens drawn one by one; the first token stands before them, behind an ellipsis."""
+"""Last tokens drawn one by one; the first token stands before them and an ellipsis."""
 CELL = 0.8
 """Height of a token's box."""
 WIDE = 0.92

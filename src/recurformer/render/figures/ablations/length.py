@@ -64,7 +64,7 @@ def right_up_to(rows: pd.DataFrame) -> pd.Series:
 
 
 def loss_by_position(rows: pd.DataFrame) -> pd.Series:
-    """Nats per token at each position behind the prompt."""
+    """Nats per token at each position after the prompt."""
     sums = rows.groupby("position")[["negative_log_likelihood", "tokens"]].sum()
     return sums["negative_log_likelihood"] / sums["tokens"]
 
@@ -103,7 +103,7 @@ DRAWN = {CONTINUATION: _draw_positions, HASHHOP: _draw_hops}
 
 
 def _caches(rows: pd.DataFrame) -> str:
-    """The shares of the cache that each family held behind the prompt, RecurFormer apart."""
+    """The shares of the cache that each family held after the prompt, RecurFormer apart."""
     families = rows["family"].map(HEADINGS).where(rows["method"] != "mamba", "RecurFormer")
     held = rows["ratio"].groupby(families, sort=False).agg(["min", "max"]).drop(index="", errors="ignore")
     return "; ".join(
