@@ -11,6 +11,8 @@ from recurformer.cli.main import main
 from recurformer.records import read_record, run_record, runs_behind
 from recurformer.render.style import save_figure
 
+CELL = "table4/llama2-7b/0.90/cs_10k"
+
 
 def write_run(path, stage, inputs=(), write=None):
     """A run that writes one file and its record beside it; its command names the stage and what it read."""
@@ -39,8 +41,8 @@ def study(tmp_path, monkeypatch):
         tmp_path / "figures/figure4.svg", "figure", ["results/caches/cache.csv"],
         lambda path: save_figure(Figure(), path, measured))  # fmt: skip
     claims = [
-        {"id": "table4/a", "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
-        {"id": "table4/b", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
+        {"id": CELL, "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
+        {"id": "text/input-gate", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
     ]
     (results / "claims.json").write_text(json.dumps({"claims": claims}))
     return runs
@@ -70,9 +72,11 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
 
 
 def test_each_run_names_the_line_where_its_code_begins(study, capsys):
-    (named,) = (line for line in traced(capsys, "table4/a", "--direct").splitlines() if line.startswith("  code "))
-    file, line = named.split()[1].split(":")
-    assert Path(file).read_text().splitlines()[int(line) - 1].startswith("@stage(") and file.endswith("cli/caches.py")
+    """And of a claim, the function that decides it."""
+    out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
+    for key, ending, begins in (("code", "cli/caches.py", "@stage("), ("judge", "claims/cells.py", "@at_paper_sizes")):
+        file, line = out[key].split(":")
+        assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)
 
 
 def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatch, capsys):
@@ -93,10 +97,10 @@ def test_only_the_run_that_wrote_it_when_asked(study, capsys):
 
 
 def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
-    assert study["profile"] in traced(capsys, "table4/a")
+    assert study["profile"] in traced(capsys, CELL)
     out = traced(capsys, study["cache"][:8])
     assert "figures/figure4.svg" in out.split("used by")[1]
-    assert "claim table4/a: reproduced" in out.split("used by")[1]
+    assert f"claim {CELL}: reproduced" in out.split("used by")[1]
 
 
 def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
@@ -108,7 +112,7 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("table4/b", "table4/b: not-run, no run made it (it needs a card)"),
+        ("text/input-gate", "text/input-gate: not-run, no run made it (it needs a card); its judge is "),
         (
             "nowhere",
             "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of results/",

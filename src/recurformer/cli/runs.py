@@ -6,8 +6,9 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from recurformer.tracking import SINKS, require_sink
 from recurformer.tracking.run import Row, Run
 
 PLACES = ("results", "figures", "recorded")
+LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -61,7 +63,8 @@ def find_records(target: str, ledger: str) -> list[Path]:
     for claim in _ledger_claims(ledger):
         if claim["id"] == target:
             if claim["evidence"] is None:
-                raise ValueError(f"{target}: {claim['verdict']}, no run made it ({claim['reason']})")
+                judge = f"; its judge is {code}" if (code := _judge_of(target)) else ""
+                raise ValueError(f"{target}: {claim['verdict']}, no run made it ({claim['reason']}){judge}")
             return _records_of_runs(claim["evidence"]["runs"])
     if found := [path for path, record in _records() if record["run"].startswith(target)]:
         return found
@@ -69,12 +72,17 @@ def find_records(target: str, ledger: str) -> list[Path]:
     raise ValueError(f"{target}: no such file, no run in {', '.join(PLACES)} has this name, and {claims}")
 
 
-def _code_of(name: str) -> str:
-    """File and line of a stage's function; of a stage that an older version had, nothing."""
-    if name not in STAGES:
-        return ""
-    code = STAGES[name].function.__code__
-    return f"  code     {os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+def _code(function: Callable[..., object]) -> str:
+    """File and line where the code of a function, perhaps a partial one, begins."""
+    code = unwrap(getattr(function, "func", function)).__code__
+    return f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _judge_of(target: str) -> str:
+    """File and line of the function that decides the claim of this name, if there is such a claim."""
+    from recurformer.claims import all_claims
+
+    return next((_code(claim.judge) for claim in all_claims() if claim.id == target and claim.judge), "")
 
 
 def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
@@ -85,7 +93,7 @@ def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
         f"  record   {os.path.relpath(path)}",
-        _code_of(record["stage"]),
+        f"  code     {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
         f"  command  {shlex.join(record['argv'])}",
         f"  seed     {record['seed']}" if record["seed"] is not None else "",
         f"  commit   {commit}",
@@ -118,17 +126,20 @@ def _used_by(runs: set[str], ledger: str) -> list[str]:
 @stage(
     "list the runs that made a figure, a table, a claim or a file",
     argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
-    argument("--ledger", default="results/claims.json", help="ledger with the claims"),
+    argument("--ledger", help=f"ledger with the claims (default: {LEDGERS[0]}, or where it is not, {LEDGERS[1]})"),
     argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
 )
 def trace(args: Namespace) -> None:
     """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
-    places = find_records(args.target, args.ledger)
+    ledger = args.ledger or next(filter(os.path.isfile, LEDGERS), LEDGERS[0])
+    places = find_records(args.target, ledger)
+    if not Path(args.target).exists() and (judge := _judge_of(args.target)):
+        print(f"claim {args.target}\n  ledger   {ledger}\n  judge    {judge}\n")
     chain = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): chain[place.resolve()] for place in places}
     known = {record["run"] for record in chain.values()}
     print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
-    if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
+    if used := _used_by({record["run"] for record in wrote.values()}, ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
 
 
