@@ -34,6 +34,7 @@ VALUES = [
     ("language/trainin", {}, "language.trainin: unknown key; did you mean 'training'"),
     ("backbones/tiny/head", 2, "backbones.tiny.head: unknown key; did you mean 'heads'"),
     ("language/training/mamba_learning_rate", 1e-3, "unknown key; did you mean 'mixer_learning_rate'"),
+    ("language/maps/sink_tokens", 32, "unknown key; did you mean 'shown_tokens'"),
     ("ablations/needle/length", [64], "ablations.needle.length: unknown key; did you mean 'lengths'"),
     ("mamba/width", 2, "mamba.width: unknown key; choose one of d_state, d_conv, expand"),
     (

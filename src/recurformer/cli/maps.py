@@ -23,7 +23,7 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.measure.contribution import sink_statistics
 
-    input_ids = text_windows(args, settings.sink_tokens, settings.samples, seed=args.seed)
+    input_ids = text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed)
     model = open_model(args.checkpoint)
     return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
 
@@ -74,7 +74,7 @@ def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
     return measure_influence(
         open_model(args.checkpoint, args.dtype),
         open_model(args.trained, args.dtype),
-        text_windows(args, settings.sink_tokens, settings.samples, seed=args.seed),
+        text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed),
         HeadProfile.load(args.profile),
         args.name,
     )

@@ -55,7 +55,7 @@ def _windows(study: Study, names: Names, length: str) -> Work:
 @work_of("sink")
 def sink(study: Study, names: Names) -> Work:
     """Short windows, whose attention is kept."""
-    return _windows(study, names, "sink_tokens")
+    return _windows(study, names, "shown_tokens")
 
 
 @work_of("contribution", "attention_map")
@@ -71,7 +71,7 @@ def influence(study: Study, names: Names) -> Work:
     """
     settings, beta = study["language"]["maps"], max(study["language"]["betas"])
     model = measured_model(study, names) | {"beta": beta}
-    tokens, samples, shape = settings["sink_tokens"], settings["samples"], model["shape"]
+    tokens, samples, shape = settings["shown_tokens"], settings["samples"], model["shape"]
     unrolled = 8 * tokens * shape.channels * (6 * samples + 3 * shape.d_state)
     return reading(study, names, tokens, samples, **model, models=2, batch=samples, inner_bytes=unrolled)
 

@@ -63,7 +63,7 @@ class Block(BaseModel):
         return value
 
 
-RENAMED = {"mamba_learning_rate": "mixer_learning_rate"}
+RENAMED = {"mamba_learning_rate": "mixer_learning_rate", "sink_tokens": "shown_tokens"}
 """Keys that studies once had, and their present names, where the spelling alone suggests another."""
 
 

@@ -20,7 +20,7 @@ class Maps(Block):
     """Windows of text."""
     tokens: Several
     """Length of a window in tokens."""
-    sink_tokens: Several = 32
+    shown_tokens: Several = 32
     """Tokens shown in Figure 2, and around the query in Figure 1."""
 
 
