@@ -16,7 +16,7 @@ from symtable import SymbolTable, symtable
 PACKAGE = "recurformer"
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
-STAGES = f"{PACKAGE}.cli"
+STAGE_MODULES = f"{PACKAGE}.cli"
 PLUMBING = frozenset(
     {"study", "records", "files", "digest", "tracking", "cli.main", "cli.launch", "cli.arguments", "cli.stage"}
 )
@@ -63,7 +63,7 @@ def _place(imported: str) -> str | None:
     module = f"{parent}.{name}" if name and _find(f"{parent}.{name}") else parent
     if module == PACKAGE or _is_plumbing(module):
         return None
-    return imported if module == parent and module.startswith(f"{STAGES}.") else module
+    return imported if module == parent and module.startswith(f"{STAGE_MODULES}.") else module
 
 
 @cache

@@ -106,7 +106,7 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profiling import profile_windows
-    from recurformer.heads.recency_settings import recency_settings
+    from recurformer.heads.ra_i_settings import compare_settings
 
     input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
     profiles = profile_windows(
@@ -119,7 +119,7 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     profiles = [replace(one, model=args.name) for one in profiles]
     (default,) = (one for one in profiles if one.window == usual.window)
     thresholds = sorted({usual.threshold, *others.thresholds})
-    return recency_settings(profiles, default, thresholds, others.betas, others.units)
+    return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
 def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from recurformer.render.tables.cell_text import NOTHING, interval, number
 Found = Mapping[str, Any]
 """The content of adaptation.json."""
 
-STAGES = {
+STAGE_LABELS = {
     "original": "original",
     "converted": "heads replaced, not trained",
     "calibrated": "calibrated (closed form)",
@@ -74,7 +74,7 @@ def steps(found: Found) -> list[tuple[str, str, str, str]]:
     """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
     return [
         (
-            STAGES[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
+            STAGE_LABELS[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
             _with_interval(row, "divergence", 3),
         )
         for row in found["stages"]

@@ -13,7 +13,7 @@ from recurformer.render.tables.table import Table, display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 SPLIT = "validation"
-STAGES = ("before", "converted", "trained")
+MOMENTS = ("before", "converted", "trained")
 """Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
 
 
@@ -51,8 +51,8 @@ def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
 
 def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     """One line of text from the stages of one model at one beta."""
-    stages = rows.set_index("stage").reindex(STAGES)
-    ours = {stage: number(float(stages["ours"][stage]), 3) for stage in STAGES}
+    stages = rows.set_index("stage").reindex(MOMENTS)
+    ours = {stage: number(float(stages["ours"][stage]), 3) for stage in MOMENTS}
     trained: dict[Any, Any] = stages.loc["trained"].to_dict()
     if trained["status"] == NOT_RUN:
         ours["trained"] = NOT_RUN
@@ -88,7 +88,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         frame[f"{column}_over_original"] = _over_original(frame, column)
     frame[["seeds", "tokens"]] = frame[["seeds", "tokens"]].astype("Int64")
     models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
-    order = {name: place for place, name in enumerate([*models, *STAGES])}
+    order = {name: place for place, name in enumerate([*models, *MOMENTS])}
     frame = frame.sort_values(["model", "beta", "stage"], key=lambda column: column.replace(order), ignore_index=True)
     lines = [_line(rows) for _, rows in groups(frame, ["model", "beta"])]
     not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]

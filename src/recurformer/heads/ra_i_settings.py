@@ -23,7 +23,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.corrcoef(one, other)[0, 1]) if len(one) > 1 else float("nan")
 
 
-def recency_settings(
+def compare_settings(
     profiles: Sequence[HeadProfile],
     default: HeadProfile,
     thresholds: Sequence[float],

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import spearmanr
 
 from recurformer import HeadProfile, select_heads
-from recurformer.heads.recency_settings import rank_correlation, recency_settings, replacement_ranks
+from recurformer.heads.ra_i_settings import compare_settings, rank_correlation, replacement_ranks
 from recurformer.heads.select import ra_i_scores
 
 
@@ -18,7 +18,7 @@ def random_profile(seed: int, window: int) -> HeadProfile:
 @pytest.mark.parametrize("unit", ["kv_group", "head", "layer"])
 def test_counts_are_those_of_the_selection(unit):
     default, other = random_profile(0, 8), random_profile(1, 16)
-    frame = recency_settings([default, other], default, [0.3, 0.5], [0.25, 0.5, 1.0], [unit])
+    frame = compare_settings([default, other], default, [0.3, 0.5], [0.25, 0.5, 1.0], [unit])
     assert len(frame) == 2 * 2 * 3 and set(frame.model) == {"tiny"}
     size = {"kv_group": 2, "head": 1, "layer": 4}[unit]
     for row in frame.itertuples():
