@@ -47,6 +47,14 @@ def world(tmp_path_factory):
     return folder
 
 
+def rows_file(folder, stage):
+    return folder / ("rows.parquet" if "hashhop" in stage else "rows.csv")
+
+
+def read_rows(file):
+    return pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, keep_default_na=False)
+
+
 def run_stage(world, stage, out, *words, checkpoint=""):
     kind = "hashes" if stage == "ablation-hashhop" else "text"
     articles = [] if kind == "hashes" else ["--articles", str(world / "articles.parquet")]
@@ -63,7 +71,7 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
     for checkpoint, said in words.items():
         out = tmp_path / f"rows{checkpoint}.csv"
         assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, *said]) == 0
-        rows[checkpoint] = pd.read_csv(out)
+        rows[checkpoint] = read_rows(out)
         assert set(rows[checkpoint].columns) == set(COLUMNS["ablation_lm_eval"])
     assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
         ["mixer", "mamba", 0.75, True]
@@ -77,9 +85,9 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
 @pytest.mark.parametrize("stage", STAGES)
 def test_rows_say_what_they_are_of(world, stage, tmp_path):
     words = ["--family", "mixer", "--method", "mamba", "--setting", "0.75", "--by", "ra_i", "--trained", "True"]
-    out = tmp_path / "rows.csv"
+    out = rows_file(tmp_path, stage)
     assert run_stage(world, stage, out, *words, "--seed", "3", checkpoint="-converted") == 0
-    rows = pd.read_csv(out)
+    rows = read_rows(out)
     assert set(rows.columns) == STAGES[stage][1] | IDENTITY
     named = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
     assert named.to_numpy().tolist() == [["tiny", "mixer", "mamba", 0.75, "ra_i", True, 3]]
@@ -88,18 +96,18 @@ def test_rows_say_what_they_are_of(world, stage, tmp_path):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_original_is_what_is_measured_by_default(world, stage, tmp_path):
-    out = tmp_path / "rows.csv"
+    out = rows_file(tmp_path, stage)
     assert run_stage(world, stage, out) == 0
-    rows = pd.read_csv(out, keep_default_na=False)
+    rows = read_rows(out)
     named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
     assert named.to_numpy().tolist() == [["original", "full", 1.0, "", False, 0, 1.0]]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_process_measures_every_budget(world, stage, tmp_path):
-    out = tmp_path / "rows.csv"
+    out = rows_file(tmp_path, stage)
     assert run_stage(world, stage, out, "--evict", "streaming_llm", "--budgets", "0.25", "0.5") == 0
-    rows = pd.read_csv(out, keep_default_na=False)
+    rows = read_rows(out)
     assert rows.family.unique().tolist() == ["eviction"] and rows.method.unique().tolist() == ["streaming_llm"]
     assert rows.setting.unique().tolist() == [0.25, 0.5]
     ratios = rows.groupby("setting").ratio.unique().map(lambda ratios: ratios.item())
@@ -113,7 +121,7 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
         razor_attention, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
     )
     words = ["--evict", "razor_attention", "--budgets", "0.5"]
-    assert run_stage(world, "ablation-hashhop", tmp_path / "rows.csv", *words) == 0
+    assert run_stage(world, "ablation-hashhop", tmp_path / "rows.parquet", *words) == 0
     ((input_ids, _),) = seen
     sample = HashHopTokens(chains=2, hops=4, pairs=8).length
     assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
@@ -121,37 +129,37 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
 
 
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):
-    held, out = tmp_path / "held.csv", tmp_path / "rows.csv"
-    pd.DataFrame({"ratio": [0.7, 0.8]}).to_csv(held)
+    held, out = tmp_path / "held.parquet", tmp_path / "rows.csv"
+    pd.DataFrame({"ratio": [0.7, 0.8]}).to_parquet(held)
     words = ["--evict", "streaming_llm", "--budgets", "0.5", "--match", str(held)]
     assert run_stage(world, "continuation", out, *words) == 0
-    held_by = pd.read_csv(out).groupby("setting").ratio.first().to_dict()
+    held_by = read_rows(out).groupby("setting").ratio.first().to_dict()
     assert held_by == pytest.approx({0.5: 0.5, 0.75: 0.75}, rel=0.1)  # where the tokens stood counts too
 
 
 def test_other_sizes_of_hashhop_stand_beside_that_of_the_training(world, tmp_path):
-    sizes, usual = tmp_path / "sizes.csv", tmp_path / "usual.csv"
+    sizes, usual = tmp_path / "sizes.parquet", tmp_path / "usual.parquet"
     where = [str(world / "hashes"), str(sizes), "--original", str(world / "hashes"), "--name", "tiny"]
     task = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8", "--samples", "4"]
     assert main(["hashhop-sizes", *where, "--sizes", "4:2", "2:3", *task]) == 0
-    rows = pd.read_csv(sizes)
+    rows = read_rows(sizes)
     assert set(rows.columns) == STAGES["ablation-hashhop"][1] | IDENTITY | {"size", "form", "as_trained"}
     assert rows[~rows.as_trained][["hops", "size", "form"]].drop_duplicates().to_numpy().tolist() == [[2, 3, "tokens"]]
     assert run_stage(world, "ablation-hashhop", usual) == 0
     trained = rows[rows.as_trained].drop(columns=["size", "form", "as_trained"])
-    pd.testing.assert_frame_equal(trained.reset_index(drop=True), pd.read_csv(usual))
+    pd.testing.assert_frame_equal(trained.reset_index(drop=True), read_rows(usual))
 
 
 @pytest.mark.parametrize(("unit", "family"), [("kv_group", "mixer"), ("layer", "layers")])
 def test_one_process_measures_every_share_of_replaced_heads(world, unit, family, tmp_path):
     """Half of a model is one layer, or the query groups of highest score; what is replaced by nothing holds nothing."""
-    out, profile, scores = (tmp_path / name for name in ("rows.csv", "profile.parquet", "scores.parquet"))
+    out, profile, scores = (tmp_path / name for name in ("rows.parquet", "profile.parquet", "scores.parquet"))
     HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
     score_rows("tiny", "echo", 0, torch.tensor([[4.0, 4, 1, 1], [3, 3, 2, 2]])).to_parquet(scores)
     words = ["--replace", "zero", "--betas", "0.0", "0.5", "--selection-by", "echo", "--selection-unit", unit]
     files = ["--profile", str(profile), "--scores", str(scores)]
     assert run_stage(world, "ablation-hashhop", out, *words, *files) == 0
-    rows = pd.read_csv(out, keep_default_na=False)
+    rows = read_rows(out)
     named = rows[["family", "method", "by", "trained"]].drop_duplicates()
     assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
     assert rows.groupby("setting").ratio.first().to_dict() == {0.0: 1.0, 0.5: 0.5}
@@ -162,7 +170,7 @@ def test_a_random_choice_of_heads_bears_its_seed(world, tmp_path):
     HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
     words = ["--replace", "mean", "--betas", "0.5", "--selection-by", "random", "--choice", "2"]
     assert run_stage(world, "continuation", out, *words, "--profile", str(profile)) == 0
-    assert pd.read_csv(out).seed.unique().tolist() == [2]
+    assert read_rows(out).seed.unique().tolist() == [2]
 
 
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
@@ -171,16 +179,16 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     where = [str(pooled), str(out), "--original", str(world / "text"), "--articles", str(world / "articles.parquet")]
     words = ["--family", "pooled", "--method", "mean", "--name", "tiny"]
     assert main(["continuation", *where, *STAGES["continuation"][0], *words]) == 0
-    rows = pd.read_csv(out)
+    rows = read_rows(out)
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
 
 
 @pytest.mark.parametrize(("pairs", "hops"), [(8, 8), (32, 4)])
 def test_hashhop_takes_lengths_and_hops_that_nobody_trained(world, tmp_path, pairs, hops):
     """Both layouts, as many full chains as fill the list."""
-    out = tmp_path / "rows.csv"
+    out = tmp_path / "rows.parquet"
     sizes = ["--task-pairs", str(pairs), "--task-hops", str(hops), "--task-chains", str(pairs // hops)]
     assert run_stage(world, "ablation-hashhop", out, *sizes, checkpoint="-converted") == 0
-    rows = pd.read_csv(out)
+    rows = read_rows(out)
     assert rows.groupby("variant").size().to_dict() == {"official": 4, "paper": 4}
     assert (rows.hops == hops).all() and rows.correct.between(0, hops).all()

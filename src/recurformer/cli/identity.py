@@ -6,6 +6,7 @@ A change that needs no training (eviction, untrained mixers) is made in the proc
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recurformer.cli.arguments import BETA, BUDGET, SEED, InputPath, add_block, read_block
@@ -135,10 +136,10 @@ def _held(measurements: str) -> float:
     Raises:
         ValueError: the file does not say it.
     """
-    import pandas as pd
+    from recurformer.render.measurements import read_frame
 
     try:
-        return min(float(pd.read_csv(measurements)["ratio"].mean()), 1.0)
+        return min(float(read_frame(Path(measurements))["ratio"].mean()), 1.0)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"--match {measurements}: has no column ratio, of the cache that was held") from error
 
