@@ -110,10 +110,11 @@ def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
 def _used_by(runs: set[str], ledger: str) -> list[str]:
     """What rests on these runs: files written by runs that read theirs, and claims that they decide."""
     files = [
-        str(path.parent / name)
+        str(file)
         for path, record in _records()
         if runs.intersection(record["parents"])
-        for name in record["outputs"]
+        for file in map(path.parent.joinpath, record["outputs"])
+        if file.exists()  # a recording keeps no pages and no weights
     ]
     claims = [
         f"claim {claim['id']}: {claim['verdict']}"
