@@ -80,7 +80,8 @@ class LibraryTests(ModelTesterMixin):
         self.config_tester.run_common_tests()
 
 
-PAIRS = [*product(("llama", "qwen2", "mistral"), MIXERS), *zip(BACKBONES, cycle(MIXERS), strict=False)]
+# every mixer, and every family: what a mixer adds does not depend on the family
+PAIRS = [*product(["llama"], MIXERS), *zip(BACKBONES, cycle(MIXERS), strict=False)]
 for backbone, mixer in dict.fromkeys(PAIRS):
     name = f"Test_{mixer}_{backbone}"
     globals()[name] = type(name, (LibraryTests, unittest.TestCase), {"backbone": backbone, "mixer": mixer})
