@@ -32,7 +32,9 @@ def test_the_record_changes_the_default_study_to_three_seeds_and_more_samples():
     assert record.hashhop.seeds == record.mqar.seeds == [0, 1, 2]
     assert record.language.perplexity.windows is None, "all held-out articles"
     needle, groups = record.ablations.needle, record.mqar.task.kv_heads * 2
-    assert needle.samples * len(needle.depths) >= 100 and record.ablations.continuation.windows >= 64
+    assert (
+        needle.samples * len(needle.depths) * len(needle.lengths) >= 100 and record.ablations.continuation.windows >= 64
+    )
     assert record.language.tasks.samples >= 200
     assert round(0.9 * groups) < groups, "0.9 is not all heads"
     assert record.language.training == base.language.training

@@ -19,7 +19,7 @@ def input_ids():
 
 @torch.no_grad()
 def one_shot(model, input_ids):
-    """Of each token behind the prompt, from one pass over the window."""
+    """Of each token after the prompt, from one pass over the window."""
     logits = model(input_ids=input_ids, use_cache=False).logits.double()
     losses = -logits.log_softmax(-1)[:, :-1].gather(2, input_ids[:, 1:, None])[..., 0]
     return losses[:, PROMPT - 1 :]  # (windows, tokens)
@@ -37,7 +37,7 @@ def test_a_full_cache_gives_what_one_pass_gives(model, input_ids):
 
 @pytest.mark.parametrize("begins", [False, True])
 def test_it_is_the_perplexity_stage_s_likelihood(model, make_tokenizer, begins):
-    """The same tokens, behind the same beginning: a prompt of one token leaves nothing but the window's first."""
+    """The same tokens, after the same beginning: a prompt of one token leaves nothing but the window's first."""
     tokenizer = make_tokenizer(begins=begins)
     ids = windows([TEXT], tokenizer, 90, 1)
     assert (ids[0, 0] == 1) == begins

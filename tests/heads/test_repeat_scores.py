@@ -18,7 +18,7 @@ PERIOD = 70  # three periods are more than one block of query rows
 
 @torch.no_grad()
 def direct_share(model, input_ids, shift) -> torch.Tensor:
-    """Written down: every query behind the first period, every earlier occurrence."""
+    """Written down: every query after the first period, every earlier occurrence."""
     model.set_attn_implementation("eager")
     attentions = torch.stack(model(input_ids, output_attentions=True).attentions).double()  # (layers, B, H, L, L)
     shares = torch.zeros_like(attentions[:, :, :, 0, 0])

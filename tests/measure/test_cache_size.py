@@ -27,16 +27,9 @@ from recurformer.measure.cache import (
     measure_cache,
 )
 from recurformer.measure.memory import count_parameters
+from tests.measure.test_peak_memory import TINY
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 64,
-}
 LLAMA2_7B = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,

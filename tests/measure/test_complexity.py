@@ -2,25 +2,10 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from recurformer.measure.complexity import measure_complexity
 from recurformer.measure.operations import Operations
 from recurformer.render.tables.table1 import growth_exponent
-
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 64,
-}
-
-
-def tiny(**changes):
-    with torch.device("meta"):
-        return LlamaForCausalLM._from_config(LlamaConfig(**{**TINY, **changes}), dtype=torch.bfloat16).eval()
 
 
 def test_orders_of_table_1():

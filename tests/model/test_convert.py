@@ -27,8 +27,6 @@ from transformers.models.llama.modeling_llama import repeat_kv
 
 from recurformer.model.convert import convert
 
-PROJECTIONS = ("q", "k", "v")
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -57,7 +55,7 @@ def queries_keys_values(stock, x, cos_sin, head_dim=8):
     if hasattr(stock, "qkv_proj"):
         parts = stock.qkv_proj(x).split([6 * head_dim, 2 * head_dim, 2 * head_dim], -1)
     else:
-        parts = [getattr(stock, f"{p}_proj")(x) for p in PROJECTIONS]
+        parts = [getattr(stock, f"{p}_proj")(x) for p in "qkv"]
     q, k, v = (part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts)
     if hasattr(stock, "q_norm"):
         q, k = stock.q_norm(q), stock.k_norm(k)

@@ -25,12 +25,9 @@ from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
 
 OTHERS = [name for name in MIXERS if name != "mamba"]
-# all pairs of a mixer, a backbone and a set of heads, not all triples
-CASES = [
-    (mixer, ("llama_mha", "qwen2_gqa")[(number + place) % 2], heads)
-    for number, mixer in enumerate(MIXERS)
-    for place, heads in enumerate(("mixed", "beta_one", "ragged"))
-]
+# heads of which every query has its own key and value, whole groups, and parts of groups
+BACKBONES = [("llama_mha", "mixed"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "beta_one"), ("qwen2_gqa", "ragged")]
+CASES = [(mixer, *backbone) for mixer in MIXERS for backbone in BACKBONES]
 READING = ["window", "linear", "retention", "window_state"]
 FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
 CASES += FAMILY_CASES

@@ -19,8 +19,6 @@ from transformers import (
 from recurformer.model.convert import convert, split_weights
 from recurformer.model.layout import head_layout
 
-PROJECTIONS = ("q", "k", "v")
-
 
 def rows(heads, head_dim):
     return [head * head_dim + row for head in heads for row in range(head_dim)]
@@ -36,7 +34,7 @@ def merge_weights(state: dict[str, Tensor], original: dict[str, Tensor], config:
         layout = head_layout(replaced, config.num_attention_heads, config.num_key_value_heads)
         kept = (layout.retained, layout.kv_heads[: layout.attended_kv_heads], layout.kv_heads)
         prefix = f"model.layers.{index}.self_attn."
-        for projection, heads in zip(PROJECTIONS, kept, strict=True):
+        for projection, heads in zip("qkv", kept, strict=True):
             for part in ("weight", "bias"):
                 name = f"{prefix}{projection}_proj.{part}"
                 if name in original:

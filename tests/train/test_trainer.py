@@ -9,9 +9,7 @@ from recurformer.train.optimiser import SCHEDULES, parameter_groups
 from recurformer.train.surroundings import OneDeviceArguments
 from recurformer.train.trainer import TrainingDiverged, train
 from tests.model.tiny_models import make_converted
-from tests.train.test_resuming import same_weights
-
-SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
+from tests.train.test_resuming import SETTINGS, same_weights
 
 
 @pytest.mark.parametrize(("step", "value"), [(1, float("inf")), (7, float("nan")), (12, float("nan"))])

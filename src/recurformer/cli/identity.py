@@ -6,7 +6,6 @@ A change that needs no training (eviction, untrained mixers) is made in the proc
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recurformer.cli.arguments import BETA, BUDGET, SEED, InputPath, add_block, read_block
@@ -136,10 +135,11 @@ def _held(measurements: str) -> float:
     Raises:
         ValueError: the file does not say it.
     """
-    from recurformer.render.measurements import read_frame
+    import pandas as pd
 
+    read = pd.read_parquet if measurements.endswith(".parquet") else pd.read_csv
     try:
-        return min(float(read_frame(Path(measurements))["ratio"].mean()), 1.0)
+        return min(float(read(measurements)["ratio"].mean()), 1.0)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"--match {measurements}: has no column ratio, of the cache that was held") from error
 

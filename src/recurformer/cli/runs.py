@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from inspect import unwrap
 from pathlib import Path
@@ -38,8 +38,10 @@ def _embedded(path: Path) -> list[str]:
     return list(dict.fromkeys(match.group() for match in RUN_ID.finditer(text)))
 
 
-def _ledger_claims(path: str) -> list[dict[str, Any]]:
-    return json.loads(Path(path).read_text(encoding="utf-8"))["claims"] if Path(path).is_file() else []
+def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
+    """The claims of all ledgers that exist, those of the first ledger first."""
+    texts = (Path(ledger).read_text(encoding="utf-8") for ledger in ledgers if Path(ledger).is_file())
+    return [claim for text in texts for claim in json.loads(text)["claims"]]
 
 
 def _records_of_runs(runs: list[str]) -> list[Path]:
@@ -47,7 +49,7 @@ def _records_of_runs(runs: list[str]) -> list[Path]:
     return [by_run[run] for run in runs if run in by_run]
 
 
-def find_records(target: str, ledger: str) -> list[Path]:
+def find_records(target: str, ledgers: Sequence[str]) -> list[Path]:
     """The records of the runs that wrote what `target` names.
 
     Raises:
@@ -60,16 +62,19 @@ def find_records(target: str, ledger: str) -> list[Path]:
         if not found:
             raise ValueError(f"{target}: no run record beside it names it, and no run id in it is known here")
         return found
-    for claim in _ledger_claims(ledger):
-        if claim["id"] == target:
-            if claim["evidence"] is None:
-                judge = f"; its judge is {code}" if (code := _judge_of(target)) else ""
-                raise ValueError(f"{target}: {claim['verdict']}, no run made it ({claim['reason']}){judge}")
-            return _records_of_runs(claim["evidence"]["runs"])
+    claims = [claim for claim in _ledger_claims(ledgers) if claim["id"] == target]
+    for claim in claims:
+        if claim["evidence"] and (found := _records_of_runs(claim["evidence"]["runs"])):
+            return found
     if found := [path for path, record in _records() if record["run"].startswith(target)]:
         return found
-    claims = f"no claim of {ledger}" if Path(ledger).is_file() else f"{ledger} is not there (--ledger names another)"
-    raise ValueError(f"{target}: no such file, no run in {', '.join(PLACES)} has this name, and {claims}")
+    if not claims:
+        why = f"no such file, no run in {', '.join(PLACES)} has this name, and no claim of {' or '.join(ledgers)}"
+    elif claims[0]["evidence"]:
+        why = f"the runs that decided it are not in {', '.join(PLACES)}"
+    else:
+        why = f"{claims[0]['verdict']}, no run made it ({claims[0]['reason']})"
+    raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
 
 
 def _code(function: Callable[..., object]) -> str:
@@ -107,18 +112,17 @@ def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _used_by(runs: set[str], ledger: str) -> list[str]:
+def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
     """What rests on these runs: files written by runs that read theirs, and claims that they decide."""
     files = [
-        str(file)
+        str(path.parent / name)
         for path, record in _records()
         if runs.intersection(record["parents"])
-        for file in map(path.parent.joinpath, record["outputs"])
-        if file.exists()  # a recording keeps no pages and no weights
+        for name in record["outputs"]
     ]
     claims = [
         f"claim {claim['id']}: {claim['verdict']}"
-        for claim in _ledger_claims(ledger)
+        for claim in _ledger_claims(ledgers)
         if claim["evidence"] and runs.intersection(claim["evidence"]["runs"])
     ]
     return [*files, *claims]
@@ -127,20 +131,19 @@ def _used_by(runs: set[str], ledger: str) -> list[str]:
 @stage(
     "list the runs that made a figure, a table, a claim or a file",
     argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
-    argument("--ledger", help=f"ledger with the claims (default: {LEDGERS[0]}, or where it is not, {LEDGERS[1]})"),
+    argument("--ledger", nargs="+", default=LEDGERS, help=f"ledgers with claims (default: {' and '.join(LEDGERS)})"),
     argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
 )
 def trace(args: Namespace) -> None:
     """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
-    ledger = args.ledger or next(filter(os.path.isfile, LEDGERS), LEDGERS[0])
-    places = find_records(args.target, ledger)
+    places = find_records(args.target, args.ledger)
     if not Path(args.target).exists() and (judge := _judge_of(args.target)):
-        print(f"claim {args.target}\n  ledger   {ledger}\n  judge    {judge}\n")
+        print(f"claim {args.target}\n  judge    {judge}\n")
     chain = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): chain[place.resolve()] for place in places}
     known = {record["run"] for record in chain.values()}
     print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
-    if used := _used_by({record["run"] for record in wrote.values()}, ledger):
+    if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
 
 
