@@ -91,6 +91,19 @@ def test_what_failed_with_no_head_kept_needs_no_training_of_that_arm():
     assert finding.decided and not finding.holds
 
 
+@pytest.mark.parametrize(("steps", "decided"), [(450, False), (900, True)])
+def test_who_fails_after_twice_the_steps_has_had_the_last_word(steps, decided):
+    made = ideal()
+    mqar = made["mqar"].assign(fall=made["mqar"]["fall"].mask(made["mqar"]["beta"] == 1, 0.2))
+    apart = made | {"mqar": mqar.assign(file=mqar["file"].mask(mqar["beta"] == 1, "again.csv"))}
+    evidence = world(apart, mqar={"training_steps": "450"})
+    evidence.settings["again.csv"] = evidence.settings["mqar.csv"] | {"training_steps": str(steps)}
+    for claim in ("figure4/poor-without-attention", "figure4/attention-necessary"):
+        decision = decide(CLAIMS[claim], [evidence.fresh()])
+        assert (decision.verdict != UNDECIDED) is decided
+        assert ("twice the steps" in decision.reason) is decided
+
+
 def test_one_beta_whose_loss_still_falls_leaves_the_length_open():
     frame = ideal()["continuation"]
     second = frame[recurformer_rows(frame)].assign(setting=0.25, fall=0.2)

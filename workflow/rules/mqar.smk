@@ -1,3 +1,10 @@
+def doubled_steps(wildcards):
+    """Twice the steps where the study says so: of two flags the last one counts."""
+    again = float(wildcards.beta) in config["mqar"]["doubled"]
+    steps = config["mqar"]["task"]["training"]["steps"]
+    return as_flags({"training_steps": 2 * steps} if again else {})
+
+
 rule mqar:
     output:
         mqar="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
@@ -11,12 +18,13 @@ rule mqar:
         **ON_CARD,
     params:
         settings=flags("mqar", "task"),
+        doubled=doubled_steps,
         mamba=flags("mamba", prefix="mamba-"),
         code=code("mqar"),
     shell:
         """
         recurformer mqar {output.mqar:q} --metrics {output.metrics:q} \
             --beta {wildcards.beta:q} --rate {wildcards.learning_rate:q} --seed {wildcards.seed:q} \
-            {params.settings:q} {params.mamba:q} \
+            {params.settings:q} {params.doubled:q} {params.mamba:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

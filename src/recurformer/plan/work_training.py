@@ -75,5 +75,6 @@ def mqar(study: Study, names: Names) -> Work:
     sizes = {name: task[name] for name in ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "vocabulary")}
     shape = Shape(**sizes, intermediate_size=4 * task["hidden_size"], **study["mamba"])
     tokens, batch = max(length for length, _ in task["train"]), training["batch_size"]
-    sequences = training["steps"] * batch
-    return Work("train", shape, tokens, sequences, batch, beta=float(names["beta"]))
+    beta = float(names["beta"])
+    sequences = training["steps"] * batch * (2 if beta in study["mqar"]["doubled"] else 1)
+    return Work("train", shape, tokens, sequences, batch, beta=beta)

@@ -124,9 +124,11 @@ class Mqar(Block):
     """Multi-query associative recall at every share of replaced heads (Figure 4)."""
 
     task: MqarTask
-    """The same for every share."""
+    """The same for every share but for the steps of `doubled`."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
     """Every share of replaced heads is trained at each of them."""
+    doubled: list[Beta] = []
+    """Shares that are trained for twice the steps: those that fail at the usual number while their loss still falls."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
