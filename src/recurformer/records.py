@@ -127,25 +127,29 @@ def cards_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(record["accelerator"]["name"] for record in records if record["accelerator"]))
 
 
+def places_of_inputs(place: Path, record: Mapping[str, Any]) -> Iterator[list[Path]]:
+    """Where the inputs of the run with the record at `place` may lie, one list for each folder above it.
+
+    Their paths are relative to such a folder, which a recording has moved. It has also taken the name of a study out of
+    them: `results/NAME/mqar` became `results/mqar`.
+    """
+    parts = [Path(file["path"]).parts for file in record["inputs"]]
+    for root in place.parents:
+        for named in (0, 1):
+            yield [root.joinpath(first, *rest[named:]) for first, *rest in parts]
+
+
 def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
     """The records of the runs that wrote a record's inputs, where they are still there.
 
-    Paths of inputs are relative to a folder above the record, which a recording has moved. It has also taken the name
-    of a study out of them: `results/NAME/mqar` became `results/mqar`. A file that another run has written since has
-    another record.
+    A file that another run has written since has another record.
     """
-    for root in place.parents:
-        for named in (False, True):
-            found = [(record_of(root / _without_name(file["path"], named)), file["run"]) for file in record["inputs"]]
-            same = [parent for parent, run in found if parent and read_record(parent)["run"] == run]
-            if same:
-                return same
+    runs = [file["run"] for file in record["inputs"]]
+    for places in places_of_inputs(place, record):
+        found = zip(map(record_of, places), runs, strict=True)
+        if same := [parent for parent, run in found if parent and read_record(parent)["run"] == run]:
+            return same
     return []
-
-
-def _without_name(path: str, named: bool) -> Path:
-    first, *rest = Path(path).parts
-    return Path(first, *rest[named:])
 
 
 def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:

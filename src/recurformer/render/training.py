@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from recurformer.records import read_record, record_of
+from recurformer.records import places_of_inputs, read_record, record_of
 from recurformer.render.measurements import read_frame
 
 ALLOWED_FALL = 0.05
@@ -59,9 +59,8 @@ def _log_behind(file: Path) -> Path | None:
         run, log = read_record(record), record.with_name(LOG)
         if LOG in run["outputs"] and log.is_file():
             return log
-        for root in record.parents:
-            read = [root / file["path"] for file in run["inputs"]]
-            waiting += [place for place in read if place.parent.is_dir() and place not in waiting]
+        for places in places_of_inputs(record, run):
+            waiting += [place for place in places if place.parent.is_dir() and place not in waiting]
     return None
 
 
