@@ -9,6 +9,7 @@ import pytest
 
 from recurformer.claims import read_evidence
 from recurformer.records import run_record
+from recurformer.render.measurements import READERS
 from recurformer.render.training import ALLOWED_FALL, fall_of, with_fall
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu/results"
@@ -42,8 +43,8 @@ ARMS = {
     "hashhop/hashhop-qwen2/beta-1.0/seed-0/hashhop.csv": True,
     "mqar/beta-1.0/lr-0.001/seed-0/mqar.csv": False,
     "mqar/beta-0.75/lr-0.003/seed-0/mqar.csv": True,
-    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.5/linear/trained/ablation_hashhop.csv": False,
-    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.25/mamba/trained/ablation_hashhop.csv": True,
+    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.5/linear/trained/ablation_hashhop.parquet": False,
+    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.25/mamba/trained/ablation_hashhop.parquet": True,
 }
 """Recorded arm -> whether its loss has flattened. The last one is of a model that another part of the study trained."""
 
@@ -57,7 +58,7 @@ def test_the_rule_decides_every_recorded_arm(file):
 
 def test_of_no_recorded_training_nothing_is_known():
     kinds = ("perplexity", "hashhop", "mqar", "ablation_hashhop", "hashhop_sizes", "needle", "continuation")
-    files = [file for kind in kinds for file in RECORDED.rglob(f"{kind}.csv")]
+    files = [file for kind in kinds for file in RECORDED.rglob(f"{kind}.*") if file.suffix in READERS]
     assert len(files) > 80
     unknown = [file for file in files if with_fall(pd.DataFrame({"x": [1]}), file)["fall"].isna().any()]
     # the arm "state" is solved in closed form alone

@@ -146,7 +146,7 @@ RENDERED = [
 
 
 def test_rules_run_the_commands_that_rendered_the_recording(dry):
-    commands = {*dry("all").commands, *dry("ablations").commands}
+    commands = {*dry("all", "record").commands, *dry("ablations", "record").commands}
     assert [path.name for path in RENDERED if tuple(read_record(path)["argv"]) not in commands] == []
 
 
@@ -156,8 +156,8 @@ MOST = 2.2
 
 def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dry):
     found = defaultdict(list)
-    for job in dry("all").jobs + dry("ablations").jobs:
-        place = RECORDED / (job.benchmark or "").replace("benchmark.tsv", "run.json")
+    for job in dry("all", "record").jobs + dry("ablations", "record").jobs:
+        place = RECORDED / (job.benchmark or "").replace("/record/", "/", 1).replace("benchmark.tsv", "run.json")
         if place.is_file():
             record = read_record(place)
             ratio = job.requested("mem_mb") / (record["peak_memory_bytes"] / 2**20)
@@ -166,4 +166,4 @@ def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dr
     wrong = {rule: rows for rule, rows in found.items() if not 1 <= min(rows)[0] <= max(rows)[0] <= MOST}
     assert not wrong, {rule: (min(rows), max(rows)) for rule, rows in wrong.items()}
     assert all(left > 0 for rows in found.values() for _, left, _ in rows)
-    assert not [job for job in dry("all").jobs if job.gpu]
+    assert not [job for job in dry("all", "record").jobs if job.gpu]

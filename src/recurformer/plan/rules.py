@@ -27,7 +27,7 @@ WORKS |= {
     "cache": Light(700, 2),
     "memory": Light(700, 2),
     "complexity": Light(700),
-    "pyramidinfer": Light(700),
+    "pyramidinfer": Light(1000),
     "device_tests": Light(16_000, 5, on_card=True),
     "table": Light(400),
     "figure": Light(300),
