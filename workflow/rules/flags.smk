@@ -47,6 +47,13 @@ def one_search(wildcards, output):
     return as_flags({**one, "seed": config["seed"], "trials": trials})
 
 
+def doubled_steps(wildcards):
+    """Twice the steps of MQAR where the study asks for it: of two flags the last one counts."""
+    again = float(wildcards.beta) in config["mqar"]["doubled"]
+    steps = config["mqar"]["task"]["training"]["steps"]
+    return as_flags({"training_steps": 2 * steps} if again else {})
+
+
 def as_measured():
     """The type in which trained models, and what they are compared with, are measured."""
     return as_flags({"dtype": config["evaluation_dtype"]})

@@ -1,10 +1,3 @@
-def doubled_steps(wildcards):
-    """Twice the steps where the study says so: of two flags the last one counts."""
-    again = float(wildcards.beta) in config["mqar"]["doubled"]
-    steps = config["mqar"]["task"]["training"]["steps"]
-    return as_flags({"training_steps": 2 * steps} if again else {})
-
-
 rule mqar:
     output:
         mqar="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
