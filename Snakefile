@@ -63,5 +63,5 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         rules.device_measurements.input,
-        MEASUREMENTS["lm_eval"],
+        papers_method("ablation_lm_eval.csv"),
         multiext("<results>/claims", ".json", ".html"),

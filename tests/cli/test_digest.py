@@ -115,7 +115,6 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
         ("hashhop", "hashhop", {"hashhop"}),
         ("hashhop", "_print_quality", {"ablation-hashhop", "hashhop-sizes"}),
         ("evaluate", "needle", {"needle"}),
-        ("evaluate", "_tasks", {"lm-eval", "ablation-lm-eval"}),
         ("resumable", "train_and_keep", {"train", "train-hashhop", "recover"}),
         ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
@@ -142,7 +141,7 @@ def test_comments_docstrings_and_layout_do_not_count(changed_by):
 @pytest.mark.parametrize(
     ("file", "some", "others"),
     [
-        ("evaluate/tasks/passkey.yaml", {"lm-eval"}, {"hashhop", "mqar"}),
+        ("evaluate/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
         ("render/recurformer.mplstyle", {"figure"}, {"table"}),
     ],
 )

@@ -14,7 +14,7 @@ NAMES = {"backbone": "qwen2-7b", "beta": "0.5"}
 
 def minutes(**settings):
     language = PAPER["language"] | {"tasks": PAPER["language"]["tasks"] | settings}
-    return request("lm_eval", PAPER | {"language": language}, NAMES).minutes
+    return request("ablation_lm_eval", PAPER | {"language": language}, NAMES).minutes
 
 
 def test_a_limit_bounds_each_task_of_a_group_and_each_choice_is_a_request():

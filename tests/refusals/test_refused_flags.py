@@ -116,7 +116,7 @@ VALUES = [
     (f"{PROFILE} --tokens 32 --window many", "--window many: Input should be a valid integer"),
     (f"{PROFILE} --window 4", "--tokens: Field required"),
     (
-        "lm-eval backbone l.csv --name x --beta 0.5 --articles articles.parquet --limits mmlu:5",
+        "ablation-lm-eval backbone l.csv --original backbone --name x --articles articles.parquet --limits mmlu:5",
         "limits: 'mmlu' is not in names",
     ),
     (

@@ -32,10 +32,11 @@ def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, 
     assert planned["needle"] == planned["continuation"] > 0
     trained = {"default": 2, "record": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
     assert planned.get("ablation_lm_eval", 0) == trained.get(study, 0) + recovered
-    assert not {"mqar", "lm_eval", "perplexity", "cache"} & set(planned)
+    assert not {"mqar", "perplexity", "cache"} & set(planned)
 
 
 PAPER = {
+    "ablation_lm_eval": 6,
     "all": 1,
     "attention_map": 3,
     "backbone": 3,
@@ -49,7 +50,6 @@ PAPER = {
     "figure": 6,
     "hashhop": 18,
     "influence": 3,
-    "lm_eval": 6,
     "longest_input": 36,
     "memory": 3,
     "mqar": 72,
@@ -78,7 +78,7 @@ def test_one_figure_needs_only_its_own_jobs(dry):
     assert set(dry("figures/figure4.svg").counts) == {"figure", "mqar", "total"}
 
 
-MEASURED = "perplexity lm-eval hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
+MEASURED = "perplexity hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
 """Stages that measure trained models."""
 
 

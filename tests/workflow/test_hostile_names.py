@@ -23,6 +23,7 @@ for word in sys.argv[1:]:
         path.touch() if path.suffix in {{".parquet", ".json", ".csv", ".jsonl"}} else path.mkdir()
 """
 """Stands for `recurformer`: notes its words, and makes what they name."""
+CHANGED = "heads/ra_i-kv_group-0/beta-0.5/mamba/trained"
 TASK, MORE, REPO = "$(touch PWN1)", "; touch 'PWN2", "owner/`touch PWN3` {wildcards.nothing}"
 
 
@@ -60,13 +61,16 @@ def made_by_commands(folder):
 
 
 def test_no_value_runs_as_a_command(folder):
-    targets = ["results/smoke/language/tiny/beta-0.5/seed-0/lm_eval.csv", "results/smoke/backbones/remote"]
+    targets = [
+        f"results/smoke/ablations/language/tiny/{CHANGED}/ablation_lm_eval.csv",
+        "results/smoke/backbones/remote",
+    ]
     for words in (["all", "--dry-run", "--printshellcmds"], targets):
         answer = snakemake(folder, *words)
         assert answer.returncode == 0, answer.stderr
     assert made_by_commands(folder) == []
     called = [json.loads(line) for line in (folder / "argv.jsonl").read_text().splitlines()]
-    (evaluated,) = (words for words in called if words[0] == "lm-eval")
+    (evaluated,) = (words for words in called if words[0] == "ablation-lm-eval")
     assert evaluated[evaluated.index("--names") + 1 :][:2] == [TASK, MORE]
     (fetched,) = (words for words in called if words[0] == "backbone" and "hub" in words)
     assert fetched[fetched.index("--repo") + 1] == REPO

@@ -2,7 +2,7 @@ rule crate:
     input:
         rules.figures.input,
         rules.tables.input,
-        MEASUREMENTS["lm_eval"],
+        papers_method("ablation_lm_eval.csv"),
         "<results>/claims.json",
         workflow=os.path.relpath(ROOT / "Snakefile"),
         config=workflow.configfiles,

@@ -104,34 +104,6 @@ rule perplexity:
         """
 
 
-rule lm_eval:
-    input:
-        trained="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained",
-        articles="<results>/corpus/articles.parquet",
-    output:
-        lm_eval="<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.csv",
-        record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.run.json",
-    log:
-        "<logs>/lm_eval/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/lm_eval.benchmark.tsv"
-    threads: 2
-    resources:
-        **ON_CARD,
-    params:
-        settings=flags("language", "tasks"),
-        hashhop=lm_eval_hashhop_flags(),
-        dtype=as_measured(),
-        code=code("lm_eval"),
-    shell:
-        """
-        recurformer lm-eval {input.trained:q} {output.lm_eval:q} --articles {input.articles:q} \
-            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            {params.settings:q} {params.hashhop:q} {params.dtype:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
-
-
 if RECOVERY:
 
     rule recovery:

@@ -48,7 +48,6 @@ MEASUREMENTS = {
     "recovered_needle": of_recovered("needle.csv"),
     "recovered_continuation": of_recovered("continuation.csv"),
     "metrics": collect(LANGUAGE, file="metrics.jsonl"),
-    "lm_eval": collect(LANGUAGE, file="lm_eval.csv"),
     "profile": collect(PROFILED, file="profile.parquet"),
     "sink": collect(PROFILED, file="sink.parquet"),
     "contribution": collect(PROFILED, file="contribution.csv"),

@@ -73,6 +73,22 @@ def trained_on_text(file):
     return [path for path in measured_on("language", file) if "/trained/" in path]
 
 
+def papers_method(file):
+    """A file of every model that the study trains on text: the original, and the paper's method at each share of heads."""
+    by, unit = config["selection"]["by"], config["selection"]["unit"]
+    return collect(
+        "<results>/ablations/language/{backbone}/{subject}/{file}",
+        backbone=config["language"]["backbones"],
+        subject=[
+            Subject("heads", "mamba", by, unit, beta=beta)
+            if beta
+            else Subject("original_trained")
+            for beta in config["language"]["betas"]
+        ],
+        file=file,
+    )
+
+
 def other_sizes():
     """What is measured on HashHop at other sizes."""
     changed = ABLATIONS["hashhop"]

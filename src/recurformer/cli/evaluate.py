@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import InputPath
 from recurformer.cli.identity import Identity, identified, measure
-from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, checkpoint, csv, progress, seed, stage
+from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
 from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
 
 if TYPE_CHECKING:
@@ -112,8 +112,14 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
     return rows
 
 
-def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrainedModel", seed: int) -> "pd.DataFrame":
-    """The rows of the tasks, with the tokenizer of `args.checkpoint`."""
+@stage(
+    "lm-eval tasks of a trained model, converted or not",
+    *(identified, ARTICLES),
+    output=csv("lm_eval", "one row a metric"),
+    device="computes",
+)
+def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
+    """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
     from recurformer.cli.checkpoints import open_texts, open_tokenizer
     from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
     from recurformer.tasks.hashhop import HashHopTask as HashHopText
@@ -122,45 +128,19 @@ def _tasks(args: Namespace, settings: Tasks, sizes: HashHopTask, model: "PreTrai
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
         limits=dict(settings.limits),
-        seed=seed,
+        seed=identity.seed,
         hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window=settings.tokens,
         ruler_lengths=settings.ruler_lengths,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
-
-
-@stage(
-    "lm-eval tasks of a model",
-    *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE, ARTICLES),
-    output=csv("lm_eval", "one row a metric"),
-    device="computes",
-)
-def lm_eval(args: Namespace, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
-    """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
-    from recurformer.cli.checkpoints import open_model
-
-    rows = _tasks(args, settings, sizes, open_model(args.checkpoint, args.dtype), args.seed)
-    print(rows.to_string(index=False))
-    return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
-
-
-@stage(
-    "lm-eval tasks of a changed and trained model, or of its original",
-    *(identified, ARTICLES),
-    output=csv("lm_eval", "one row a metric"),
-    device="computes",
-)
-def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
-    """lm-eval tasks of a changed and trained model, or of its original."""
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         if new_cache is not None:
             raise ValueError("--evict: lm-eval makes the cache itself; measure an eviction by needle or continuation")
-        return _tasks(args, settings, sizes, model, identity.seed)
+        with tempfile.TemporaryDirectory() as folder:
+            return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
 
     rows = measure(args, identity, rows_of)
     print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))

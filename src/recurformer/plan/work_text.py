@@ -102,7 +102,7 @@ def _validation_articles(study: Study) -> int:
     return ceil(corpus["validation_share"] * (corpus["articles"] or 78))  # in gensim's wheel
 
 
-@work_of("lm_eval", "ablation_lm_eval")
+@work_of("ablation_lm_eval")
 def lm_eval(study: Study, names: Names) -> Work:
     """The longest prompt, cut to what the model takes, decides on memory, the sum of all on time."""
     settings, model = study["language"]["tasks"], measured_model(study, names)
