@@ -171,7 +171,7 @@ def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
         native.build("NO AVX")
 
 
-@pytest.mark.parametrize("compiler", ["#!/bin/sh\necho scan.cpp: error: a broken compiler >&2; exit 1\n", None])
+@pytest.mark.parametrize("compiler", ["#!/bin/sh\necho step.cpp: error: a broken compiler >&2; exit 1\n", None])
 def test_without_a_working_compiler_torch_takes_over(tmp_path, compiler):
     if compiler:
         (tmp_path / "cc").write_text(compiler)

@@ -23,8 +23,8 @@ from filelock import FileLock
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
-SOURCES = ("scan.cpp", "convolution.cpp", "step.cpp")
-HEADER = "mamba.h"
+SOURCES = ("scan_forward.cpp", "scan_backward.cpp", "convolution.cpp", "step.cpp")
+HEADERS = ("mamba.h", "scan.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
@@ -103,7 +103,7 @@ def build(instruction_set: str) -> Path:
         OSError: there is no compiler, it fails, or the cache folder cannot be written to.
     """
     flags = (*INSTRUCTION_SETS.get(instruction_set, ()), f"-DTILE_STEPS={TILE_STEPS}")
-    texts = [(FOLDER / name).read_bytes() for name in (HEADER, *SOURCES)]
+    texts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
     key = hashlib.sha256(
         b"\0".join([*texts, repr((OPTIMISE, OPENMP, flags, sys.platform, platform.machine())).encode()])
     ).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The selective scan on the CPU by the C++ kernel of `kernels/scan.cpp`, as a torch operator with its own backward.
+"""The selective scan on the CPU by the C++ kernels of `kernels/scan_*.cpp`, as a torch operator with its own backward.
 
 The operator takes float32 rows (B, L, X), also strided ones out of a larger projection, without copying them. What
 leads there from mamba_ssm's (B, X, L) and from other precisions are views and casts under ordinary autograd.
