@@ -118,3 +118,13 @@ def test_folders_that_cannot_be_compared(trees, tmp_path):
     (trees[1] / "a.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(ValueError, match=r"a\.parquet: unreadable"):
         compare(*trees)
+
+
+def test_values_are_held_against_their_recorded_intervals(trees):
+    recorded, results = trees
+    models, bounds = ["a", "b", "c", "d"], {"low": [1.0, 1.0, 1.0, None], "high": [2.0, 2.0, 2.0, None]}
+    write(recorded / "tables/table4.csv", model=models, ours=[1.5, 1.5, 1.5, 1.0], runs=list("wxyz"), **bounds)
+    write(results / "tables/table4.csv", model=models, ours=[2.0, 2.1, None, 9.0], runs=list("stuv"))
+    row = only(compare(recorded, results), column="ours")
+    assert (row["rows"], row["unmatched"], row["bounded"], row["outside"]) == (4, 0, 2, 1)
+    assert "2 values have a recorded interval: 1 lie in it, 1 outside." in summary(compare(recorded, results))

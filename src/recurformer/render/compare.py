@@ -14,11 +14,18 @@ KEY_COLUMNS = frozenset(
     }
 )  # fmt: skip
 """Numeric columns that identify a measurement; columns of texts do so too. All other numbers are measurements."""
-CLOCKS = frozenset({"seconds"})
-"""Columns that no two runs agree on."""
+UNCOMPARED = frozenset({"seconds", "minutes", "run", "runs", "verdict"})
+"""Last words of columns that no two runs agree on, or that follow from the others."""
+INTERVALS = {
+    "ours": [("low", "high"), ("mean_low", "mean_high")],
+    "h_gq_ours": [("h_gq_low", "h_gq_high")],
+    "perplexity": [("perplexity_low", "perplexity_high")],
+    "divergence": [("divergence_low", "divergence_high")],
+}
+"""Columns of tables, with those that may hold the bounds of their intervals."""
 COLUMNS = [
     "file", "status", "column", "rows", "unmatched", "largest_difference", "largest_relative", "differing",
-    "equal_share",
+    "equal_share", "bounded", "outside",
 ]  # fmt: skip
 
 
@@ -47,6 +54,19 @@ def _is_measurement(frame: pd.DataFrame, column: str) -> bool:
     return numeric and column not in KEY_COLUMNS
 
 
+def _compare_with_interval(column: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, float]:
+    """How many values of ours have a recorded interval, and how many of these lie outside it, beyond rounding."""
+    for low, high in INTERVALS.get(column, []):
+        if {low, high} <= set(theirs.columns):
+            values = ours[column].to_numpy(dtype=float)
+            bounds = [theirs[name].to_numpy(dtype=float) for name in (low, high)]
+            known = ~np.isnan([values, *bounds]).any(axis=0)
+            slack = 1e-6 * np.abs(values)
+            outside = known & ((values < bounds[0] - slack) | (values > bounds[1] + slack))
+            return {"bounded": int(known.sum()), "outside": int(outside.sum())}
+    return {"bounded": 0, "outside": 0}
+
+
 def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
     """Largest differences of two columns of numbers; two missing values agree, one missing value does not."""
     known = ~np.isnan(ours) & ~np.isnan(theirs)
@@ -65,7 +85,11 @@ def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> list[dict[str, object]]:
     """One row for each column of measurements, and one for each column that only one of the files has."""
-    shared = [column for column in recorded.columns if column in results.columns and column not in CLOCKS]
+    recorded, results = (
+        frame.drop(columns=[column for column in frame.columns if column.rpartition("_")[2] in UNCOMPARED])
+        for frame in (recorded, results)
+    )
+    shared = [column for column in recorded.columns if column in results.columns]
     # A column without any number is read as text in one file and as numbers in the other: either reading suffices.
     measured = [c for c in shared if _is_measurement(recorded, c) or _is_measurement(results, c)]
     keys = [column for column in shared if column not in measured]
@@ -80,7 +104,8 @@ def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> l
             pd.to_numeric(frame.loc[common, column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
             for frame in (ours, theirs)
         ]
-        rows.append({**facts, "status": "compared", "column": column, **_compare_column(*numbers)})
+        inside = _compare_with_interval(column, ours.loc[common], theirs.loc[common])
+        rows.append({**facts, "status": "compared", "column": column, **_compare_column(*numbers), **inside})
     if not measured:
         rows.append({**facts, "status": "compared", "column": ""})
     for frame, other, status in ((recorded, results, "column missing"), (results, recorded, "column extra")):
@@ -102,7 +127,8 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
         One row for each file and column of measurements: file, status ("compared"; "missing": only in the reference,
         "extra": only in results; "column missing", "column extra" likewise), column, rows (matched), unmatched (rows of
         either side without a partner), largest_difference, largest_relative (over the larger of the two absolute
-        values), differing (matched rows that are not equal), equal_share (of the matched rows).
+        values), differing (matched rows that are not equal), equal_share (of the matched rows), bounded (matched rows
+        whose interval is recorded), outside (of these, values outside their interval).
 
     Raises:
         ValueError: a folder is missing, a file is unreadable, or nothing lies in both folders.
@@ -117,7 +143,7 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
         else:
             rows.append({"file": name, "status": "missing" if name in recorded else "extra"})
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    counts = ["rows", "unmatched", "differing"]
+    counts = ["rows", "unmatched", "differing", "bounded", "outside"]
     return frame.astype(dict.fromkeys(counts, "Int64"))
 
 
@@ -129,6 +155,9 @@ def summary(comparison: pd.DataFrame) -> str:
         f"{compared['file'].nunique()} files, {len(compared)} columns compared: {int(equal.sum())} equal, "
         f"{int((~equal).sum())} different."
     ]
+    if bounded := int(compared["bounded"].sum()):
+        outside = int(compared["outside"].sum())
+        lines.append(f"{bounded} values have a recorded interval: {bounded - outside} lie in it, {outside} outside.")
     for status in ("missing", "extra", "column missing", "column extra"):
         rows = comparison[comparison["status"] == status]
         names = [f"{row.file} {row.column}" if status.startswith("column") else row.file for row in rows.itertuples()]
