@@ -7,7 +7,7 @@ counts for the modules that name it or its folder. Code that nothing imports or 
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -119,6 +119,28 @@ def _used_by(place: str) -> tuple[frozenset[str], bytes]:
     imported = {found for _, found in _imported(module, path, node)}
     named = {f"{module}:{other}" for other in _named(path, node) - {name}}
     return frozenset({*named, *filter(None, map(_place, imported))}), _dump(node).encode()
+
+
+def imported_by_stage(place: str, rooms: Collection[str]) -> Iterator[tuple[Path, int, str]]:
+    """File, line and name of each function of some folders that a stage imports, itself or by the command's modules."""
+    waiting, seen = [place], set()
+    while waiting:
+        place = waiting.pop(0)
+        if place in seen:
+            continue
+        seen.add(place)
+        module, _, name = place.partition(":")
+        path = _find(module)
+        if path is None or name not in _names(path):
+            continue
+        for _, imported in _imported(module, path, _names(path)[name]):
+            parent, _, attribute = imported.partition(":")
+            file = _find(parent)
+            if file is not None and parent.split(".")[1:2] and parent.split(".")[1] in rooms:
+                node = _names(file).get(attribute)
+                if isinstance(node, ast.FunctionDef):
+                    yield file, node.lineno, attribute
+        waiting += sorted(used for used in _used_by(place)[0] if ":" in used)
 
 
 def _is_plumbing(module: str) -> bool:

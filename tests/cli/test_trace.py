@@ -1,6 +1,7 @@
 """From a figure, a table, a claim or a run to the commands behind it, and back."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from recurformer.render.style import save_figure
 CELL = "table4/llama2-7b/0.90/cs_10k"
 
 
-def write_run(path, stage, inputs=(), write=None):
+def write_run(path, stage, inputs=(), write=None, **settings):
     """A run that writes one file and its record beside it; its command names the stage and what it read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = path.with_name(f"{path.stem}.run.json")
     argv = [stage, *map(str, inputs)]
-    with run_record(record, stage, argv, {"seed": 5}, inputs=list(map(str, inputs)), outputs=[path]):
+    with run_record(record, stage, argv, {"seed": 5, **settings}, inputs=list(map(str, inputs)), outputs=[path]):
         if write:
             write(path)
         else:
@@ -39,7 +40,7 @@ def study(tmp_path, monkeypatch):
         save_figure(Figure(), tmp_path / f"loose{suffix}", measured)
     runs["figure"] = write_run(
         tmp_path / "figures/figure4.svg", "figure", ["results/caches/cache.csv"],
-        lambda path: save_figure(Figure(), path, measured))  # fmt: skip
+        lambda path: save_figure(Figure(), path, measured), figure="figure4")  # fmt: skip
     claims = [
         {"id": CELL, "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
         {"id": "text/input-gate", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
@@ -74,20 +75,27 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
 def test_each_run_names_the_line_where_its_code_begins(study, capsys):
     """And of a claim, the function that decides it."""
     out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
-    for key, ending, begins in (("code", "cli/caches.py", "@stage("), ("judge", "claims/cells.py", "@at_paper_sizes")):
+    for key, ending, begins in (("stage", "cli/caches.py", "@stage("), ("judge", "claims/cells.py", "@at_paper_sizes")):
         file, line = out[key].split(":")
         assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)
+    assert "measure/cache.py:" in out["code"] and out["code"].endswith(" measure_cache")
+
+
+def test_a_figure_names_what_drew_it_and_what_measured_its_inputs(study, capsys):
+    first = traced(capsys, "figures/figure4.svg", "--direct").split("\n\n")[0]
+    assert re.search(r"code +\S+render/figures/figure4.py:\d+ figure4\n", first)
+    assert re.search(r"inputs +1 of cache: \S*measure/cache.py:\d+ measure_cache", first)
 
 
 def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatch, capsys):
     """In a recording the study's name is no longer part of the paths."""
     monkeypatch.chdir(tmp_path)
     first = write_run(Path("results/mine/mqar/mqar.csv"), "mqar")
-    write_run(Path("figures/mine/figure4.svg"), "figure", ["results/mine/mqar/mqar.csv"])
+    write_run(Path("figures/mine/figure4.svg"), "figure", ["results/mine/mqar/mqar.csv"], figure="figure4")
     for place in ("results", "figures"):
         shutil.move(f"{place}/mine", f"recorded/here/{place}")
     out = traced(capsys, "recorded/here/figures/figure4.svg")
-    assert first in out and "lost" not in out
+    assert first in out and "not kept" not in out
 
 
 def test_only_the_run_that_wrote_it_when_asked(study, capsys):
@@ -106,17 +114,19 @@ def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, caps
 def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     write_run(Path("results/caches/cache.csv").resolve(), "cache", ["results/language/profile.parquet"])
     out = traced(capsys, "figures/figure4.svg")
-    assert f"lost     results/caches/cache.csv came from run {study['cache']}" in out
+    assert f"input    results/caches/cache.csv came from run {study['cache']}, whose record is not kept" in out
 
 
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("text/input-gate", "text/input-gate: not-run, no run made it (it needs a card); its judge is "),
+        ("text/input-gate", "text/input-gate: not-run, and no run is kept for it (it needs a card); its judge is "),
         (
             "nowhere",
             "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of results/",
         ),
+        ("figure4", "; did you mean figures/figure4.svg?"),
+        ("table4/llama2-7b/cs_10k", f"; did you mean {CELL}?"),
         ("results/claims.json", "results/claims.json: no run record beside it names it"),
     ],
 )

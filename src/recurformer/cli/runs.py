@@ -6,18 +6,23 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 from recurformer.cli.stage import STAGES, argument, stage
+from recurformer.digest import imported_by_stage
 from recurformer.records import ancestors, read_record, record_of
 from recurformer.tracking import SINKS, require_sink
 from recurformer.tracking.run import Row, Run
 
 PLACES = ("results", "figures", "recorded")
+MEASURING = frozenset({"heads", "evaluate", "measure", "baselines", "train", "recover"})
+"""The folders of the package whose functions measure."""
 LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -73,14 +78,46 @@ def find_records(target: str, ledgers: Sequence[str]) -> list[Path]:
     elif claims[0]["evidence"]:
         why = f"the runs that decided it are not in {', '.join(PLACES)}"
     else:
-        why = f"{claims[0]['verdict']}, no run made it ({claims[0]['reason']})"
+        why = f"{claims[0]['verdict']}, and no run is kept for it ({claims[0]['reason']})"
+    if not claims and (names := _near(target, ledgers)):
+        why += f"; did you mean {' or '.join(names)}?"
     raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
+
+
+def _near(target: str, ledgers: Sequence[str]) -> list[str]:
+    """Figures, tables and claims that someone who typed `target` may have meant."""
+    rendered = [
+        str(path.parent / name)
+        for path, record in _records()
+        for name in record["outputs"]
+        if record["stage"] in {"figure", "table"} and Path(name).stem == Path(target).stem and not name.endswith(".png")
+    ]
+    return rendered[:1] or get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])
 
 
 def _code(function: Callable[..., object]) -> str:
     """File and line where the code of a function, perhaps a partial one, begins."""
     code = unwrap(getattr(function, "func", function)).__code__
     return f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _calls(record: Mapping[str, Any]) -> str:
+    """File, line and name of the functions that measured or rendered what a run wrote."""
+    name, functions = record["stage"], []
+    if name == "figure":
+        from recurformer.render.figures import FIGURES
+
+        functions = [FIGURES.get(record["settings"]["figure"])]
+    elif name == "table":
+        from recurformer.render.tables import TABLES
+
+        functions = [TABLES.get(record["settings"]["table"])]
+    rendered = [f"{_code(function)} {function.__name__}" for function in filter(None, functions)]
+    measured = [
+        f"{os.path.relpath(file)}:{line} {function}"
+        for file, line, function in (imported_by_stage(STAGES[name].place, MEASURING) if name in STAGES else ())
+    ]
+    return ", ".join(rendered or measured)
 
 
 def _judge_of(target: str) -> str:
@@ -90,21 +127,28 @@ def _judge_of(target: str) -> str:
     return next((_code(claim.judge) for claim in all_claims() if claim.id == target and claim.judge), "")
 
 
-def describe(path: Path, record: dict[str, Any], known: set[str]) -> str:
-    """One run in a few lines; of inputs whose runs are not `known`, which runs these were."""
+def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> str:
+    """One run in a few lines: its command and its code, and the stages of the `known` runs that wrote its inputs."""
     commit = (record["git"]["commit"] or "unknown")[:12] + (", changed" if record["git"]["dirty"] else "")
     host, accelerator = record["host"], record["accelerator"]
     machine = f"{host['processor']}, {host['cores']} cores" + (f", {accelerator['name']}" if accelerator else "")
+    parents = [known[run] for run in record["parents"] if run in known]
+    code = {parent["stage"]: _calls(parent) for parent in parents}
     lines = [
         f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
         f"  record   {os.path.relpath(path)}",
-        f"  code     {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
+        f"  stage    {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
+        f"  code     {calls}" if (calls := _calls(record)) else "",
+        *(
+            f"  inputs   {count} of {stage}" + (f": {code[stage]}" if code[stage] else "")
+            for stage, count in Counter(parent["stage"] for parent in parents).items()
+        ),
         f"  command  {shlex.join(record['argv'])}",
         f"  seed     {record['seed']}" if record["seed"] is not None else "",
         f"  commit   {commit}",
         f"  machine  {machine}, peak {record['peak_memory_bytes'] / 2**20:,.0f} MiB",
         *(
-            f"  lost     {file['path']} came from run {file['run']}, whose record is not here any more"
+            f"  input    {file['path']} came from run {file['run']}, whose record is not kept here"
             for file in record["inputs"]
             if file["run"] and file["run"] not in known
         ),
@@ -141,7 +185,7 @@ def trace(args: Namespace) -> None:
         print(f"claim {args.target}\n  judge    {judge}\n")
     chain = {place: record for first in places for place, record in ancestors(first)}
     wrote = {place.resolve(): chain[place.resolve()] for place in places}
-    known = {record["run"] for record in chain.values()}
+    known = {record["run"]: record for record in chain.values()}
     print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
     if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))

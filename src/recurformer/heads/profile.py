@@ -54,7 +54,10 @@ class HeadProfile:
 
     @property
     def ra_i(self) -> Tensor:
-        """RA-I: the number of samples whose recency ratio exceeds the threshold, (layers, heads), int64."""
+        """RA-I: the number of samples whose recency ratio exceeds the threshold, (layers, heads), int64.
+
+        Figure 6 counts the same without torch, from the file of the profile: `render.figures.figure6.ra_i_matrix`.
+        """
         return (self.rr > self.threshold).sum(0)
 
     @property
