@@ -14,7 +14,8 @@ from tabulate import tabulate
 from recurformer.plan.dry_run import Job
 from recurformer.plan.estimates import FORMULA, Expected
 from recurformer.plan.resources import CONTEXT_MB, MB
-from recurformer.plan.training_memory import STRATEGIES, Training, training_bytes
+from recurformer.plan.training_memory import STRATEGIES, training_bytes
+from recurformer.plan.work import Work
 from recurformer.plan.work_training import train
 
 Planned = Sequence[tuple[Job, Expected | None]]
@@ -163,7 +164,7 @@ SENTENCE = (
 )
 
 
-def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Training]]:
+def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Work]]:
     """For each backbone that a study trains, its longest training at the largest share of replaced heads."""
     betas = {"language": max(study["language"]["betas"]), "hashhop": max(study["betas"])}
     for name in study["backbones"]:
@@ -174,7 +175,7 @@ def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Training]]:
         ]
         if works:
             longest = max(works, key=lambda work: work.tokens)
-            yield name, Training(longest.shape, longest.beta, longest.tokens)
+            yield name, Work("train", longest.shape, longest.tokens, beta=longest.beta)
 
 
 def memory_table(study: Mapping[str, Any]) -> str:
@@ -184,7 +185,7 @@ def memory_table(study: Mapping[str, Any]) -> str:
     rows = []
     for name, alone in trainings(study):
         for strategy, cards in ways:
-            training = replace(alone, devices=cards, strategy=strategy)
+            training = replace(alone, processes=cards, strategy=strategy)
             usual, lean = (
                 (training_bytes(replace(training, checkpointing=kept)) + CONTEXT_MB * MB) / GIB
                 for kept in (False, True)
@@ -193,7 +194,7 @@ def memory_table(study: Mapping[str, Any]) -> str:
             rows.append(
                 {
                     "backbone": name,
-                    "parameters": f"{training.shape.parameters(training.beta) / 1e9:.2f} B",
+                    "parameters": f"{training.parameters / 1e9:.2f} B",
                     "β": training.beta,
                     "tokens": training.tokens,
                     "GPUs": cards,
