@@ -84,8 +84,8 @@ class _Channel:
     """A tracker and the thread that serves it."""
 
     def __init__(self, name: str, run: Run) -> None:
-        self.name, self.run = name, run
-        self.rows: SimpleQueue[Row | None] = SimpleQueue()
+        self.name = name
+        self.rows: SimpleQueue[Row] = SimpleQueue()
         self.closing = Event()
         self.complete = self.gave_up = False
         self.thread: Thread | None = None
@@ -95,7 +95,7 @@ class _Channel:
         except Exception as error:
             self._give_up(error)
             return
-        self.thread = Thread(target=self._serve, args=(sink,), daemon=True)
+        self.thread = Thread(target=self._serve, args=(sink, run), daemon=True)
         self.thread.start()
 
     def close(self, complete: bool) -> None:
@@ -104,30 +104,21 @@ class _Channel:
             return
         self.complete = complete
         self.closing.set()
-        self.rows.put(None)
         self.thread.join(PATIENCE)
         if self.thread.is_alive():
             self._give_up(TimeoutError(f"not done after {PATIENCE:.0f} s"))
 
-    def _serve(self, sink: Sink) -> None:
+    def _serve(self, sink: Sink, run: Run) -> None:
         try:
-            sink.open(self.run)
-            while rows := self._waiting_rows():
-                sink.log(rows)
-                self.closing.wait(PAUSE)
+            sink.open(run)
+            closed = False
+            while not closed:
+                closed = self.closing.wait(PAUSE)  # nothing is sent any more after that
+                if rows := [self.rows.get() for _ in range(self.rows.qsize())]:
+                    sink.log(rows)
             sink.finish(self.complete)
         except Exception as error:
             self._give_up(error)
-
-    def _waiting_rows(self) -> list[Row]:
-        """All rows that wait, at least one; none when the training has ended."""
-        rows = []
-        while (row := self.rows.get()) is not None:
-            rows.append(row)
-            if self.rows.empty():
-                return rows
-        self.rows.put(None)  # for the next call
-        return rows
 
     def _give_up(self, error: Exception) -> None:
         if self.gave_up:
