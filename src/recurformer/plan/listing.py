@@ -11,14 +11,15 @@ from typing import Any
 
 from tabulate import tabulate
 
+from recurformer.costs import Cost
 from recurformer.plan.dry_run import Job
-from recurformer.plan.estimates import FORMULA, Expected
+from recurformer.plan.estimates import FORMULA
 from recurformer.plan.resources import CONTEXT_MB, MB
 from recurformer.plan.training_memory import STRATEGIES, training_bytes
 from recurformer.plan.work import Work
 from recurformer.plan.work_training import train
 
-Planned = Sequence[tuple[Job, Expected | None]]
+Planned = Sequence[tuple[Job, Cost | None]]
 
 
 def _counted(words: Iterable[str]) -> str:
@@ -76,7 +77,7 @@ def _no_gpu(planned: Planned) -> set[str]:
 
 def by_rule(planned: Planned) -> str:
     """A Markdown table with a row for each rule, the costliest first, the unknown ones last."""
-    groups: dict[str, list[tuple[Job, Expected | None]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Job, Cost | None]]] = defaultdict(list)
     for job, cost in planned:
         groups[job.rule].append((job, cost))
     core_minutes = {rule: sum(cost.core_minutes for _, cost in group if cost) for rule, group in groups.items()}
