@@ -10,13 +10,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.case import Options
-from recurformer.backbones import SHAPES, load_shape, open_backbone, random_model, save_backbone
+from recurformer.backbones import load_shape, open_wheel, random_model, save_backbone
 from recurformer.cli.checkpoints import open_model
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
 from recurformer.model.fold import folded
 from recurformer.model.scan import choose_backend
+from recurformer.published import PUBLISHED
 
 SMOLLM2 = "results/backbones/smollm2-135m"
 SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"
@@ -37,10 +38,10 @@ def _random(options: Options) -> PreTrainedModel:
 
 @cache
 def _backbone(options: Options) -> PreTrainedModel:
-    if options.backbone in SHAPES:
+    if options.backbone in PUBLISHED:
         return _random(options)
     if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
-        save_backbone(*open_backbone({"source": "wheel", "cache_dir": DOWNLOADS}), SMOLLM2)
+        save_backbone(*open_wheel(DOWNLOADS), SMOLLM2)
     return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
 
 

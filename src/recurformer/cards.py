@@ -5,7 +5,6 @@ such as SLURM, a launcher of several processes or a user, says so in CUDA_VISIBL
 module knows neither torch nor what is computed.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from filelock import FileLock, Timeout
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -77,11 +78,8 @@ def _wait(look: Callable[[], Found | None]) -> Found:
 
 def _lock(path: Path, held: ExitStack) -> bool:
     """Whether the lock could be had; it lasts as long as `held`, or this process."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
+        held.enter_context(FileLock(path, timeout=0))
+    except Timeout:
         return False
-    held.callback(os.close, file)
     return True

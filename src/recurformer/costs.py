@@ -12,7 +12,7 @@ from recurformer.records import benchmark_beside
 @dataclass(frozen=True)
 class Cost:
     """Costs of one run: minutes, minutes times the cores that it held, minutes of an accelerator, peak memory in
-    megabytes, and that of tensors on the accelerator.
+    megabytes, and that of tensors on the accelerator; of an estimate, its source.
 
     Processor time would be finer, but Snakemake samples it every 30 seconds and misses what follows the last sample.
     """
@@ -22,6 +22,7 @@ class Cost:
     gpu_minutes: float
     megabytes: float | None
     card_megabytes: float | None
+    source: str = ""
 
 
 def option(argv: Sequence[str], name: str) -> str | None:

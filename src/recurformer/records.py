@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -98,6 +98,13 @@ def read_record(path: str | Path) -> dict[str, Any]:
     return record
 
 
+def readable_records(places: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Those of some files that are run records, in the order of their names."""
+    for place in sorted(places):
+        with suppress(ValueError):
+            yield place, read_record(place)
+
+
 def benchmark_beside(record: str) -> str:
     """What the workflow calls the benchmark of the run with this record."""
     return f"{record.removesuffix('run.json')}benchmark.tsv"
@@ -106,14 +113,8 @@ def benchmark_beside(record: str) -> str:
 def record_of(path: str | Path) -> Path | None:
     """The record of the run that wrote a file or folder: it lies in the same folder and lists it among its outputs."""
     path = Path(path)
-    for candidate in sorted(path.parent.glob("*run.json")):
-        try:
-            outputs = read_record(candidate)["outputs"]
-        except ValueError:
-            continue
-        if path.name in outputs:
-            return candidate
-    return None
+    records = readable_records(path.parent.glob("*run.json"))
+    return next((place for place, record in records if path.name in record["outputs"]), None)
 
 
 def runs_behind(paths: Iterable[str | Path]) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recurformer.backbones import open_backbone
+from recurformer.backbones import open_hub
 from recurformer.backbones.card import base_facts
 from recurformer.backbones.hub import fetch_newest
 from recurformer.corpora.package import ResourceError
@@ -12,10 +12,6 @@ from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
 REVISION = "0123456789" * 4
 TEXTS = ["The quick brown fox jumps over the lazy dog, again and again, and the dog sleeps on. " * 20]
-
-
-def settings(repo, revision=REVISION):
-    return {"source": "hub", "repo": repo, "revision": revision}
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def test_the_model_is_the_one_in_the_cache(repo, cache, tmp_path):
     for file in (tmp_path / "files").glob("*.safetensors"):
         published |= load_file(file)
     into_cache(tmp_path / "files", cache, repo, REVISION)
-    model, tokenizer = open_backbone(settings(repo))
+    model, tokenizer = open_hub(repo, REVISION)
     weights = model.state_dict()
     assert set(weights) - set(published) == ({"lm_head.weight"} if repo.endswith("0.5B") else set())
     for name, values in published.items():
@@ -55,7 +51,7 @@ def test_a_shard_that_is_missing_is_said(cache, tmp_path):
     (tmp_path / "files" / sorted(set(index["weight_map"].values()))[0]).unlink()
     into_cache(tmp_path / "files", cache, repo, REVISION)
     with pytest.raises(ResourceError, match="holds no readable model") as caught:
-        open_backbone(settings(repo))
+        open_hub(repo, REVISION)
     assert "\n" not in str(caught.value)
 
 
@@ -93,9 +89,9 @@ def test_a_card_of_any_kind(card, licence, tmp_path):
 @pytest.mark.parametrize("revision", ["main", "", "0" * 39, "v1.0"])
 def test_a_revision_that_can_move_is_refused(revision):
     with pytest.raises(ValueError, match="must be a commit of 40 hexadecimal digits"):
-        open_backbone(settings("owner/name", revision))
+        open_hub("owner/name", revision)
 
 
 def test_really_offline(cache):
     with pytest.raises(ResourceError, match=r"is not, or not wholly, in the cache .* and HF_HUB_OFFLINE forbids"):
-        open_backbone(settings("owner/name"))
+        open_hub("owner/name", REVISION)

@@ -3,7 +3,9 @@ import time
 import pytest
 import torch
 
-from recurformer.backbones import SHAPES, load_shape, meta_model, open_backbone, random_model
+from recurformer.backbones import load_shape, meta_model, random_model
+from recurformer.cli.main import main
+from recurformer.published import PUBLISHED
 
 # As printed on the model cards.
 PARAMETERS = {
@@ -14,7 +16,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_number_of_parameters_in_seconds_and_no_memory(name):
     start = time.perf_counter()
     model = meta_model(load_shape(name))
@@ -55,13 +57,12 @@ def test_random_weights_of_a_shape_are_seeded():
     assert first.dtype == torch.bfloat16 and first.device.type == "cpu"
 
 
-def test_as_a_source():
-    model, tokenizer = open_backbone({"source": "shape", "name": "qwen2-0.5b"})
-    assert model.device.type == "meta" and tokenizer is None
+def test_a_shape_is_no_checkpoint(tmp_path, capsys):
+    assert main(f"backbone {tmp_path}/x --source shape --shape qwen2-0.5b --downloads {tmp_path}".split()) == 1
+    assert "source 'shape' has no weights" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="there is no shape 'gpt2'; choose one of llama2-7b, qwen2-7b"):
         load_shape("gpt2")
-    with pytest.raises(ValueError, match="weights is 'real'; choose one of meta, random"):
-        open_backbone({"source": "shape", "name": "llama2-7b", "weights": "real"})

@@ -9,8 +9,9 @@ import pytest
 
 from recurformer.cli.main import main
 from recurformer.cli.study import read_study
+from recurformer.costs import Cost
 from recurformer.plan.dry_run import Job, dry_run, read_dry_run
-from recurformer.plan.estimates import FORMULA, Expected, estimate, past_costs
+from recurformer.plan.estimates import FORMULA, estimate, past_costs
 from recurformer.plan.listing import by_rule, summary, totals
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +143,7 @@ def job(**changed):
 
 
 def test_an_unknown_job_is_never_a_free_one():
-    planned = [(job(), Expected(3.0, 6.0, 0.0, 100.0, None, "a former run")), (job(), None)]
+    planned = [(job(), Cost(3.0, 6.0, 0.0, 100.0, None, "a former run")), (job(), None)]
     assert "3.0; 1 unknown" in by_rule(planned)
     assert "100; 1 unknown, requested 4,000" in by_rule(planned)
     assert "unknown: 1 job without any benchmark or formula" in summary(totals(planned, cores=2))

@@ -14,7 +14,7 @@ from transformers import (
 
 from recurformer import HeadProfile, convert
 from recurformer.backbones import make_random
-from recurformer.backbones.shapes import SHAPES, load_shape, meta_model
+from recurformer.backbones.shapes import load_shape, meta_model
 from recurformer.baselines.counted import pyramidinfer_rows
 from recurformer.baselines.pyramidinfer import PyramidInferPaper
 from recurformer.measure.cache import (
@@ -27,6 +27,7 @@ from recurformer.measure.cache import (
     measure_cache,
 )
 from recurformer.measure.memory import count_parameters
+from recurformer.published import PUBLISHED
 from tests.measure.test_peak_memory import TINY
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
@@ -170,7 +171,7 @@ def test_bad_input_is_refused():
         measure_cache(base, "tiny", [0.5], profile=wrong)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", PUBLISHED)
 def test_a_full_cache_is_what_the_original_really_holds(shape):
     dtype = torch.bfloat16
     counted = count_cache(meta_model(load_shape(shape), dtype), 64, batch_size=3).bytes.sum()

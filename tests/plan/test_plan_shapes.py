@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from recurformer.backbones import SHAPES, load_shape, make_random, meta_model
+from recurformer.backbones import load_shape, make_random, meta_model
 from recurformer.model.convert import convert
 from recurformer.plan.shapes import Shape
+from recurformer.published import PUBLISHED
 
 MAMBA = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
 SIZES = {"hidden_size": 32, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "intermediate_size": 64}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_shape_has_the_models_parameters(name):
     model = meta_model(load_shape(name))
     assert Shape.of({"shape": name}, MAMBA).parameters() == model.num_parameters()

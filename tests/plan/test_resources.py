@@ -12,10 +12,11 @@ from recurformer.backbones import make_random
 from recurformer.cli.study import read_study
 from recurformer.model.convert import convert
 from recurformer.plan.listing import memory_table, trainings
-from recurformer.plan.resources import A100, CORE, Work, card_mb, limit_minutes, memory_mb, minutes
+from recurformer.plan.resources import A100, CORE, card_mb, limit_minutes, memory_mb, minutes
 from recurformer.plan.rules import WORKS, request
 from recurformer.plan.shapes import Shape
-from recurformer.plan.training_memory import Training, activation_bytes, layer_values, training_bytes
+from recurformer.plan.training_memory import activation_bytes, layer_values, training_bytes
+from recurformer.plan.work import Work
 
 CONFIG = Path(__file__).parents[2] / "config"
 MAMBA = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
@@ -54,17 +55,17 @@ def test_activations_are_those_that_real_layers_keep(beta):
 
 
 def test_training_needs_what_zero_counts_and_sharding_divides_it():
-    alone = Training(LLAMA, 0.0, tokens=1)
+    alone = Work("train", LLAMA, tokens=1)
     state = 18 * LLAMA.parameters()
     assert training_bytes(alone) == pytest.approx(state, rel=0.001)
-    assert training_bytes(replace(alone, devices=8)) == pytest.approx(state + 4 * LLAMA.parameters(), rel=0.001)
-    shards = [training_bytes(replace(alone, devices=cards, strategy="fsdp")) for cards in (2, 4, 8)]
+    assert training_bytes(replace(alone, processes=8)) == pytest.approx(state + 4 * LLAMA.parameters(), rel=0.001)
+    shards = [training_bytes(replace(alone, processes=cards, strategy="fsdp")) for cards in (2, 4, 8)]
     assert shards[0] - shards[1] == pytest.approx(16 * LLAMA.parameters() / 4)
     assert shards[1] - shards[2] == pytest.approx(16 * LLAMA.parameters() / 8)
 
 
 def test_checkpointing_keeps_one_layer_and_the_inputs_of_all():
-    usual = Training(LLAMA, 0.0, tokens=4096)
+    usual = Work("train", LLAMA, tokens=4096)
     lean = activation_bytes(replace(usual, checkpointing=True))
     logits = 12 * 4096 * 32000
     assert activation_bytes(usual) - logits == pytest.approx(32 * 4096 * 2 * layer_values(LLAMA, 0.0))
@@ -75,8 +76,8 @@ def test_a_7b_training_fits_80_gib_only_when_it_is_shared():
     (name, training), *_ = [found for found in trainings(study("paper")) if found[0] == "llama2-7b"]
     assert (name, training.beta, training.tokens > 4096) == ("llama2-7b", 1.0, True)
     assert training_bytes(replace(training, checkpointing=True)) > 80 * GIB
-    assert training_bytes(replace(training, devices=8, checkpointing=True)) > 80 * GIB
-    assert training_bytes(replace(training, devices=8, strategy="fsdp")) < 80 * GIB
+    assert training_bytes(replace(training, processes=8, checkpointing=True)) > 80 * GIB
+    assert training_bytes(replace(training, processes=8, strategy="fsdp")) < 80 * GIB
     table = memory_table(study("paper"))
     assert sum(line.startswith("| llama2-7b ") for line in table.splitlines()) == 7
     assert "with checkpointing" in table

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 WRITER = """
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -16,9 +17,15 @@ from recurformer.tracking import live
 live.PATIENCE = 200  # these trainings are over before a tracker on a busy machine has begun
 seed, first, last = map(int, sys.argv[1:])
 args = Namespace(stage="train_hashhop", name="tiny", beta=0.5, seed=seed, metrics=f"results/seed-{seed}/metrics.jsonl")
-with live.tracked(args, Path("a")) as on_log:
-    for step in range(first, last):
-        on_log({"step": step, "loss": 1 / step, "learning_rate": 0.1, "tokens": 8 * step, "seconds": step / 10})
+log = Path(f"results/seed-{seed}.checkpoints/a/metrics.jsonl")
+log.parent.mkdir(parents=True, exist_ok=True)
+with live.tracked(args, log.parent):
+    before = log.read_text().splitlines()[: first - 1] if first > 1 else []
+    rows = [
+        {"step": step, "loss": 1 / step, "learning_rate": 0.1, "tokens": 8 * step, "seconds": step / 10}
+        for step in range(first, last)
+    ]
+    log.write_text("".join(line + "\\n" for line in [*before, *map(json.dumps, rows)]))
 """
 STEPS = 600
 TRAINING = (

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import active_count
 
 import pytest
 
@@ -18,6 +19,12 @@ def log():
     return [json.loads(line) for line in Path("results/metrics.jsonl").read_text().splitlines()]
 
 
+def write(folder, rows):
+    """The log that a training keeps in a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def rows_of(notebook):
     (steps,) = notebook.runs.values()
     return sorted(steps)
@@ -25,8 +32,9 @@ def rows_of(notebook):
 
 def test_it_is_off_by_default(tmp_path, monkeypatch, args):
     monkeypatch.delenv("RECURFORMER_TRACKERS", raising=False)
-    with tracked(args, tmp_path / "a") as on_log:
-        assert on_log is None
+    threads = active_count()
+    with tracked(args, tmp_path / "a"):
+        assert active_count() == threads
 
 
 @pytest.mark.parametrize("text", ["trackio mlflow", "trackio,mlflow", " trackio, mlflow,trackio "])
@@ -96,25 +104,20 @@ def test_a_training_does_not_wait_for_a_tracker(tmp_path, monkeypatch, args, not
     monkeypatch.setenv("RECURFORMER_TRACKERS", "slow")
     monkeypatch.setattr(live, "PATIENCE", 0.1)
     started = time.perf_counter()
-    with tracked(args, tmp_path / "a") as on_log:
-        for step in range(1, 1001):
-            on_log(row(step))
+    with tracked(args, tmp_path / "a"):
+        write(tmp_path / "a", map(row, range(1, 1001)))
     assert time.perf_counter() - started < 5
     assert capsys.readouterr().err.count("tracker slow gave up") == 1
 
 
 def test_a_resumed_training_continues_its_run(tmp_path, monkeypatch, args, notebook, row):
     monkeypatch.setenv("RECURFORMER_TRACKERS", "notebook")
-    with pytest.raises(KeyboardInterrupt), tracked(args, tmp_path / "a") as on_log:
-        for step in range(1, 21):
-            on_log(row(step))
+    with pytest.raises(KeyboardInterrupt), tracked(args, tmp_path / "a"):
+        write(tmp_path / "a", map(row, range(1, 21)))
         raise KeyboardInterrupt
-    kept = [json.dumps(row(step)) + "\n" for step in range(1, 15)]
     notebook.runs.popitem()[1].pop(13)  # a row that the kill kept from the tracker
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/metrics.jsonl").write_text("".join(kept))
-    with tracked(args, tmp_path / "a") as on_log:
-        for step in range(15, 31):
-            on_log(row(step))
+    write(tmp_path / "a", map(row, range(1, 15)))  # what a resumed training leaves of its log
+    with tracked(args, tmp_path / "a"):
+        write(tmp_path / "a", map(row, range(1, 31)))
     assert rows_of(notebook) == list(range(1, 31))
     assert notebook.ended == [False, True]

@@ -1,13 +1,12 @@
 """The name and licence of a pretrained model, as far as its own files say."""
 
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+from huggingface_hub import metadata_load
 
 
 def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
@@ -22,7 +21,8 @@ def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
         configuration, or None; license: of its card or configuration, or None.
     """
     folder, on_hub = Path(folder), not Path(name).exists()
-    config, card = _configuration(folder), _front_matter(folder)
+    config = _read(folder / "config.json", lambda file: json.loads(file.read_text(encoding="utf-8")))
+    card = _read(folder / "README.md", metadata_load)
     configured = config.get("_name_or_path")
     licence = card.get("license") or config.get("license")
     return {
@@ -34,19 +34,10 @@ def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
     }
 
 
-def _configuration(folder: Path) -> dict[str, Any]:
+def _read(file: Path, load: Callable[[Path], Any]) -> dict[str, Any]:
+    """What a file says; nothing where it is missing or damaged."""
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _front_matter(folder: Path) -> dict[str, Any]:
-    """The YAML at the beginning of a model card."""
-    try:
-        match = FRONT_MATTER.search((folder / "README.md").read_text(encoding="utf-8"))
-        found = yaml.safe_load(match[1]) if match else {}
+        found = load(file)
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -23,9 +23,6 @@ def make_random(
     vocab_size: int = 128,
     seed: int = 0,
     initializer_range: float = 0.02,
-    max_position_embeddings: int = 2048,
-    rope_theta: float = 10_000.0,
-    tie_word_embeddings: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
     """A model with random weights; the same arguments give the same weights, and the global generator is left alone.
@@ -41,9 +38,6 @@ def make_random(
         vocab_size: rows of the embedding.
         seed: of the weights.
         initializer_range: standard deviation of the weights.
-        max_position_embeddings: longest input in tokens.
-        rope_theta: base of the rotary embedding.
-        tie_word_embeddings: share the embedding with the output layer.
         dtype: type of the parameters.
 
     Raises:
@@ -51,7 +45,7 @@ def make_random(
     """
     if architecture not in FAMILIES:
         raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(FAMILIES)}")
-    family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": rope_theta}
+    family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": 10_000.0}
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
         raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
@@ -66,9 +60,9 @@ def make_random(
         intermediate_size=4 * hidden_size if intermediate_size is None else intermediate_size,
         vocab_size=vocab_size,
         initializer_range=initializer_range,
-        max_position_embeddings=max_position_embeddings,
+        max_position_embeddings=2048,
         rope_parameters={kind: dict(rope) for kind in family.ropes} or rope,
-        tie_word_embeddings=tie_word_embeddings,
+        tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,

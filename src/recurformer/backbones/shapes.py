@@ -4,26 +4,23 @@ A model on the meta device has every parameter's shape and no memory, so paramet
 on a laptop.
 """
 
-from collections.abc import Callable
-
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 
 from recurformer.published import PUBLISHED
 
-SHAPES = PUBLISHED
-CONFIGURATIONS: dict[str, Callable[..., PreTrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
+CONFIGURATIONS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 
 
 def load_shape(name: str) -> PreTrainedConfig:
     """A fresh configuration of the named published model.
 
     Raises:
-        ValueError: `name` is not in SHAPES.
+        ValueError: `name` is not in PUBLISHED.
     """
-    if name not in SHAPES:
-        raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(SHAPES)}")
-    values = dict(SHAPES[name])
+    if name not in PUBLISHED:
+        raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(PUBLISHED)}")
+    values = dict(PUBLISHED[name])
     architecture, theta = values.pop("architecture"), values.pop("rope_theta")
     return CONFIGURATIONS[architecture](rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
 
@@ -43,25 +40,3 @@ def random_model(
     with torch.random.fork_rng(devices=used), device:
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-
-
-def open_shape(
-    name: str, weights: str = "meta", dtype: str = "bfloat16", seed: int = 0, device: str = "cpu"
-) -> tuple[PreTrainedModel, None]:
-    """Model of a published shape; no tokenizer belongs to it.
-
-    Args:
-        name: a name in SHAPES.
-        weights: "meta" (none) or "random" (drawn with `seed` on `device`).
-        dtype: name of the torch type of the parameters.
-        seed: of random weights.
-        device: of random weights.
-    """
-    config = load_shape(name)
-    makers: dict[str, Callable[[], PreTrainedModel]] = {
-        "meta": lambda: meta_model(config, getattr(torch, dtype)),
-        "random": lambda: random_model(config, seed, getattr(torch, dtype), device),
-    }
-    if weights not in makers:
-        raise ValueError(f"weights is {weights!r}; choose one of {', '.join(makers)}")
-    return makers[weights](), None

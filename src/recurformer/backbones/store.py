@@ -1,34 +1,26 @@
 """Backbones as ordinary Hugging Face model directories on disk."""
 
-import tempfile
 from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.corpora.package import ResourceError, first_line
-from recurformer.files import writing_weights
+from recurformer.files import atomic_path, writing_weights
 
 
 def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
     """Write model and tokenizer to `directory`, which exists only when it is complete; an older one there is replaced.
 
     Raises:
-        ResourceError: the place cannot be written (nothing half-written is left).
+        ResourceError: the files cannot be written (nothing half-written is left).
+        ValueError: the place cannot be written to.
     """
     directory = Path(directory)
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            writing_weights(directory),
-            tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch,
-        ):
-            fresh, replaced = Path(scratch) / "fresh", Path(scratch) / "replaced"
-            model.save_pretrained(fresh)
+        with writing_weights(directory), atomic_path(directory, directory=True) as scratch:
+            model.save_pretrained(scratch)
             if tokenizer is not None:
-                tokenizer.save_pretrained(fresh)
-            if directory.exists():
-                directory.rename(replaced)
-            fresh.rename(directory)
+                tokenizer.save_pretrained(scratch)
     except OSError as error:
         raise ResourceError(f"cannot write the model to {directory}: {error.strerror or error}") from error
     return directory

@@ -42,8 +42,8 @@ def run(args: Namespace, spread: Distributed) -> None:
     with resumable_run(run, args.trained) if is_first() else nullcontext():
         with _process_group():
             model = open_model(args.checkpoint, dtype="float32")
-            with tracked(args, checkpoints) if is_first() else nullcontext() as on_log:
-                train_distributed(model, dataset, recipe, spread, output_dir=checkpoints, on_log=on_log)
+            with tracked(args, checkpoints) if is_first() else nullcontext():
+                train_distributed(model, dataset, recipe, spread, output_dir=checkpoints)
             weights = whole_weights(model)
         if is_first():
             save_checkpoint(args.trained, model, tokenizer, state_dict=weights)

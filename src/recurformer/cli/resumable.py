@@ -91,14 +91,11 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> N
         path.write_text("".join(json.dumps({**run, **json.loads(line)}) + "\n" for line in lines))
 
 
-Rows = Callable[[dict[str, float]], None]
-
-
 def train_and_keep(
     args: Namespace,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    learn: Callable[[Path, Rows | None], object],
+    learn: Callable[[Path], object],
 ) -> None:
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints.
 
@@ -106,13 +103,13 @@ def train_and_keep(
         args: with those of `trained`.
         model: what `learn` trains in place.
         tokenizer: saved with it.
-        learn: trains, given the folder for its state and what takes the rows of its log.
+        learn: trains, given the folder for its state.
     """
     from recurformer.cli.checkpoints import save_checkpoint
 
     with resumable_run(args, args.trained) as checkpoints:
-        with tracked(args, checkpoints) as on_log:
-            learn(checkpoints, on_log)
+        with tracked(args, checkpoints):
+            learn(checkpoints)
         save_checkpoint(args.trained, model, tokenizer)
         keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from inspect import unwrap
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import imported_by_stage
-from recurformer.records import ancestors, read_record, record_of
+from recurformer.records import ancestors, read_record, readable_records, record_of
 from recurformer.tracking import SINKS, require_sink
 from recurformer.tracking.run import Row, Run
 
@@ -27,14 +28,9 @@ LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def _records(places: tuple[str, ...] = PLACES) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _records() -> Iterator[tuple[Path, dict[str, Any]]]:
     """Every readable record of this folder's studies and recordings."""
-    for place in places:
-        for path in sorted(Path(place).rglob("*run.json")):
-            try:
-                yield path, read_record(path)
-            except ValueError:
-                continue
+    return chain.from_iterable(readable_records(Path(place).rglob("*run.json")) for place in PLACES)
 
 
 def _embedded(path: Path) -> list[str]:
@@ -183,10 +179,10 @@ def trace(args: Namespace) -> None:
     places = find_records(args.target, args.ledger)
     if not Path(args.target).exists() and (judge := _judge_of(args.target)):
         print(f"claim {args.target}\n  judge    {judge}\n")
-    chain = {place: record for first in places for place, record in ancestors(first)}
-    wrote = {place.resolve(): chain[place.resolve()] for place in places}
-    known = {record["run"]: record for record in chain.values()}
-    print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else chain).items()))
+    runs = {place: record for first in places for place, record in ancestors(first)}
+    wrote = {place.resolve(): runs[place.resolve()] for place in places}
+    known = {record["run"]: record for record in runs.values()}
+    print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else runs).items()))
     if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
 

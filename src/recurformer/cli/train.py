@@ -8,7 +8,6 @@ from recurformer.cli.arguments import BETA, RATE, InputPath, OutputPath
 from recurformer.cli.resumable import (
     CHECKPOINTS,
     METRICS,
-    Rows,
     curve,
     curve_of,
     keep_curve,
@@ -47,12 +46,12 @@ def train(args: Namespace, settings: Training) -> None:
     dataset = WindowDataset(input_ids, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
 
-    def learn(folder: Path, on_log: Rows | None) -> None:
-        drawn = None
+    def learn(folder: Path) -> None:
+        drawn = on_log = None
         if args.recovery:
             drawn = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
             drawn.add(0, 0.0)
-            on_log = drawn.of_training(settings.steps, settings.log_every, on_log)
+            on_log = drawn.of_training(settings.steps, settings.log_every)
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
         if drawn is not None:
             keep_curve(args, drawn, arm="paper" if args.beta else "original")
@@ -89,9 +88,9 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
     if arm.weights == "random":
         model = type(model)(model.config).to(model.device).eval()
 
-    def learn(folder: Path, on_log: Rows | None) -> None:
+    def learn(folder: Path) -> None:
         drawn = curve_of(args, original, model, input_ids, folder)
-        errors = run_arm(original, model, input_ids, curve=drawn, folder=folder, seed=args.seed, on_log=on_log,
+        errors = run_arm(original, model, input_ids, curve=drawn, folder=folder, seed=args.seed,
             bf16=True, progress=progress("calibrate: layer"), **arm.ways(), **recipe)  # fmt: skip
         keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
         keep_curve(args, drawn, args.arm)
@@ -111,8 +110,8 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
     model = open_model(args.checkpoint, dtype="float32")
     on_card = model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16
 
-    def learn(folder: Path, on_log: Rows | None) -> None:
-        train(model, dataset, output_dir=folder, seed=args.seed, bf16=on_card, on_log=on_log, **settings.model_dump())
+    def learn(folder: Path) -> None:
+        train(model, dataset, output_dir=folder, seed=args.seed, bf16=on_card, **settings.model_dump())
 
     train_and_keep(args, model, tokenizer, learn)
 
@@ -131,17 +130,9 @@ def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> 
     from recurformer.evaluate.mqar import run_mqar
 
     with resumable_run(args, args.mqar) as folder:
-        with tracked(args, folder) as on_log:
-            rows = run_mqar(
-                args.beta,
-                args.rate,
-                args.seed,
-                task,
-                output_dir=folder,
-                mamba=mamba.model_dump(),
-                device=device(),
-                on_log=on_log,
-            )
+        with tracked(args, folder):
+            sizes = mamba.model_dump()
+            rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
         keep_metrics(folder, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
         RECALL.write(rows, args.mqar)
     shown = rows.assign(accuracy=rows.correct / rows.queries)[["split", "length", "pairs", "accuracy"]]

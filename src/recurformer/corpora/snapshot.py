@@ -32,17 +32,17 @@ REFUSED = (401, 403)
 logger = logging.getLogger(__name__)
 
 
-def newest_commit(repo: str, kind: str = "model") -> str:
-    """The commit that a repository's branch main points to; without the network, the one in the hub's cache.
+def newest_commit(repo: str) -> str:
+    """The commit that a model's branch main points to; without the network, the one in the hub's cache.
 
     Raises:
         ResourceError: as `fetch_snapshot`.
     """
     disable_progress_bars()
     try:
-        return Path(snapshot_download(repo, repo_type=kind, allow_patterns=["config.json"])).name
+        return Path(snapshot_download(repo, allow_patterns=["config.json"])).name
     except Exception as error:
-        raise ResourceError(_explain(repo, "main", kind, error)) from error
+        raise ResourceError(_explain(repo, "main", "model", error)) from error
 
 
 def fetch_snapshot(repo: str, revision: str, patterns: Sequence[str], kind: str = "model") -> Path:

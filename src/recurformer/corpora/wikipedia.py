@@ -31,6 +31,7 @@ WIKIPEDIA_EXCERPT = PackageMember(
 )
 ARTICLE_NAMESPACE = "0"
 DISAMBIGUATION = ("{{disambig", "{{dab", "{{geodis", "{{hndis", "{{surname")
+DUMP = "20231101.en"
 MINIMUM_CHARACTERS = 8_000
 
 
@@ -151,8 +152,6 @@ def load_hub_articles(
     revision: str,
     count: int,
     *,
-    repo: str = "wikimedia/wikipedia",
-    config: str = "20231101.en",
     seed: int = 0,
     minimum_characters: int = MINIMUM_CHARACTERS,
     validation_share: float = 0.2,
@@ -164,8 +163,8 @@ def load_hub_articles(
     Raises:
         ResourceError: it cannot be fetched (`fetch_snapshot`), is incomplete, or has too few long articles.
     """
-    folder = fetch_snapshot(repo, revision, [f"{config}/*.parquet"], kind="dataset")
-    articles = read_long_articles(whole_split(folder / config), minimum_characters)
+    folder = fetch_snapshot("wikimedia/wikipedia", revision, [f"{DUMP}/*.parquet"], kind="dataset")
+    articles = read_long_articles(whole_split(folder / DUMP), minimum_characters)
     return build_articles(draw_articles(articles, count, seed), validation_share, seed, minimum_characters)
 
 

@@ -13,11 +13,6 @@ METADATA = "ro-crate-metadata.json"
 ROOT = "./"
 RO_CRATE = "https://w3id.org/ro/crate/1.1"
 WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
-PROFILES = {
-    "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
-    "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
-    WORKFLOW_CRATE: ("Workflow RO-Crate", "1.0"),
-}
 FORMATS = {
     ".csv": "text/csv",
     ".tsv": "text/tab-separated-values",
@@ -34,6 +29,24 @@ FORMATS = {
     ".cff": "application/yaml",
     ".toml": "application/toml",
 }
+
+
+def creative_work(key: str, name: str, **more: Any) -> Entity:
+    """What is no file, person or software: a profile, a licence, what was left out."""
+    return {"@id": key, "@type": "CreativeWork", "name": name, **more}
+
+
+PROFILES = [
+    creative_work("https://w3id.org/ro/wfrun/process/0.5", "Process Run Crate", version="0.5"),
+    creative_work("https://w3id.org/ro/wfrun/workflow/0.5", "Workflow Run Crate", version="0.5"),
+    creative_work(WORKFLOW_CRATE, "Workflow RO-Crate", version="1.0"),
+]
+"""What the crate as a whole conforms to."""
+WORKFLOW_PROFILE = creative_work(
+    "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE",
+    "Bioschemas ComputationalWorkflow",
+    version="1.0",
+)
 
 
 def reference(key: str) -> Entity:
@@ -73,9 +86,8 @@ def file(place: PurePosixPath, content: bytes, *types: str) -> Entity:
 
 def left_out(place: PurePosixPath, reason: str, maker: str | None = None) -> Entity:
     """A file or folder that a run read or wrote and that the crate does not contain."""
-    kind = "file" if place.suffix else "folder"
     key = f"#{file_key(place)}" + (f"@{maker}" if maker else "")
-    return {"@id": key, "@type": "CreativeWork", "name": str(place), "description": f"a {kind}; {reason}"}
+    return creative_work(key, str(place), description=f"a {'file' if place.suffix else 'folder'}; {reason}")
 
 
 def software(name: str, record: Mapping[str, Any]) -> Entity:
@@ -93,55 +105,6 @@ def software(name: str, record: Mapping[str, Any]) -> Entity:
     }
 
 
-def parameter(key: str, examples: list[Entity], description: str) -> Entity:
-    """Files that the workflow is given."""
-    return {
-        "@id": key,
-        "@type": "FormalParameter",
-        "additionalType": "File",
-        "name": key.removeprefix("#"),
-        "description": description,
-        "workExample": examples,
-    }
-
-
-def snakemake(versions: Iterable[str]) -> Entity:
-    """The workflow's language, with the versions that runs name."""
-    address = "https://snakemake.github.io"
-    return {
-        "@id": "https://w3id.org/workflowhub/workflow-ro-crate#snakemake",
-        "@type": "ComputerLanguage",
-        "name": "Snakemake",
-        "identifier": address,
-        "url": address,
-        "version": ", ".join(sorted(set(versions))) or "unknown",
-    }
-
-
-def bioschemas_workflow() -> Entity:
-    """What a workflow's description conforms to."""
-    address = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
-    return {"@id": address, "@type": "CreativeWork", "name": "Bioschemas ComputationalWorkflow", "version": "1.0"}
-
-
-def profiles() -> list[Entity]:
-    """What the crate as a whole conforms to."""
-    return [
-        {"@id": address, "@type": "CreativeWork", "name": name, "version": version}
-        for address, (name, version) in PROFILES.items()
-    ]
-
-
-def descriptor() -> Entity:
-    """The metadata file itself."""
-    return {
-        "@id": METADATA,
-        "@type": "CreativeWork",
-        "about": reference(ROOT),
-        "conformsTo": references([RO_CRATE, WORKFLOW_CRATE]),
-    }
-
-
 def person(author: Mapping[str, str]) -> Entity:
     """An author of a citation file: a person, or an organization."""
     if "name" in author:
@@ -149,24 +112,3 @@ def person(author: Mapping[str, str]) -> Entity:
     names = [author.get(part) for part in ("given-names", "name-particle", "family-names")]
     name = " ".join(filter(None, names))
     return {"@id": f"#{quote(name)}", "@type": "Person", "name": name}
-
-
-def article(cited: Mapping[str, Any]) -> list[Entity]:
-    """A cited article and its authors."""
-    authors = [person(author) for author in cited["authors"]]
-    work = {
-        "@id": cited["url"],
-        "@type": "ScholarlyArticle",
-        "name": cited["title"],
-        "author": references(author["@id"] for author in authors),
-        "datePublished": str(cited["year"]),
-        "url": cited["url"],
-        "identifier": [item["value"] for item in cited.get("identifiers", [])],
-    }
-    return [work, *authors]
-
-
-def licence(identifier: str) -> Entity:
-    """A licence by its SPDX identifier."""
-    address = f"https://spdx.org/licenses/{identifier}"
-    return {"@id": address, "@type": "CreativeWork", "name": identifier, "url": address}

@@ -14,6 +14,7 @@ from recurformer.crate.entities import Entity, file_key, reference, references
 from recurformer.crate.runs import Run
 
 PARAMETER = "#configfile"
+SNAKEMAKE = "https://snakemake.github.io"
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,33 @@ def _cost(record: Mapping[str, Any]) -> str:
 def _add_workflow(graph: _Graph, study: Study) -> None:
     """What the main file of the workflow is beside a file; its single parameter is the configuration."""
     software = [key for key, entity in graph.entities.items() if entity["@type"] == "SoftwareApplication"]
-    versions = [
-        run.record["versions"]["snakemake"] for run in graph.runs.values() if "snakemake" in run.record["versions"]
-    ]
+    versions = {run.record["versions"].get("snakemake") for run in graph.runs.values()} - {None}
     configs = references(map(file_key, study.configs))
+    snakemake = {
+        "@id": "https://w3id.org/workflowhub/workflow-ro-crate#snakemake",
+        "@type": "ComputerLanguage",
+        "name": "Snakemake",
+        "identifier": SNAKEMAKE,
+        "url": SNAKEMAKE,
+        "version": ", ".join(sorted(versions)) or "unknown",
+    }
+    parameter = {
+        "@id": PARAMETER,
+        "@type": "FormalParameter",
+        "additionalType": "File",
+        "name": PARAMETER.removeprefix("#"),
+        "description": "the study: sizes, seeds and models",
+        "workExample": configs,
+    }
+    licence = f"https://spdx.org/licenses/{study.citation['license']}"
     graph.entities[file_key(study.workflow)] |= {
         "name": study.citation["title"],
         "version": study.citation["version"],
-        "programmingLanguage": graph.add(entities.snakemake(versions)),
-        "conformsTo": graph.add(entities.bioschemas_workflow()),
-        "license": graph.add(entities.licence(study.citation["license"])),
+        "programmingLanguage": graph.add(snakemake),
+        "conformsTo": graph.add(entities.WORKFLOW_PROFILE),
+        "license": graph.add(entities.creative_work(licence, study.citation["license"], url=licence)),
         "creator": [graph.add(entities.person(author)) for author in study.citation["authors"]],
-        "input": [graph.add(entities.parameter(PARAMETER, configs, "the study: sizes, seeds and models"))],
+        "input": graph.add(parameter),
         "hasPart": references([*map(file_key, study.sources), *software]),
     }
     for config in configs:
@@ -148,9 +164,16 @@ def describe(study: Study, runs: Sequence[Run], contents: Mapping[PurePosixPath,
     actions = [graph.add_action(run) for run in runs]
     whole = _add_whole_run(graph, study)
     _add_workflow(graph, study)
-    paper, *authors = entities.article(study.citation["references"][0])
-    for author in authors:
-        graph.add(author)
+    cited = study.citation["references"][0]
+    paper = {
+        "@id": cited["url"],
+        "@type": "ScholarlyArticle",
+        "name": cited["title"],
+        "author": [graph.add(entities.person(author)) for author in cited["authors"]],
+        "datePublished": str(cited["year"]),
+        "url": cited["url"],
+        "identifier": [item["value"] for item in cited.get("identifiers", [])],
+    }
     if "README.md" in graph.entities:
         graph.entities["README.md"]["about"] = reference(entities.ROOT)
     workflow = graph.entities[file_key(study.workflow)]
@@ -163,10 +186,16 @@ def describe(study: Study, runs: Sequence[Run], contents: Mapping[PurePosixPath,
         "author": workflow["creator"],
         "citation": graph.add(paper),
         "datePublished": graph.entities[study.key]["endTime"],
-        "conformsTo": [graph.add(profile) for profile in entities.profiles()],
+        "conformsTo": [graph.add(profile) for profile in entities.PROFILES],
         "mainEntity": reference(workflow["@id"]),
         "hasPart": files,
         "mentions": [whole, *actions],
     }
-    described = [entities.descriptor(), root, *graph.entities.values()]
+    descriptor = {
+        "@id": entities.METADATA,
+        "@type": "CreativeWork",
+        "about": reference(entities.ROOT),
+        "conformsTo": references([entities.RO_CRATE, entities.WORKFLOW_CRATE]),
+    }
+    described = [descriptor, root, *graph.entities.values()]
     return {"@context": entities.CONTEXT, "@graph": list(map(entities.compact, described))}

@@ -5,8 +5,9 @@ taken for a job of the same study. It does not know what jobs do.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,46 +15,28 @@ from typing import Any
 from recurformer.costs import Cost, cost_of, option
 from recurformer.plan.dry_run import Job
 from recurformer.plan.rules import WORKS, request
-from recurformer.records import benchmark_beside, read_record
+from recurformer.records import benchmark_beside, readable_records
 
 FORMULA = "formula"
 HERE = {Path("results"): "a former run", Path("figures"): "a former run"}
 RECORDED = Path("recorded")
 
 
-@dataclass(frozen=True)
-class Expected(Cost):
-    """Estimated cost of one job, and its source."""
-
-    source: str
-
-
-def _costs_below(folder: Path, source: str) -> Iterator[tuple[str, Expected]]:
-    for place in sorted(folder.rglob("*run.json")):
-        benchmark = place.with_name(benchmark_beside(place.name))
-        if not benchmark.is_file():
-            continue
-        try:
-            record = read_record(place)
-            cost = cost_of(place, record)
-        except (ValueError, KeyError, TypeError):  # an older record, or a file that a killed run left unfinished
-            continue
-        if name := option(record["argv"], "--record"):
-            yield benchmark_beside(name), Expected(**asdict(cost), source=source)
-
-
-def past_costs(folders: Mapping[Path, str]) -> dict[str, Expected]:
+def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:
     """Costs by the name that the workflow has for the benchmark file; `folders` says where to look, and each one's
     source as it is to be named. The first folder that knows a file counts.
     """
-    found: dict[str, Expected] = {}
+    found: dict[str, Cost] = {}
     for folder, source in folders.items():
-        for name, cost in _costs_below(folder, source):
-            found.setdefault(name, cost)
+        for place, record in readable_records(folder.rglob("*run.json")):
+            name = option(record["argv"], "--record")
+            if name and place.with_name(benchmark_beside(place.name)).is_file():
+                with suppress(ValueError, KeyError, TypeError):  # an older record, or a benchmark that was interrupted
+                    found.setdefault(benchmark_beside(name), replace(cost_of(place, record), source=source))
     return found
 
 
-def known_costs() -> dict[str, Expected]:
+def known_costs() -> dict[str, Cost]:
     """`past_costs` of what lies in this folder: of a former run, else of a recording."""
     return past_costs(HERE | {folder: str(folder) for folder in sorted(RECORDED.glob("*"))})
 
@@ -66,16 +49,16 @@ def _same_rule(job: Job, benchmark: str) -> re.Pattern[str]:
     return re.compile("[^/]+".join(map(re.escape, parts)))
 
 
-def by_formula(job: Job, study: Mapping[str, Any]) -> Expected | None:
+def by_formula(job: Job, study: Mapping[str, Any]) -> Cost | None:
     """The formulas' estimate for a job in a study (`Study.model_dump`); None for an unknown rule."""
     if job.rule not in WORKS:
         return None
     asked = request(job.rule, study, job.wildcards, job.threads)
     minutes = asked.minutes
-    return Expected(minutes, minutes * job.threads, minutes * asked.gpus, asked.memory_mb, asked.card_mb, FORMULA)
+    return Cost(minutes, minutes * job.threads, minutes * asked.gpus, asked.memory_mb, asked.card_mb, FORMULA)
 
 
-def estimate(job: Job, past: Mapping[str, Expected], study: Mapping[str, Any]) -> Expected | None:
+def estimate(job: Job, past: Mapping[str, Cost], study: Mapping[str, Any]) -> Cost | None:
     """The job's own earlier cost, else the median over other jobs of its rule and size, else by formula."""
     if job.benchmark and job.benchmark in past:
         return past[job.benchmark]
@@ -83,7 +66,7 @@ def estimate(job: Job, past: Mapping[str, Expected], study: Mapping[str, Any]) -
     others = [cost for name, cost in past.items() if pattern.fullmatch(name)]
     if not others:
         return by_formula(job, study)
-    return Expected(
+    return Cost(
         minutes=median(cost.minutes for cost in others),
         core_minutes=median(cost.core_minutes for cost in others),
         gpu_minutes=median(cost.gpu_minutes for cost in others),

@@ -11,13 +11,15 @@ from typing import Any
 
 from tabulate import tabulate
 
+from recurformer.costs import Cost
 from recurformer.plan.dry_run import Job
-from recurformer.plan.estimates import FORMULA, Expected
+from recurformer.plan.estimates import FORMULA
 from recurformer.plan.resources import CONTEXT_MB, MB
-from recurformer.plan.training_memory import STRATEGIES, Training, training_bytes
+from recurformer.plan.training_memory import STRATEGIES, training_bytes
+from recurformer.plan.work import Work
 from recurformer.plan.work_training import train
 
-Planned = Sequence[tuple[Job, Expected | None]]
+Planned = Sequence[tuple[Job, Cost | None]]
 
 
 def _counted(words: Iterable[str]) -> str:
@@ -75,7 +77,7 @@ def _no_gpu(planned: Planned) -> set[str]:
 
 def by_rule(planned: Planned) -> str:
     """A Markdown table with a row for each rule, the costliest first, the unknown ones last."""
-    groups: dict[str, list[tuple[Job, Expected | None]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Job, Cost | None]]] = defaultdict(list)
     for job, cost in planned:
         groups[job.rule].append((job, cost))
     core_minutes = {rule: sum(cost.core_minutes for _, cost in group if cost) for rule, group in groups.items()}
@@ -163,7 +165,7 @@ SENTENCE = (
 )
 
 
-def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Training]]:
+def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Work]]:
     """For each backbone that a study trains, its longest training at the largest share of replaced heads."""
     betas = {"language": max(study["language"]["betas"]), "hashhop": max(study["betas"])}
     for name in study["backbones"]:
@@ -174,7 +176,7 @@ def trainings(study: Mapping[str, Any]) -> Iterator[tuple[str, Training]]:
         ]
         if works:
             longest = max(works, key=lambda work: work.tokens)
-            yield name, Training(longest.shape, longest.beta, longest.tokens)
+            yield name, Work("train", longest.shape, longest.tokens, beta=longest.beta)
 
 
 def memory_table(study: Mapping[str, Any]) -> str:
@@ -184,7 +186,7 @@ def memory_table(study: Mapping[str, Any]) -> str:
     rows = []
     for name, alone in trainings(study):
         for strategy, cards in ways:
-            training = replace(alone, devices=cards, strategy=strategy)
+            training = replace(alone, processes=cards, strategy=strategy)
             usual, lean = (
                 (training_bytes(replace(training, checkpointing=kept)) + CONTEXT_MB * MB) / GIB
                 for kept in (False, True)
@@ -193,7 +195,7 @@ def memory_table(study: Mapping[str, Any]) -> str:
             rows.append(
                 {
                     "backbone": name,
-                    "parameters": f"{training.shape.parameters(training.beta) / 1e9:.2f} B",
+                    "parameters": f"{training.parameters / 1e9:.2f} B",
                     "β": training.beta,
                     "tokens": training.tokens,
                     "GPUs": cards,

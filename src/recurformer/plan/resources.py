@@ -11,51 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from recurformer.plan.shapes import Shape
-from recurformer.plan.training_memory import BF16, FLOAT32, LOGITS_BYTES, Training, layer_values, training_bytes
+from recurformer.plan.training_memory import BF16, FLOAT32, LOGITS_BYTES, layer_values, training_bytes
+from recurformer.plan.work import Work
 
 MB = 2**20
 ATTENTION_ROWS = 128
 """Query rows whose explicit weights exist at once where attention is watched (`recurformer.heads.stream`)."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The work of one job.
-
-    Attributes:
-        kind: a name in KINDS.
-        shape: of the model.
-        tokens: of the longest sequence.
-        sequences: of the whole job, as many as make its tokens; parts of one where it is not read whole.
-        batch: sequences in one forward pass of a process.
-        scored: tokens of a sequence whose logits exist at once.
-        written: tokens written one by one after each sequence.
-        beta: share of heads replaced.
-        models: in memory at once.
-        weight_bytes: of one parameter as it is read; training holds more.
-        inner_bytes: what the measurement itself holds.
-        filled: bytes of the device's memory that the job may fill, and does: its limit; 0: it takes what it needs.
-        processes: that train together, each with a card of its own where there are cards.
-        strategy: how they share the model (`recurformer.plan.training_memory`).
-        checkpointing: whether they compute activations again instead of keeping them.
-    """
-
-    kind: str
-    shape: Shape
-    tokens: int = 1
-    sequences: float = 0
-    batch: int = 1
-    scored: int = 0
-    written: int = 0
-    beta: float = 0.0
-    models: int = 1
-    weight_bytes: int = 4
-    inner_bytes: int = 0
-    filled: int = 0
-    processes: int = 1
-    strategy: str = "ddp"
-    checkpointing: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,32 +78,11 @@ START_SECONDS = 20  # imports
 LIMIT_FACTOR, LIMIT_MINUTES = 3, 10  # a limit stops what hangs: it is no estimate
 
 
-def parameters(work: Work) -> int:
-    """Parameters of the model, converted as far as the work says."""
-    return work.shape.parameters(work.beta)
-
-
-def _training_bytes(work: Work, device: Device) -> float:
-    """On each device, all that a training keeps, and what is measured on the way."""
-    return work.inner_bytes + training_bytes(
-        Training(
-            work.shape,
-            work.beta,
-            work.tokens,
-            sequences=work.batch,
-            number_bytes=BF16 if device.is_card else FLOAT32,
-            devices=work.processes,
-            strategy=work.strategy,
-            checkpointing=work.checkpointing,
-        )
-    )
-
-
 def _reading_bytes(work: Work) -> float:
     """Weights of all models in memory, one layer's activations at a time, attention where it is watched, logits, and
     the cache of a model that writes, as if no head were replaced.
     """
-    weights = parameters(work) * work.weight_bytes * work.models
+    weights = work.parameters * work.weight_bytes * work.models
     watched = 3 * FLOAT32 * ATTENTION_ROWS * work.shape.heads if work.kind == "read" else 0
     token = work.weight_bytes * layer_values(work.shape, work.beta) + watched
     logits = LOGITS_BYTES * min(work.scored, work.tokens) * work.shape.vocabulary
@@ -154,14 +94,16 @@ def computing_bytes(work: Work, device: Device) -> float:
     """All that lies in the memory of each device that computes."""
     if work.filled:
         return work.filled
-    return _training_bytes(work, device) if work.kind == "train" else _reading_bytes(work)
+    if work.kind == "train":
+        return work.inner_bytes + training_bytes(work, BF16 if device.is_card else FLOAT32)
+    return _reading_bytes(work)
 
 
 def memory_mb(work: Work, device: Device) -> int:
     """Megabytes of the host for all processes: with a card only its libraries and, on its way there, one copy of the
     weights, where they are not drawn on the card itself.
     """
-    read = 0 if work.kind == "draw" else parameters(work) * FLOAT32 * work.models
+    read = 0 if work.kind == "draw" else work.parameters * FLOAT32 * work.models
     held = read if device.is_card else computing_bytes(work, device)
     return _rounded(work.processes * (SLACK * (KINDS[work.kind].library_mb + held / MB) + device.library_mb))
 
@@ -187,7 +129,7 @@ def minutes(work: Work, device: Device, threads: int = 1) -> float:
     speed = device.speed[2 if work.kind == "train" else work.weight_bytes] * share
     batches = ceil(work.sequences / (work.batch * work.processes))
     passes = batches * (KINDS[work.kind].passes + work.written)
-    weights = parameters(work) * work.weight_bytes
+    weights = work.parameters * work.weight_bytes
     seconds = START_SECONDS + work.models * weights / KINDS[work.kind].opening
     seconds += operations(work) / speed + passes * work.shape.layers * device.layer_seconds
     return (seconds + batches * work.written * weights / device.bandwidth) / 60

@@ -6,8 +6,9 @@ The workflow asks here for `resources:`, and a plan for estimates of jobs that n
 from dataclasses import dataclass
 
 from recurformer.plan import work_device, work_hashhop, work_text, work_training  # noqa: F401  they declare theirs
-from recurformer.plan.resources import DEVICES, Work, card_mb, limit_minutes, memory_mb, minutes
-from recurformer.plan.work_common import WORKS, Light, Names, Study, model_of, work_of
+from recurformer.plan.resources import DEVICES, card_mb, limit_minutes, memory_mb, minutes
+from recurformer.plan.work import Light, Work
+from recurformer.plan.work_common import WORKS, Names, Study, model_of, work_of
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """The registry of what each rule's jobs work through, and what all formulas share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from recurformer.batching import samples_per_batch
-from recurformer.plan.resources import Work
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16, FLOAT32
+from recurformer.plan.work import Light, Work
 from recurformer.study.subject import Subject
 
 Study = Mapping[str, Any]
@@ -15,15 +15,6 @@ Study = Mapping[str, Any]
 Names = Mapping[str, str]
 """Wildcards of a job."""
 DTYPES = {"float32": FLOAT32, "bfloat16": BF16}
-
-
-@dataclass(frozen=True)
-class Light:
-    """Work that no model's size decides. Megabytes, minutes, and whether it runs on a card where a study has one."""
-
-    memory_mb: int
-    minutes: float = 1.0
-    on_card: bool = False
 
 
 Formula = Callable[[Study, Names], Work | Light]

@@ -5,10 +5,11 @@ from math import inf, sqrt
 from typing import Any
 
 from recurformer.measure.trials import TIMED_SHARE
-from recurformer.plan.resources import DEVICES, Work, operations
+from recurformer.plan.resources import DEVICES, operations
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16
-from recurformer.plan.work_common import Light, Names, Study, model_of, work_of
+from recurformer.plan.work import Light, Work
+from recurformer.plan.work_common import Names, Study, model_of, work_of
 
 TRIALS = 6
 """Prefills of about the longest length before the search ends, where the memory model is wrong by up to a tenth: 5.4 on

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from recurformer.plan.resources import Work
+from recurformer.plan.work import Work
 from recurformer.plan.work_common import Names, Study, changed, measured_model, reading, work_of
 from recurformer.study import HashHopEvaluation, HashHopTask
 

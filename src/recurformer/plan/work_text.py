@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from recurformer.plan.resources import Work
+from recurformer.plan.work import Work
 from recurformer.plan.work_common import Names, Study, changed, measured_model, model_of, reading, usual_batch, work_of
 from recurformer.plan.work_hashhop import answer_tokens, hashhop_tokens
 from recurformer.study import Needle

@@ -5,9 +5,9 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from recurformer.plan.resources import Work
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import FLOAT32
+from recurformer.plan.work import Work
 from recurformer.plan.work_common import Names, Study, model_of, work_of
 from recurformer.plan.work_hashhop import hashhop_tokens
 

@@ -1,6 +1,6 @@
-"""The rows of a running training, sent to the trackers that RECURFORMER_TRACKERS names. None of them can stop it.
+"""A running training, shown by the trackers that RECURFORMER_TRACKERS names. None of them can stop it.
 
-Each tracker works in a thread of its own: the training only puts rows into a queue. The first failure of a tracker, of
+Each tracker has a thread of its own, which reads the log that the training writes. The first failure of a tracker, of
 whatever kind, is one line on standard error; from then on it gets nothing more.
 """
 
@@ -8,11 +8,10 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Event, Thread
 
 from recurformer.tracking import SINKS, require_sink
@@ -39,54 +38,43 @@ def chosen_trackers() -> list[str]:
 
 
 @contextmanager
-def tracked(args: Namespace, checkpoints: Path) -> Iterator[Callable[[dict[str, float]], None] | None]:
-    """A callback for the rows of the training that runs inside the block; None when no tracker is chosen.
+def tracked(args: Namespace, checkpoints: Path) -> Iterator[None]:
+    """Show the training that runs inside the block to the chosen trackers.
 
     Args:
         args: of a stage that trains.
         checkpoints: folder from which the training resumes when it was killed. Its name stands for the attempt, and its
-            metrics.jsonl holds the rows of which the kill may have kept some from the trackers: they are sent again.
+            metrics.jsonl is what the trackers show; rows of which a kill has kept some from them are sent again.
 
     Raises:
         ValueError: RECURFORMER_TRACKERS names a tracker that there is not.
     """
-    names = chosen_trackers()
-    if not names:
-        yield None
-        return
-    run = Run.of(args.stage, vars(args), args.metrics, attempt=checkpoints.name)
-    channels = [_Channel(name, run) for name in names]
-    complete = resumed = False
-
-    def send(row: dict[str, float]) -> None:
-        nonlocal resumed
-        rows = [row] if resumed else [*_rows_before(row["step"], checkpoints / "metrics.jsonl"), row]
-        resumed = True
-        now = datetime.now(UTC)
-        for sent in rows:
-            for channel in channels:
-                channel.rows.put(Row.of(sent, now + timedelta(seconds=sent["seconds"] - row["seconds"])))
-
+    names, complete = chosen_trackers(), False
+    log = checkpoints / "metrics.jsonl"
+    followers = [_Follower(name, Run.of(args.stage, vars(args), args.metrics, checkpoints.name), log) for name in names]
     try:
-        yield send
+        yield
         complete = True
     finally:
-        for channel in channels:
-            channel.close(complete)
+        for follower in followers:
+            follower.close(complete)
 
 
-def _rows_before(step: float, log: Path) -> list[dict[str, float]]:
-    rows = map(json.loads, log.read_text().splitlines() if log.is_file() else [])
-    return [row for row in rows if row["step"] < step]
+def _rows_after(step: int, log: Path) -> list[Row]:
+    """The later rows of a log. The newest is as old as the file."""
+    lines = log.read_text().split("\n")[:-1] if log.is_file() else []  # the last line may not be whole yet
+    rows = [json.loads(line) for line in lines]
+    if not rows or rows[-1]["step"] <= step:
+        return []
+    began = datetime.fromtimestamp(log.stat().st_mtime, UTC) - timedelta(seconds=rows[-1]["seconds"])
+    return [Row.of(row, began + timedelta(seconds=row["seconds"])) for row in rows if row["step"] > step]
 
 
-class _Channel:
+class _Follower:
     """A tracker and the thread that serves it."""
 
-    def __init__(self, name: str, run: Run) -> None:
-        self.name, self.run = name, run
-        self.rows: SimpleQueue[Row | None] = SimpleQueue()
-        self.closing = Event()
+    def __init__(self, name: str, run: Run, log: Path) -> None:
+        self.name, self.log, self.closing = name, log, Event()
         self.complete = self.gave_up = False
         self.thread: Thread | None = None
         try:
@@ -95,39 +83,31 @@ class _Channel:
         except Exception as error:
             self._give_up(error)
             return
-        self.thread = Thread(target=self._serve, args=(sink,), daemon=True)
+        self.thread = Thread(target=self._serve, args=(sink, run), daemon=True)
         self.thread.start()
 
     def close(self, complete: bool) -> None:
-        """Have everything written that was sent, within PATIENCE."""
+        """Have everything written that is in the log, within PATIENCE."""
         if self.thread is None:
             return
         self.complete = complete
         self.closing.set()
-        self.rows.put(None)
         self.thread.join(PATIENCE)
         if self.thread.is_alive():
             self._give_up(TimeoutError(f"not done after {PATIENCE:.0f} s"))
 
-    def _serve(self, sink: Sink) -> None:
+    def _serve(self, sink: Sink, run: Run) -> None:
         try:
-            sink.open(self.run)
-            while rows := self._waiting_rows():
-                sink.log(rows)
-                self.closing.wait(PAUSE)
+            sink.open(run)
+            step, closed = 0, False
+            while not closed:
+                closed = self.closing.wait(PAUSE)  # the log is whole then
+                if rows := _rows_after(step, self.log):
+                    sink.log(rows)
+                    step = rows[-1].step
             sink.finish(self.complete)
         except Exception as error:
             self._give_up(error)
-
-    def _waiting_rows(self) -> list[Row]:
-        """All rows that wait, at least one; none when the training has ended."""
-        rows = []
-        while (row := self.rows.get()) is not None:
-            rows.append(row)
-            if self.rows.empty():
-                return rows
-        self.rows.put(None)  # for the next call
-        return rows
 
     def _give_up(self, error: Exception) -> None:
         if self.gave_up:

@@ -4,11 +4,12 @@ What a resumed training computes again is shown as it was computed the first tim
 run is imported.
 """
 
-import fcntl
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from filelock import FileLock
 
 from recurformer.files import atomic_path
 from recurformer.tracking.run import PROJECT, Row, Run
@@ -81,8 +82,7 @@ class MLflowSink:
     def _make_once(self, database: Path) -> None:
         """Two processes that make a database at once both fail, and one that is killed leaves half of it."""
         database.parent.mkdir(parents=True, exist_ok=True)
-        with database.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with FileLock(database.with_suffix(".lock")):
             if not database.exists():
                 with atomic_path(database) as path:
                     self.make_client(f"{FILE}{path}").create_experiment(PROJECT)
