@@ -1,7 +1,7 @@
 """The loss of a model after a change of one attention head's output, for every head by itself.
 
 The layers below the head do not change, so they are run once. From its layer on, the model runs over copies of the
-samples side by side, in each of which another head is replaced. What replaces it is not known here.
+samples side by side, in each of which another head is replaced. The caller gives the replacement.
 """
 
 from collections.abc import Callable
@@ -71,9 +71,7 @@ def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Return the logits of hidden states after the last norm, as the language model makes them: Granite scales them,
-    Gemma bounds them.
-    """
+    """Return the logits of hidden states after the last norm, which Granite scales and Gemma bounds."""
     logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
     cap = getattr(model.config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
@@ -81,10 +79,10 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     """Mean negative log-likelihood of the labels, in nats, from the hidden states after the last layer's norm."""
-    asked = labels[:, 1:] != IGNORED
-    logits = logits_of(model, hidden[:, :-1][asked])
+    predicted = labels[:, 1:] != IGNORED
+    logits = logits_of(model, hidden[:, :-1][predicted])
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][asked], reduction="none").double().mean())
+    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][predicted], reduction="none").double().mean())
 
 
 @torch.no_grad()
@@ -96,7 +94,7 @@ def loss_rises(
     Args:
         model: a causal language model of Llama's build: decoder layers, a norm, a language-model head.
         input_ids: (samples, L) without padding.
-        labels: (samples, L), aligned with input_ids, -100 where nothing is asked.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
         replacement: attends in the place of the replaced head; called once for a layer and batch of heads.
         progress: called with (layers done, layers).
 
@@ -105,7 +103,7 @@ def loss_rises(
         and in layers with a sliding window between others without one.
 
     Raises:
-        ValueError: empty input, labels that ask nothing, or a model that does not use the attention interface.
+        ValueError: empty input, labels without any prediction, or a model that does not use the attention interface.
     """
     check_batch(input_ids)
     if not (labels[:, 1:] != IGNORED).any():
