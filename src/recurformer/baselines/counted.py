@@ -35,8 +35,8 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
         query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
         for _ in layer.arrive(query[:, None], key, value, arrival, WIDTH**-0.5):
             pass
-    held = cache_bytes(cache)
-    kept = held.loc[held["kind"].isin(["key", "value"]), "bytes"].sum()
+    sizes = cache_bytes(cache)
+    kept = sizes.loc[sizes["kind"].isin(["key", "value"]), "bytes"].sum()
     return float(kept / (layers * 2 * tokens * WIDTH * key.element_size()))
 
 

@@ -103,15 +103,15 @@ def _hooks(layer: nn.Module) -> list[Any]:
 def make_eviction(
     model: PreTrainedModel, method: str, budget: float | int, repeated: Repeated | None = None
 ) -> Eviction:
-    """Return a method with what it has to know about `model`.
+    """Return a method with the facts about `model` that it needs.
 
     Args:
         model: a causal language model. Of a converted one only the retained heads evict.
         method: a name in `EVICTIONS`.
         budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
             number of tokens.
-        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, which
-            tell little about a model that reads no text.
+        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, on which
+            a model that reads no text is hard to judge.
 
     Raises:
         ValueError: an unknown method, a bad budget, layers with a sliding window, or a converted model without
