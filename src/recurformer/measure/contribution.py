@@ -149,9 +149,9 @@ class _ContributionSums:
 
     def __call__(self, block: AttentionBlock) -> None:
         place = block.inputs.place
-        skipped = int(block.start == 0)  # query 0 sees nothing but the first token: there is no other to pair it with
+        skipped = int(block.start == 0)  # query 0 sees the first token alone: there is no other to pair it with
         weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
-        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # how many each query sees
+        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # number that each query sees
         for norm, order in NORMS.items():
             norms = block.value_norms(order)
             first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
@@ -164,8 +164,9 @@ class _ContributionSums:
 def token_contributions(
     model: PreTrainedModel, input_ids: Tensor, batch_size: int | None = None, progress: Progress = None
 ) -> Contributions:
-    """Measure, per window and head, what the first and the other tokens contribute (section 4.4: 512 windows of 256
-    tokens).
+    """Measure the contributions of the first and the other tokens, per text window and head.
+
+    Section 4.4: 512 windows of 256 tokens.
 
     Every query t = 1 .. L-1 compares the first token with the mean of the others that it sees; p is 1 or 2:
 

@@ -1,4 +1,4 @@
-"""A limit to the memory that this process can take, how to tell that it was reached, and what makes both exact."""
+"""A limit to the memory that this process can take, and the test whether it was reached."""
 
 import ctypes
 import resource
