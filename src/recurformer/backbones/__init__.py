@@ -46,7 +46,7 @@ def open_backbone(settings: Mapping[str, Any]) -> Backbone:
 
     Raises:
         ValueError: an unknown source, or settings that it does not take or lacks.
-        ResourceError: (a ValueError) what the source needs is missing or corrupt.
+        ResourceError: (a ValueError) a file of the source is missing or corrupt.
     """
     arguments = dict(settings)
     source = arguments.pop("source", None)

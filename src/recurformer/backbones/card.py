@@ -1,4 +1,4 @@
-"""The name and licence of a pretrained model, as far as its own files say."""
+"""The name and licence of a pretrained model, from its own files."""
 
 import json
 import re
@@ -14,7 +14,7 @@ def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
     """Facts from a model's card and configuration.
 
     Args:
-        name: as the user gave it: a folder or a name on the model hub.
+        name: the user's: a folder or a name on the model hub.
         folder: of its files.
 
     Returns:
@@ -36,17 +36,17 @@ def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:
     """The YAML at the beginning of a model card."""
     try:
         match = FRONT_MATTER.search((folder / "README.md").read_text(encoding="utf-8"))
-        found = yaml.safe_load(match[1]) if match else {}
+        header = yaml.safe_load(match[1]) if match else {}
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}

@@ -75,7 +75,7 @@ class EvictingLayer:
             layers=self.layers,
             heads=held.heads,
             tokens=arrival.tokens,
-            read=arrival.read,
+            read_tokens=arrival.read_tokens,
             generated=arrival.generated,
             queries=queries[:, :, :, chunk],
             final=queries,
@@ -212,12 +212,12 @@ class EvictingCache(Cache):
             valid = torch.ones(batch, new, dtype=torch.bool, device=query.device)
         else:
             valid = mask[:, 0, -1, -new:].expand(batch, -1)  # the last token sees all that is not padding
-        read = valid.sum(-1)
-        before = torch.zeros_like(read) if self.tokens is None else self.tokens
+        read_tokens = valid.sum(-1)
+        before = torch.zeros_like(read_tokens) if self.tokens is None else self.tokens
         positions = (before[:, None] + valid.cumsum(-1) - 1).masked_fill(~valid, PADDING).int()
-        self.tokens, self.seen = before + read, self.seen + new
+        self.tokens, self.seen = before + read_tokens, self.seen + new
         self.prompt = self.tokens if new > 1 or self.prompt is None else self.prompt
-        return Arrival(positions, self.tokens, read, self.tokens - self.prompt)
+        return Arrival(positions, self.tokens, read_tokens, self.tokens - self.prompt)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens and padding that the cache has seen."""

@@ -23,13 +23,13 @@ class Arrival:
     Attributes:
         positions: of each of the q tokens, (B, q); see `Context.positions`.
         tokens: tokens that each sample has had so far, (B,), those of this forward pass included, padding not.
-        read: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
+        read_tokens: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
         generated: tokens of each sample since the last forward pass over several, (B,); 0 while they are.
     """
 
     positions: Tensor
     tokens: Tensor
-    read: Tensor
+    read_tokens: Tensor
     generated: Tensor
 
 
@@ -42,7 +42,7 @@ class Context:
         layers: number of layers of the model.
         heads: indices of these key-value heads, h of them, each of which serves G query heads.
         tokens: tokens that each sample has had so far, (B,); see `Arrival`.
-        read: tokens of each sample in this forward pass, (B,); likewise.
+        read_tokens: tokens of each sample in this forward pass, (B,); likewise.
         generated: tokens of each sample since the last forward pass over several, (B,); likewise.
         queries: of the q new tokens, rotated, (B, h, G, q, D).
         final: of all tokens of this forward pass, (B, h, G, at least q, D); the new ones may be only the first of them.
@@ -58,7 +58,7 @@ class Context:
     layers: int
     heads: list[int]
     tokens: Tensor
-    read: Tensor
+    read_tokens: Tensor
     generated: Tensor
     queries: Tensor
     final: Tensor
@@ -93,12 +93,12 @@ class Context:
             (start, weights): index of the first query among the new tokens; weights (B, h, G, queries, n) in float32
             or better. Rows of padding are zero.
         """
-        new, held = self.queries.shape[3], self.keys.shape[2] - self.queries.shape[3]
+        new, cached = self.queries.shape[3], self.keys.shape[2] - self.queries.shape[3]
         places = torch.arange(self.keys.shape[2], device=self.keys.device)
         for start in range(max(new - last, 0) if last is not None else 0, new, ROWS):
             stop = min(start + ROWS, new)
-            later = places > places[held + start : held + stop, None]
-            padding = self.positions[:, :, None, held + start : held + stop, None] == PADDING
+            later = places > places[cached + start : cached + stop, None]
+            padding = self.positions[:, :, None, cached + start : cached + stop, None] == PADDING
             weights = self._softmax(self.queries[:, :, :, start:stop], later)
             yield start, weights.masked_fill(padding, 0.0)  # a row that sees nothing is NaN until here
 

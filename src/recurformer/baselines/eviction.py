@@ -79,4 +79,4 @@ def budgeted(budget: float | int, tokens: Tensor) -> Tensor:
 
 def judging_window(context: Context, kept: Tensor, size: int) -> Tensor:
     """Number of last tokens that judge the others, (B,): `size`, at most half of the kept and all read ones."""
-    return (kept // 2).clamp(min=1, max=size).minimum(context.read)
+    return (kept // 2).clamp(min=1, max=size).minimum(context.read_tokens)

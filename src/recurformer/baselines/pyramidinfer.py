@@ -58,7 +58,7 @@ class PyramidInferPaper(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the last tokens, the same for all heads."""
-        return context.recent_attention(self._recent(kept).minimum(context.read)).mean((1, 2))[:, None]
+        return context.recent_attention(self._recent(kept).minimum(context.read_tokens)).mean((1, 2))[:, None]
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The last tokens."""
@@ -113,8 +113,8 @@ class PyramidInferOfficial(Eviction):
 
     def kept(self, context: Context) -> Tensor:
         """Number of tokens that pass to the next layer, (B,)."""
-        lengths = [self.lengths(read, context.layers)[context.layer + 1] for read in context.read.tolist()]
-        return torch.tensor(lengths, device=context.read.device)
+        lengths = [self.lengths(count, context.layers)[context.layer + 1] for count in context.read_tokens.tolist()]
+        return torch.tensor(lengths, device=context.read_tokens.device)
 
     def recent_tokens(self, prompts: Tensor) -> Tensor:
         """Number of recent tokens of each prompt, (B,)."""
@@ -122,11 +122,11 @@ class PyramidInferOfficial(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the recent tokens, the same for all heads."""
-        return context.recent_attention(self.recent_tokens(context.read), self.newest).mean((1, 2))[:, None]
+        return context.recent_attention(self.recent_tokens(context.read_tokens), self.newest).mean((1, 2))[:, None]
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The recent tokens and the sinks."""
-        return context.first(SINKS) | context.last(self.recent_tokens(context.read))
+        return context.first(SINKS) | context.last(self.recent_tokens(context.read_tokens))
 
     def lengths(self, tokens: int, layers: int) -> tuple[int, ...]:
         """Return the number of a prompt's tokens that come to each layer, and last of those that leave the last one."""

@@ -62,10 +62,10 @@ class _OneReplaced:
         return output
 
 
-def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced) -> Tensor:
+def _run_from(base: Any, layer: int, calls: list[Arguments], attend: _OneReplaced) -> Tensor:
     """Last hidden states, (copies * B, L, hidden), if the layers from `layer` on read copies of the samples."""
-    hidden = read[layer][0][0].repeat(len(attend.heads), 1, 1)
-    for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
+    hidden = calls[layer][0][0].repeat(len(attend.heads), 1, 1)
+    for above, (_, arguments) in zip(base.layers[layer:], calls[layer:], strict=True):
         hidden = above(hidden, **{**arguments, "attend": attend})
     return base.norm(hidden)
 
@@ -113,7 +113,7 @@ def loss_rises(
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
     at_once = samples_per_batch(model.device.type, input_ids.numel())
     with attending(model):
-        with reading(base.layers) as read:
+        with reading(base.layers) as calls:
             unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
             loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
         if not unchanged.attended:
@@ -123,7 +123,7 @@ def loss_rises(
             for start in range(0, len(heads), at_once):
                 chosen = range(start, min(start + at_once, len(heads)))
                 attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
-                copies = _run_from(base, layer, read, attend).split(len(input_ids))
+                copies = _run_from(base, layer, calls, attend).split(len(input_ids))
                 for position, copy in zip(chosen, copies, strict=True):
                     rises[layer, heads[position]] = _loss(model, copy, labels) - loss
             if progress is not None:

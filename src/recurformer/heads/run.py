@@ -72,12 +72,12 @@ Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 @contextmanager
 def reading(modules: Iterable[nn.Module]) -> Iterator[list[Arguments]]:
     """Collect the arguments of every call of some modules, in the order of the calls, while the block runs."""
-    read: list[Arguments] = []
+    calls: list[Arguments] = []
     with ExitStack() as stack:
         for module in modules:
-            handle = module.register_forward_pre_hook(lambda _, *arguments: read.append(arguments), with_kwargs=True)
+            handle = module.register_forward_pre_hook(lambda _, *arguments: calls.append(arguments), with_kwargs=True)
             stack.callback(handle.remove)
-        yield read
+        yield calls
 
 
 @dataclass(frozen=True)

@@ -153,14 +153,14 @@ def sensitivity_scores(
     Raises:
         ValueError: the window hides nothing.
     """
-    length, seen = input_ids.shape[1], window_tokens + sink_tokens
-    if seen + 1 >= length:
+    length, visible_tokens = input_ids.shape[1], window_tokens + sink_tokens
+    if visible_tokens + 1 >= length:
         raise ValueError(
             f"sensitivity: window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens"
         )
     windowed = partial(_attend_to_window, visible=window_mask(length, window_tokens, sink_tokens))
     hidden_labels = labels.clone()
-    hidden_labels[:, : seen + 1] = IGNORED
+    hidden_labels[:, : visible_tokens + 1] = IGNORED
     return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
 
 
