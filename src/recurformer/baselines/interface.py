@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -86,18 +86,13 @@ def evicting(model: PreTrainedModel) -> Iterator[None]:
     layers: Any = model.base_model.layers
     with attending_by(model, IMPLEMENTATION), ExitStack() as stack:
         for layer in layers:
-            for handle in _hooks(layer):
+            for handle in (
+                layer.self_attn.register_forward_pre_hook(_hand_cache, with_kwargs=True),
+                layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
+                layer.register_forward_hook(_leave_layer, with_kwargs=True),
+            ):
                 stack.callback(handle.remove)
         yield
-
-
-def _hooks(layer: nn.Module) -> list[Any]:
-    attention: Any = layer.self_attn
-    return [
-        attention.register_forward_pre_hook(_hand_cache, with_kwargs=True),
-        layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
-        layer.register_forward_hook(_leave_layer, with_kwargs=True),
-    ]
 
 
 def make_eviction(

@@ -62,7 +62,8 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
         raise ValueError("original: it is in training mode, in which dropout acts; call original.eval()")
     if original.device != converted.device:
         raise ValueError(f"original: it is on {original.device}, the converted model on {converted.device}")
-    before, after = (_layers(model) for model in (original, converted))
+    models: Any = original, converted
+    before, after = (model.base_model.layers for model in models)
     layers = [
         ReplacedLayer(index, layer.self_attn, ours.self_attn)
         for index, (layer, ours) in enumerate(zip(before, after, strict=True))
@@ -71,10 +72,6 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
     if not layers:
         raise ValueError("converted: no head is replaced, so there is nothing to recover")
     return layers
-
-
-def _layers(model: PreTrainedModel) -> Any:
-    return model.base_model.layers
 
 
 @contextmanager
