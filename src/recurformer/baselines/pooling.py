@@ -33,7 +33,7 @@ def pool_kv_heads(model: PreTrainedModel, kv_heads: int) -> PreTrainedModel:
 
     Args:
         model: a stock causal language model with `k_proj` and `v_proj`, such as Llama or Qwen3.
-        kv_heads: of the new model; divides the query heads and is at most what the model has.
+        kv_heads: of the new model; divides the query heads; at most the model's number.
 
     Raises:
         ValueError: such a number of heads cannot be, or the model is a converted one or has no such projections.

@@ -1,4 +1,4 @@
-"""lm-eval tasks on a model object, by lm-eval's own HFLM: three with local data, and by name all that lm-eval has.
+"""lm-eval tasks on a model object, by lm-eval's own HFLM: three with local data, and by name lm-eval's own.
 
 The tasks are `tasks/*.yaml`. Each run writes, into a folder of its own, their samples as JSON lines and a YAML file
 that includes the task's own and names the file of the samples; so nothing is downloaded, and `lm-eval run --tasks

@@ -66,8 +66,8 @@ def sink_statistics(
 ) -> pd.DataFrame:
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
 
-    The sink head is the one with the highest mean attention on the first token, over all samples and all queries but
-    the first (whose only key is the first token), unless `layer` and `head` name another one. (The paper shows the 18th
+    The sink head has the highest mean attention on the first token, over all samples and all queries but the first
+    (whose only key is the first token). `layer` and `head` can name another one. (The paper shows the 18th
     head of the 24th layer of Llama-2-7b, over 1,024 samples of 32 tokens, and does not say how it was found.)
 
     Args:

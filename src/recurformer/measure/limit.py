@@ -28,7 +28,7 @@ def _data_bytes() -> int:
 def return_freed_memory() -> None:
     """From now on large blocks go back to the system when they are freed.
 
-    glibc keeps the more of them the larger the blocks are that it has freed before, and what it keeps counts as taken.
+    glibc keeps more of them the larger its freed blocks are, and kept blocks count as taken.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
         mallopt(MMAP_THRESHOLD, SMALL)

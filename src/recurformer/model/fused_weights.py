@@ -127,7 +127,7 @@ class Folding:
         return self.fused
 
     def changed(self) -> bool:
-        """Return whether a factor is no longer what it was."""
+        """Return whether a factor has changed since the weights were fused."""
         return any(
             owner[name]._version != version or owner[name].data_ptr() != factor.data_ptr()
             for owner, name, factor, version in self.factors

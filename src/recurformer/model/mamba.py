@@ -164,7 +164,7 @@ class MambaBlock(nn.Module):
             return_last_state=True,
         )
         if cache is not None:
-            # contiguous, because the cache lays out its own copy like what it first gets, and steps write to that
+            # contiguous, because the cache copies the layout of its first state, and steps write to that copy
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
         y = y.transpose(1, 2)
         return self._leave(y if packing is None else packing.unpack(y), fused)

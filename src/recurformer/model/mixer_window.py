@@ -51,7 +51,7 @@ class WindowMixer(Mixer):
         padding_mask: Tensor | None,
         heads: ReplacedHeads,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend within the window after what was cached.
+        """Attend within the window after the cached tokens.
 
         Args:
             values: as of `Mixer`.

@@ -28,7 +28,7 @@ HEADER = "mamba.h"
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
-# Tuned for the processor that compiles (a tenth of the scan's time); what the library may use stays the level's.
+# Tuned for the processor that compiles (a tenth of the scan's time); its instructions stay the level's.
 INSTRUCTION_SETS = {
     "AVX512": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mtune=native"),
     "AVX2": ("-march=x86-64-v3", "-mtune=native"),
@@ -45,7 +45,7 @@ class Library:
     Attributes:
         functions: the library's C functions, or None.
         instruction_set: the one that it was compiled for, in torch's words: AVX512, AVX2, DEFAULT.
-        remark: its file, or in one sentence why it could not be had.
+        remark: its file, or in one sentence why there is none.
     """
 
     functions: ctypes.CDLL | None

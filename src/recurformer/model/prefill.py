@@ -67,7 +67,7 @@ def _attention(
 
 
 def _no_mask(*arguments: Any, **kwargs: Any) -> None:
-    """The causal rule is all that chunks obey; padded prompts are not read by this attention."""
+    """Chunks obey the causal rule alone; this attention reads no padded prompts."""
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

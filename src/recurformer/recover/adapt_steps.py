@@ -160,13 +160,13 @@ class AdaptationSteps:
             seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
             if seconds_left <= 0:
                 return asdict(Plan(0, 0, 1, 1))
-            step_seconds = {}
+            pace = {}  # seconds of a step
             for name in ("transfer", "distil"):
                 timing = self.kept.folder / "timing"
                 seconds = self._run(name, deepcopy(converted), timing, TIMED_STEPS, TIMED_STEPS).seconds
-                step_seconds[name] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
+                pace[name] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
                 seconds_left -= seconds.iloc[-1]
                 shutil.rmtree(timing)
-            return asdict(plan_steps(seconds_left, *step_seconds.values(), len(self.train_ids), self.recipe))
+            return asdict(plan_steps(seconds_left, pace["transfer"], pace["distil"], len(self.train_ids), self.recipe))
 
         return Plan(**self.kept.result("plan", make))

@@ -1,7 +1,7 @@
 """A start of the paper's own Mamba block from which its channels are linear in the values, with known weights by lag.
 
-A block that starts at random multiplies every channel by a random gate and writes into its state by random factors, so
-no combination of its channels is the plain average of values that a local head computes. MOHAWK (arXiv 2408.10189)
+A block that starts at random multiplies every channel by a random gate and writes into its state by random factors. No
+combination of its channels is the plain average of values that a local head computes. MOHAWK (arXiv 2408.10189)
 opens the gate by a bias; the paper's block has none. But the mean of the values is not zero, so a linear function of
 them is nearly constant: the least-squares fit of the number one. It takes the place of the missing biases of the gate,
 of B and of C.

@@ -1,8 +1,8 @@
 """Checkpoints that can be trusted after a kill: each is sealed once whole, and only a sealed, undamaged one is resumed.
 
 The library writes a checkpoint file by file into `checkpoint-<step>/`. The seal, written last and at once, lists the
-size and checksum of every file, so that a kill in the middle, a full disk or a damaged file all lead to the
-checkpoint before.
+size and checksum of every file. A kill in the middle, a full disk or a damaged file all lead to the checkpoint
+before.
 """
 
 import json

@@ -56,8 +56,8 @@ def train(
     """Train `model` in place, on the one device where it is, with AdamW.
 
     Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from
-    its last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
-    weights, bit for bit, as one that was never killed; with any other model, data or settings it starts again. Nothing
+    its last sound checkpoint when called again with the same model, data and settings. On a CPU it ends with the same
+    weights, bit for bit, as one that was never killed. With any other model, data or settings it starts again. Nothing
     is kept at the end but metrics.jsonl and the last checkpoints: the trained model is the caller's to save.
 
     Args:
