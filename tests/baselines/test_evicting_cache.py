@@ -45,7 +45,7 @@ def held_slots(evicted, sample=0):
         {
             head: [slot for slot in slots[sample].tolist() if slot != -1]
             for group in layer.groups
-            for head, slots in zip(group.heads, group.slots.unbind(1), strict=True)
+            for head, slots in zip(group.heads, group.positions.unbind(1), strict=True)
         }
         for layer in evicted.layers
     ]

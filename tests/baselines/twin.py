@@ -52,7 +52,7 @@ def recording():
     def context_of(self, *args):
         context = original(self, *args)
         new = context.queries.shape[3]
-        for sample, slots in enumerate(context.slots.tolist()):
+        for sample, slots in enumerate(context.positions.tolist()):
             for head, row in zip(context.heads, slots, strict=True):
                 held, arrived = row[: len(row) - new], row[len(row) - new :]
                 for index, token in enumerate(arrived):

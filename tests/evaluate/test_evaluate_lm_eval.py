@@ -37,7 +37,7 @@ def test_rolling_perplexity_counts_every_token_once_after_one_beginning(
 ):
     """Against our own perplexity; a tokenizer that adds its own beginning must not make it two."""
     tokenizer = make_tokenizer(begins=begins)
-    settings = LocalSettings(tokenizer, articles=articles, window=400)
+    settings = LocalSettings(tokenizer, articles=articles, window_tokens=400)
     rows = lm_eval_rows(model, ["wikipedia"], settings, folder=tmp_path).set_index("metric")
     ours = perplexity_rows(model, tokenizer, articles, tokens=401, bos=True)
     assert ours.tokens.tolist() == [len(text) for text in TEXTS]
@@ -111,7 +111,7 @@ def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
     model.resize_token_embeddings(259)
-    settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window=400)
+    settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window_tokens=400)
     settings = replace(settings, hashhop=HashHopTask("official", 2, 2, 20))
     rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
     assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}

@@ -52,7 +52,7 @@ def test_right_answers_score_at_every_length_and_depth(model, reader):
     assert list(rows.columns) == ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
     cells = rows.groupby(["task", "length", "depth"])["sample"].apply(list)
     assert len(cells) == 3 * 2 * 2 and all(samples == [0, 1, 2] for samples in cells)
-    assert rows.queries.tolist() == [NEEDLE_TASKS[task]["asked"] for task in rows.task]
+    assert rows.queries.tolist() == [NEEDLE_TASKS[task]["queries"] for task in rows.task]
     assert rows.correct.equals(rows.queries)
     assert len(set(seen)) == len(rows)
     assert all("much longer than the first was!" in prompt for prompt in seen), "the hay is the given text"

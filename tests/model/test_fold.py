@@ -1,4 +1,4 @@
-"""Products in place of factors: the same numbers, never stale, never in a checkpoint, never dearer."""
+"""Fused weights in place of their factors: the same numbers, never stale, never in a checkpoint, never dearer."""
 
 import io
 from copy import deepcopy
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 import recurformer
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.convert import convert
-from recurformer.model.products import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
+from recurformer.model.fused_weights import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
 
 SCATTERED = [[0, 5], [0, 4], [1, 2, 3, 4]]  # under GQA: value heads that are no neighbours
 CASES = [
@@ -69,7 +69,7 @@ def test_folded_equals_unfolded(backbone, heads, rank, dtype, tolerance):
     with recurformer.folded(model):
         results = run_everything(model)
         for layer in (module for module in model.modules() if hasattr(module, "folding")):
-            assert (layer.folding.products.selection is not None) == (rank == 50)
+            assert (layer.folding.fused.selection is not None) == (rank == 50)
     scale = max(float(logits.abs().max()) for logits in expected)
     for result, unfolded in zip(results, expected, strict=True):
         assert float((result - unfolded).abs().max()) < tolerance * scale
@@ -130,12 +130,12 @@ def test_a_changed_weight_is_seen(change):
     assert difference(after, model(ids).logits) < 1e-5
 
 
-def test_products_are_made_once():
+def test_weights_are_fused_once():
     model, made = make(), []
     with torch.no_grad(), recurformer.folded(model):
         for _ in range(3):
             model(tokens(1, 4))
-            made.append(model.model.layers[0].self_attn.folding.products)
+            made.append(model.model.layers[0].self_attn.folding.fused)
     assert made[0] is made[1] is made[2] is not None
 
 
@@ -160,7 +160,7 @@ def test_the_end_forgets_and_nothing_is_saved(tmp_path):
         model(ids)
         with recurformer.folded(model):  # inside another it changes nothing
             model(ids)
-        assert model.model.layers[0].self_attn.folding.products is not None
+        assert model.model.layers[0].self_attn.folding.fused is not None
         assert list(model.state_dict()) == names
         model.save_pretrained(tmp_path)
     assert model.model.layers[0].self_attn.folding is None

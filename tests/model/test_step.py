@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from recurformer.model import conv, mamba, native, step_cpp
 from recurformer.model.fold import folded
+from recurformer.model.fused_weights import FusedWeights
 from recurformer.model.mamba import MambaBlock
-from recurformer.model.products import Products
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import BlockInputs, StepInputs
 from recurformer.model.step import conv_step, few_rows, state_step
@@ -39,8 +39,8 @@ def test_steps_equal_the_scan(dtype, tolerance):
     assert difference(state, last) < tolerance
 
 
-def block_and_products(sizes, folds_step):
-    """A Mamba block with weights of some size, and what folded inference multiplies by, of the block's precision."""
+def block_and_fused(sizes, folds_step):
+    """A Mamba block with weights of some size, and its fused weights, of the block's precision."""
     width, states, taps, rank = sizes
     torch.manual_seed(0)
     block = MambaBlock(width, states, taps, expand=2, dt_rank=rank, layer_index=0).requires_grad_(False)
@@ -48,15 +48,15 @@ def block_and_products(sizes, folds_step):
         parameter.normal_(0, 0.3)
     block.D.normal_()
 
-    def products(block):
+    def fused(block):
         selection = None
         if folds_step:
             step, others = block.x_proj.weight.split([rank, 2 * states])
             bias = torch.cat([block.dt_proj.bias, others.new_zeros(2 * states)])
             selection = torch.cat([block.dt_proj.weight @ step, others]), bias
-        return Products(selection, None, *block.transition())
+        return FusedWeights(selection, None, *block.transition())
 
-    return block, products
+    return block, fused
 
 
 @pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
@@ -64,7 +64,7 @@ def block_and_products(sizes, folds_step):
 @pytest.mark.parametrize("sizes", [(24, 16, 4, 7), (5, 3, 3, 2), (200, 8, 4, 40)], ids=str)
 @pytest.mark.parametrize("batch", [1, 3, step_cpp.MOST_ROWS, step_cpp.MOST_ROWS + 1])
 def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, monkeypatch):
-    block, products = block_and_products(sizes, folds_step)
+    block, fused = block_and_fused(sizes, folds_step)
     width, states, taps, _ = sizes
     windows, state = torch.randn(batch, 2 * width, taps), torch.randn(batch, 2 * width, states)
     called = []
@@ -76,9 +76,9 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
     for _ in range(3):
         x = torch.randn(batch, 3 * width)[:, width : 2 * width]  # rows with gaps
         with torch.no_grad():
-            got = block._step(x, rounded, None, products(block))
+            got = block._step(x, rounded, None, fused(block))
             twin = copy.deepcopy(block).double()
-            expected = twin._step(x.double(), exact, None, products(twin))
+            expected = twin._step(x.double(), exact, None, fused(twin))
         assert difference(got.double(), expected) < 5e-6
     assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
     assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
@@ -89,9 +89,9 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
 @pytest.mark.parametrize("change", ["half precision", "gaps"])
 def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
     """A window from a prompt that was read under autocast; a cache or a weight that is a view of another tensor."""
-    block, products = block_and_products((24, 16, 4, 7), folds_step=field == "selection_bias")
+    block, fused = block_and_fused((24, 16, 4, 7), folds_step=field == "selection_bias")
     layer = SimpleNamespace(conv_states=[torch.randn(2, 48, 4)], recurrent_states=[torch.randn(2, 48, 16)])
-    inputs = block._step_inputs(torch.randn(2, 24), layer, products(block))
+    inputs = block._step_inputs(torch.randn(2, 24), layer, fused(block))
     if getattr(inputs, field) is None:
         pytest.skip("the step is folded or it is not")
     given = getattr(inputs, field)
@@ -166,7 +166,7 @@ def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, whole, as_k
 
     with torch.no_grad(), folded(model):
         cache = model(tokens(1, 5), use_cache=True).past_key_values
-        model(tokens(1, 1), past_key_values=cache)  # the products are there now
+        model(tokens(1, 1), past_key_values=cache)  # weights are fused now
         monkeypatch.setattr(MambaBlock, "forward", counting)
         model(tokens(1, 1), past_key_values=cache)
     parts = [

@@ -124,12 +124,12 @@ def test_decoding_compiles_in_one_graph(backbone, heads):
 
 @torch.no_grad()
 def test_compiled_code_multiplies_by_the_factors():
-    """Products would be frozen into it, and go stale unseen."""
+    """Fused weights would be frozen into it, and go stale unseen."""
     torch.compiler.reset()
     model, ids = make_converted("qwen2_gqa", "ragged"), tokens(2, 9)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     with folded(model):
-        model(ids)  # makes the products
+        model(ids)  # fuses the weights
         assert difference(compiled(ids).logits, model(ids).logits) < 1e-5
         model.model.layers[0].self_attn.o_proj.weight.mul_(2)
         assert difference(compiled(ids).logits, model(ids).logits) < 1e-5

@@ -95,14 +95,14 @@ def test_needles_with_owners(tokens, depth, name, seed):
     question = re.search(r"What (?:is|are) the pass keys? (.*)\? The pass key of (\w+) is$", sample.prompt)
     asked = re.findall(r"of (\w+)", question[1])
     assert sample.keys == tuple(keys[owner] for owner in asked) and asked[0] == question[2]
-    assert len(asked) == NEEDLE_TASKS[name]["asked"]
+    assert len(asked) == NEEDLE_TASKS[name]["queries"]
     assert owned_keys(f"The pass key of {asked[0]} is{sample.answer}") == {owner: keys[owner] for owner in asked}
     assert abs(sample.depth - depth) <= max(task.sizes) / (tokens - 800)
     assert score_passkey(sample.answer, sample.keys) == len(asked)
 
 
 def test_several_that_are_asked_for_stand_about_the_depth_in_any_order():
-    task = PasskeyTask(BYTES, 3000, 0.75, needles=4, asked=4)
+    task = PasskeyTask(BYTES, 3000, 0.75, needles=4, queries=4)
     orders = set()
     for seed in range(20):
         sample = task.sample(np.random.default_rng(seed))
@@ -117,8 +117,8 @@ def test_several_that_are_asked_for_stand_about_the_depth_in_any_order():
     [
         ({"tokens": 50}, "tokens is 50"),
         ({"depth": 1.5}, "depth is 1.5"),
-        ({"needles": 2, "asked": 3}, "asked is 3 of 2 needles; there can be 1 to 8"),
-        ({"needles": 9}, "asked is 1 of 9 needles"),
+        ({"needles": 2, "queries": 3}, "queries is 3 of 2 needles; there can be 1 to 8"),
+        ({"needles": 9}, "queries is 1 of 9 needles"),
         ({"filler": [" "]}, "no sentence"),
     ],
 )

@@ -20,10 +20,10 @@ except ValueError as error:
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 if config["job_minutes"]:
-    # not a parameter of any rule: when a training or a search stops and goes on changes nothing about its result
+    # not a parameter of any rule: the times at which a training or a search stops do not change its result
     os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
 
-# A workflow that imports this one runs elsewhere: what lies beside the rules is found from their own place.
+# A workflow that imports this one runs elsewhere: paths beside the rules begin at their own place.
 ROOT = Path(str(workflow.current_basedir)).parents[1]
 RECORDED_FOLDER = os.path.relpath(ROOT / "recorded")
 DOWNLOADS = "resources/downloads"
@@ -63,17 +63,17 @@ DESCRIBED = [
 
 
 def study_folder():
-    """The default study has no folder of its own, any other has its name's. `--config` changes a study: what it changes
-    must not overwrite the results of the unchanged one.
+    """The folder of a named study, none for the default one. The results of a study that `--config` changes must not
+    overwrite those of the unchanged one.
     """
     name = "" if config["study"] == "default" else config["study"]
     changed = set(workflow.config_settings.config) - {"job_minutes"}
     if "study" in changed or not changed:
         return name
     if changed != {"seed"}:
-        given = ", ".join(sorted(changed - {"seed"}))
+        keys = ", ".join(sorted(changed - {"seed"}))
         sys.exit(
-            f"study: --config changes {given}; give the changed study a name too: --config study=NAME"
+            f"study: --config changes {keys}; give the changed study a name too: --config study=NAME"
         )
     return os.path.join(name, f"seed-{config['seed']}")
 
@@ -124,12 +124,12 @@ def stage_digest(stage, wildcards):
 
 
 def code_beside(*names):
-    """As `code`, of all code in folders beside the rules, and of what it uses of the package."""
+    """As `code`, of all code in folders beside the rules, and of the parts of the package that it uses."""
     return lambda wildcards: folder_digest(*(ROOT / name for name in names))
 
 
 def training_code(stage):
-    """As `code`, of what trains a backbone: in one process, or over several."""
+    """As `code`, of the training of a backbone: in one process, or over several."""
 
     def of_backbone(wildcards):
         distributed = wildcards.backbone in config["distributed"]
@@ -139,7 +139,7 @@ def training_code(stage):
 
 
 def base_checkpoint(wildcards):
-    """What is profiled and converted: the backbone itself, or what it became by learning HashHop."""
+    """The model that is profiled and converted: the backbone itself, or the backbone trained on HashHop."""
     if (
         wildcards.get("task", "hashhop") == "hashhop"
         and wildcards.backbone in LEARNS_HASHHOP
@@ -149,8 +149,8 @@ def base_checkpoint(wildcards):
 
 
 def baseline_checkpoint(wildcards):
-    """What must have learned HashHop before a share of replaced heads says anything: the model before its conversion,
-    or, of a backbone that meets the task only afterwards, the original trained likewise.
+    """The model that must have learned HashHop for a comparison: the one before its conversion, or, of a backbone that
+    meets the task only afterwards, the original trained likewise.
     """
     if wildcards.backbone in LEARNS_HASHHOP:
         return base_checkpoint(wildcards)
@@ -158,7 +158,7 @@ def baseline_checkpoint(wildcards):
 
 
 def profile_for(task, backbone):
-    """The profile that ranks the heads: on text (appendix B), or on HashHop for a model that knows nothing else."""
+    """The profile that ranks the heads: on text (appendix B), or on HashHop for a model that knows HashHop alone."""
     source = (
         "hashhop" if task == "hashhop" and backbone in LEARNS_HASHHOP else "language"
     )

@@ -15,7 +15,7 @@ def settings_at(keys, prefix, wildcards):
 
 
 def files(*names):
-    """Inputs of a rule as flags of the same names, those that are there."""
+    """Present inputs of a rule as flags of the same names."""
     return partial(file_flags, names)
 
 
@@ -28,12 +28,12 @@ def seed_of_job(wildcards):
 
 
 def run_flags(wildcards):
-    """Which share of replaced heads, where it is one of the study's own, and which seed."""
+    """The share of replaced heads, where it is one of the study's own, and the seed."""
     return as_flags({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
 
 
 def ranked_shares(wildcards, input):
-    """All shares of replaced heads, and what ranks the heads; nothing behind the flag: at random."""
+    """All shares of replaced heads, and the profile that ranks the heads; no profile: at random."""
     profile = [str(input.profile)] if input.profile else []
     return as_flags(
         {"profile": profile, "betas": config["betas"], "seed": config["seed"]}
@@ -41,10 +41,10 @@ def ranked_shares(wildcards, input):
 
 
 def one_search(wildcards, output):
-    """One share of replaced heads, how a prompt is read, and where the trials are kept."""
-    one = {name: wildcards[name] for name in ("beta", "protocol")}
+    """One share of replaced heads, the protocol of reading, and the file of the trials."""
+    search = {name: wildcards[name] for name in ("beta", "protocol")}
     trials = os.path.join(os.path.dirname(output.rows), "trials.jsonl")
-    return as_flags({**one, "seed": config["seed"], "trials": trials})
+    return as_flags({**search, "seed": config["seed"], "trials": trials})
 
 
 def doubled_steps(wildcards):
@@ -55,7 +55,7 @@ def doubled_steps(wildcards):
 
 
 def as_measured():
-    """The type in which trained models, and what they are compared with, are measured."""
+    """The type in which trained models, and the models beside them, are measured."""
     return as_flags({"dtype": config["evaluation_dtype"]})
 
 
@@ -72,7 +72,7 @@ def shape_flags(wildcards):
 
 
 def training_flags(task, recipe="training"):
-    """The recipe of a task, and how the training of a backbone lies on processes, where the study says so."""
+    """The recipe of a task, and the processes of the training, where the study names some for the backbone."""
 
     def of_backbone(wildcards):
         spread = config["distributed"].get(wildcards.backbone, {})
@@ -84,7 +84,7 @@ def training_flags(task, recipe="training"):
 
 
 def curve_flags(wildcards, output):
-    """What a training on text needs to measure the model while it learns, in a study that asks for it."""
+    """The flags by which a training on text measures its model meanwhile, in a study with a recovery block."""
     if not RECOVERY:
         return []
     points = {key: RECOVERY[key] for key in ("held_out", "halvings")}
@@ -102,5 +102,5 @@ def arm_flags(wildcards):
 
 def lm_eval_hashhop_flags():
     """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
-    asked = "hashhop" in config["language"]["tasks"]["names"]
-    return flags("hashhop", "task", prefix="hashhop-") if asked else []
+    listed = "hashhop" in config["language"]["tasks"]["names"]
+    return flags("hashhop", "task", prefix="hashhop-") if listed else []

@@ -20,7 +20,7 @@ def by_mixer(changed):
 
 
 def matched(task, backbone, file):
-    """Measurements of the paper's method, whose cache the eviction methods keep too."""
+    """Measurements of the paper's method, whose cache sizes the eviction methods match."""
     return [
         f"<results>/ablations/{task}/{backbone}/{Subject('heads', 'mamba', 'ra_i', beta=beta)}/{file}"
         for beta in ABLATIONS[task]["matched"]
@@ -45,7 +45,7 @@ def by_selector(changed):
 
 
 def measured_on(task, file):
-    """A file of everything that is measured on a task."""
+    """A file of every subject that is measured on a task."""
     changed = ABLATIONS[task]
     return measurements_of(
         task,
@@ -69,7 +69,7 @@ def measured_on(task, file):
 
 
 def trained_on_text(file):
-    """A file of everything that was changed and trained on text, and of the original trained likewise."""
+    """A file of every subject that was changed and trained on text, and of the original trained likewise."""
     return [path for path in measured_on("language", file) if "/trained/" in path]
 
 
@@ -80,9 +80,11 @@ def papers_method(file):
         "<results>/ablations/language/{backbone}/{subject}/{file}",
         backbone=config["language"]["backbones"],
         subject=[
-            Subject("heads", "mamba", by, unit, beta=beta)
-            if beta
-            else Subject("original_trained")
+            (
+                Subject("heads", "mamba", by, unit, beta=beta)
+                if beta
+                else Subject("original_trained")
+            )
             for beta in config["language"]["betas"]
         ],
         file=file,
@@ -90,7 +92,7 @@ def papers_method(file):
 
 
 def other_sizes():
-    """What is measured on HashHop at other sizes."""
+    """The measurements on HashHop at other sizes."""
     changed = ABLATIONS["hashhop"]
     return measurements_of(
         "hashhop",
@@ -136,7 +138,7 @@ def probed_text(wildcards):
 
 
 def score_flags(wildcards, input):
-    """Which scores a task's selectors need, of those that are no ranking of the profile, and the text to read."""
+    """The measured scores that a task's selectors need, and the text to read."""
     selectors = ABLATIONS[wildcards.task]["selectors"]
     names = [name for name in selectors if name in MEASURED_SCORES]
     return as_flags({"by": names}) + file_flags(["articles"], wildcards, input)
@@ -148,14 +150,14 @@ def studys_own(task, backbone, beta):
 
 
 def original_of(task, backbone):
-    """What changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
+    """The original that changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
     if task == "language":
         return f"<results>/backbones/{backbone}"
     return studys_own(task, backbone, 0.0)
 
 
 def is_studys(task, subject):
-    """Whether the study itself trains this: the paper's own method, at one of its shares of heads."""
+    """Whether the study itself trains this subject: the paper's own method, at one of its shares of heads."""
     betas = config["betas"] if task == "hashhop" else config["language"]["betas"]
     chosen = config["selection"]
     return subject.is_papers(chosen["by"], chosen["unit"]) and subject.beta in betas
@@ -174,60 +176,61 @@ def model_of(task, backbone, subject):
 
 
 def measured(task, file):
-    """What a subject is measured on; for heads that are replaced on the spot also what chooses them, for evictions the
-    same measurements of what they are to match.
+    """The inputs of a subject's measurement: its model; the ranking of heads that are replaced on the spot; the
+    measurements whose cache size evictions match.
     """
 
     def inputs(wildcards):
         backbone, subject = wildcards.backbone, Subject.parse(wildcards.subject)
-        found = {"checkpoint": model_of(task, backbone, subject)}
-        found |= {"original": original_of(task, backbone)}
-        found |= dict.fromkeys(["profile", "scores", "match"], [])
+        paths = {"checkpoint": model_of(task, backbone, subject)}
+        paths |= {"original": original_of(task, backbone)}
+        paths |= dict.fromkeys(["profile", "scores", "match"], [])
         if subject.kind == "evicted":
-            found["match"] = matched(task, backbone, file)
+            paths["match"] = matched(task, backbone, file)
         if subject.kind == "replaced":
-            found |= choosing(task, backbone, subject.by)
-        return found
+            paths |= choosing(task, backbone, subject.by)
+        return paths
 
     return inputs
 
 
 def identity(task):
-    """What a subject is, as flags of the stages that measure it."""
+    """The identity of a subject, as flags of the stages that measure it."""
 
     def words(wildcards, input):
         subject = Subject.parse(wildcards.subject)
-        said = {"name": wildcards.backbone, "seed": config["seed"]}
-        said |= {"dtype": config["evaluation_dtype"]}
-        return as_flags({**said, **identity_of(task, subject, input)})
+        common = {"name": wildcards.backbone, "seed": config["seed"]}
+        common |= {"dtype": config["evaluation_dtype"]}
+        return as_flags({**common, **identity_of(task, subject, input)})
 
     return words
 
 
 def identity_of(task, subject, input):
-    said = subject.identity()
+    values = subject.identity()
     if subject.kind in {"original", "original_trained"}:
-        said = {"trained": task == "hashhop" or subject.is_trained}
+        values = {"trained": task == "hashhop" or subject.is_trained}
     elif subject.kind == "evicted":
-        said = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
-        said["match"] = [str(file) for file in input.match] or None
+        values = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
+        values["match"] = [str(file) for file in input.match] or None
     elif subject.kind == "combined":
-        said = {"evict": subject.name, "budgets": ABLATIONS["budgets"], "trained": True}
+        values = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
+        values |= {"trained": True}
     elif subject.kind == "replaced":
-        said = {"replace": subject.name, "betas": ABLATIONS["betas"]}
-        said |= {"choice": subject.choice}
-        said |= {"selection": {"by": subject.by, "unit": subject.unit}}
-        said |= {
+        values = {"replace": subject.name, "betas": ABLATIONS["betas"]}
+        values |= {"choice": subject.choice}
+        values |= {"selection": {"by": subject.by, "unit": subject.unit}}
+        values |= {
             file: str(input[file]) for file in ("profile", "scores") if input[file]
         }
-        said |= ABLATIONS[task]["window"]
+        values |= ABLATIONS[task]["window"]
     elif subject.kind == "recovered":
-        said |= {"by": config["selection"]["by"], "seed": seeds_of(subject.name)[0]}
-    return said
+        values |= {"by": config["selection"]["by"], "seed": seeds_of(subject.name)[0]}
+    return values
 
 
 def choosing(task, backbone, by):
-    """What a selector reads: a profile of recency ratios, and scores where it needs them."""
+    """The inputs of a selector: a profile of recency ratios, and scores where it needs them."""
     scores = f"<results>/ablations/{task}/{backbone}/head_scores.parquet"
     return {
         "profile": profile_for(task, backbone),
@@ -240,10 +243,10 @@ def chosen_by(wildcards):
 
 
 def choice_flags(wildcards, input):
-    """How other heads than the study's own are chosen."""
-    said = {"by": wildcards.by, "unit": wildcards.unit}
-    said |= {"scope": config["selection"]["scope"], "seed": wildcards.choice}
-    return as_flags(said) + file_flags(["scores"], wildcards, input)
+    """The choice of heads other than the study's own."""
+    choice = {"by": wildcards.by, "unit": wildcards.unit}
+    choice |= {"scope": config["selection"]["scope"], "seed": wildcards.choice}
+    return as_flags(choice) + file_flags(["scores"], wildcards, input)
 
 
 def mixer_flag(wildcards):

@@ -11,7 +11,7 @@ from recurformer.corpora.snapshot import fetch_snapshot, newest_commit
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; not the weights once more in older formats."""
 WITH_CARD = (*FILES, "*.jinja", "README.md")
-"""The same, and what the files of a model say about it."""
+"""The same, with the files that describe a model."""
 
 
 def fetch_newest(repo: str) -> Path:
@@ -29,8 +29,8 @@ def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrai
     Args:
         repo: `owner/name`.
         revision: the commit (40 hexadecimal digits).
-        dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; one type for
-            all is what their caches and mixers are compared in.
+        dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; caches
+            and mixers are compared in one type.
 
     Raises:
         ValueError: `revision` is no commit.

@@ -1,4 +1,4 @@
-"""A transformers cache that holds what an eviction method keeps, layer by layer, and attends to it."""
+"""A transformers cache that holds the tokens that an eviction method keeps, layer by layer, and attends to them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,24 +17,24 @@ from recurformer.baselines.held import Held, StatePruning, keep, ranked, with_me
 class EvictingLayer:
     """One layer's kept tokens, by groups of heads that keep equally many."""
 
-    is_compileable = is_croppable = supports_early_init = False  # what transformers asks of a cache's layers
+    is_compileable = is_croppable = supports_early_init = False  # transformers reads them of a cache's layers
 
     def __init__(self, eviction: Eviction, layer: int, layers: int):
         self.eviction, self.layer, self.layers = eviction, layer, layers
         self.groups: list[Held] = []
 
     def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (kind, tensor) for everything that the layer holds."""
+        """Yield (kind, tensor) for all tensors that the layer holds."""
         for held in self.groups:
             yield from held.tensors.items()
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float
     ) -> tuple[Tensor, Context]:
-        """Attend to what is held and to the new tokens, then keep what the method keeps; see `EvictingCache.attend`.
+        """Attend to the held tokens and to the new ones, then evict by the method; see `EvictingCache.attend`.
 
         Returns:
-            (B, H, q, D), and what the last group of heads attended with.
+            (B, H, q, D), and the context of the last group of heads.
         """
         query = query.unflatten(1, (key.shape[1], -1))
         output = torch.empty_like(query)
@@ -69,19 +69,19 @@ class EvictingLayer:
     def _context(
         self, held: Held, query: Tensor, key: Tensor, value: Tensor, arrival: Arrival, scaling: float, chunk: slice
     ) -> Context:
-        queries, new = query[:, held.heads], arrival.slots[:, None, chunk].expand(-1, len(held.heads), -1)
+        queries, new = query[:, held.heads], arrival.positions[:, None, chunk].expand(-1, len(held.heads), -1)
         return Context(
             layer=self.layer,
             layers=self.layers,
             heads=held.heads,
             tokens=arrival.tokens,
-            read=arrival.read,
+            read_tokens=arrival.read_tokens,
             generated=arrival.generated,
             queries=queries[:, :, :, chunk],
             final=queries,
             keys=torch.cat([held.keys, key[:, held.heads, chunk]], 2),
             values=torch.cat([held.values, value[:, held.heads, chunk]], 2),
-            slots=torch.cat([held.slots, new], 2),
+            positions=torch.cat([held.positions, new], 2),
             scores=None if held.scores is None else torch.cat([held.scores, torch.zeros_like(new).float()], 2),
             scaling=scaling,
         )
@@ -94,13 +94,13 @@ class EvictingLayer:
         if fits and not eviction.accumulates:
             return _everything(context)
         importance = eviction.importance(context, kept)
-        places, slots = ranked(context, importance, eviction.protected(context, kept), kept)
-        held = keep(context, places, slots, importance if eviction.accumulates else None)
+        places, positions = ranked(context, importance, eviction.protected(context, kept), kept)
+        held = keep(context, places, positions, importance if eviction.accumulates else None)
         return with_mean_of_dropped(held, context, places) if eviction.compensates else held
 
     def select(self, samples: Tensor) -> None:
         """Hold these samples only, in this order."""
-        self.groups = [held.of_samples(samples.to(held.slots.device)) for held in self.groups]
+        self.groups = [held.of_samples(samples.to(held.positions.device)) for held in self.groups]
 
     def reset(self) -> None:
         """Hold nothing, as at first."""
@@ -133,29 +133,29 @@ class HybridEvictingLayer(EvictingLayer, LinearAttentionAndFullAttentionLayer): 
 
 
 LAYERS: dict[str, Any] = {"hybrid": HybridEvictingLayer, "linear_attention": lambda *_: LinearAttentionLayer()}
-"""Type of a layer -> what a cache has for it; for others `EvictingLayer`."""
+"""Type of a layer -> its layer in the cache; for others `EvictingLayer`."""
 
 
 def _everything(context: Context) -> Held:
-    return Held(context.heads, context.keys, context.values, context.slots, context.scores)
+    return Held(context.heads, context.keys, context.values, context.positions, context.scores)
 
 
 class EvictingCache(Cache):
-    """A cache that holds only what an eviction method keeps; it works inside `evicting(model)`.
+    """A cache that holds only the tokens that an eviction method keeps; it works inside `evicting(model)`.
 
     Its length, which positions follow, is that of all the tokens that it has seen.
 
     Args:
         eviction: the method.
-        types: for each decoder layer of the model its type, in the words of a config's `layer_types`.
+        types: of each decoder layer of the model, in the words of a config's `layer_types`.
     """
 
     layers: list[Any]
     arrival: Arrival  # the new tokens that come to the present layer
 
     def __init__(self, eviction: Eviction, types: Sequence[str]):
-        held = [LAYERS.get(kind, EvictingLayer)(eviction, layer, len(types)) for layer, kind in enumerate(types)]
-        super().__init__(layers=held)
+        layers = [LAYERS.get(kind, EvictingLayer)(eviction, layer, len(types)) for layer, kind in enumerate(types)]
+        super().__init__(layers=layers)
         self.eviction = eviction
         self.reset()
 
@@ -167,7 +167,7 @@ class EvictingCache(Cache):
         self.tokens: Tensor | None = None  # of each sample, without padding, (B,)
         self.prompt: Tensor | None = None  # likewise when several were last read at once
         self.pruning: StatePruning | None = None
-        self.watched: int | None = None  # the layer whose attention function will store what `update` is given
+        self.watched: int | None = None  # the layer whose attention function will store the arguments of `update`
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs
@@ -203,7 +203,7 @@ class EvictingCache(Cache):
         self.latest = layer
         output, context = self.layers[layer].attend(query, key, value, self.arrival, scaling)
         if self.pruning is not None:
-            self.arrival = replace(self.arrival, slots=self.pruning.choose(self.eviction, context))
+            self.arrival = replace(self.arrival, positions=self.pruning.choose(self.eviction, context))
         return output.transpose(1, 2)
 
     def _arrival(self, query: Tensor, mask: Tensor | None) -> Arrival:
@@ -212,19 +212,19 @@ class EvictingCache(Cache):
             valid = torch.ones(batch, new, dtype=torch.bool, device=query.device)
         else:
             valid = mask[:, 0, -1, -new:].expand(batch, -1)  # the last token sees all that is not padding
-        read = valid.sum(-1)
-        before = torch.zeros_like(read) if self.tokens is None else self.tokens
-        slots = (before[:, None] + valid.cumsum(-1) - 1).masked_fill(~valid, PADDING).int()
-        self.tokens, self.seen = before + read, self.seen + new
+        read_tokens = valid.sum(-1)
+        before = torch.zeros_like(read_tokens) if self.tokens is None else self.tokens
+        positions = (before[:, None] + valid.cumsum(-1) - 1).masked_fill(~valid, PADDING).int()
+        self.tokens, self.seen = before + read_tokens, self.seen + new
         self.prompt = self.tokens if new > 1 or self.prompt is None else self.prompt
-        return Arrival(slots, self.tokens, read, self.tokens - self.prompt)
+        return Arrival(positions, self.tokens, read_tokens, self.tokens - self.prompt)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens and padding that the cache has seen."""
         return self.seen
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Length and offset of the library's mask, which spans all that has been seen."""
+        """Length and offset of the library's mask, which spans all tokens seen."""
         return self.seen + query_length, 0
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -235,5 +235,5 @@ class EvictingCache(Cache):
             self.tokens, self.prompt = (count[indices.to(count.device)] for count in (self.tokens, self.prompt))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Hold for each beam what the beam had that it goes on from."""
+        """Hold for each beam the tokens of the beam that it continues."""
         self.batch_select_indices(beam_idx)

@@ -11,9 +11,9 @@ ROWS = 128  # query rows whose weights exist at the same time
 PADDING = -1
 
 
-def token_counts(slots: Tensor) -> Tensor:
-    """Number of tokens that each slot represents; see `Context.slots`."""
-    return torch.where(slots >= 0, 1, PADDING - slots)
+def token_counts(positions: Tensor) -> Tensor:
+    """Number of tokens that each key stands for; see `Context.positions`."""
+    return torch.where(positions >= 0, 1, PADDING - positions)
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Arrival:
     """The tokens of one forward pass that come to a layer.
 
     Attributes:
-        slots: what each of the q tokens is, (B, q); see `Context.slots`.
+        positions: of each of the q tokens, (B, q); see `Context.positions`.
         tokens: tokens that each sample has had so far, (B,), those of this forward pass included, padding not.
-        read: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
+        read_tokens: tokens of each sample in this forward pass, (B,), also those that do not come to the layer.
         generated: tokens of each sample since the last forward pass over several, (B,); 0 while they are.
     """
 
-    slots: Tensor
+    positions: Tensor
     tokens: Tensor
-    read: Tensor
+    read_tokens: Tensor
     generated: Tensor
 
 
@@ -39,18 +39,18 @@ class Context:
 
     Attributes:
         layer: index of the decoder layer.
-        layers: how many the model has.
+        layers: number of layers of the model.
         heads: indices of these key-value heads, h of them, each of which serves G query heads.
         tokens: tokens that each sample has had so far, (B,); see `Arrival`.
-        read: tokens of each sample in this forward pass, (B,); likewise.
+        read_tokens: tokens of each sample in this forward pass, (B,); likewise.
         generated: tokens of each sample since the last forward pass over several, (B,); likewise.
         queries: of the q new tokens, rotated, (B, h, G, q, D).
-        final: of all that came in this forward pass, (B, h, G, at least q, D); the new ones may be but the first.
+        final: of all tokens of this forward pass, (B, h, G, at least q, D); the new ones may be only the first of them.
         keys: (B, h, n, D), rotated; the last q are the new tokens'.
         values: likewise.
-        slots: what each of the n keys is, (B, h, n): the token's place in its sample, counted without padding; or
-            below 0, -1 - the number of tokens that it stands for: -1 is padding, -1 - N the mean of N tokens.
-        scores: what the method has accumulated about each key, (B, h, n); 0 for the new ones. None: nothing.
+        positions: of each of the n keys, (B, h, n): the token's place in its sample, counted without padding. Below 0
+            it is -1 - the number of tokens that the key stands for: -1 is padding, -1 - N the mean of N tokens.
+        scores: that the method has accumulated for each key, (B, h, n); 0 for the new ones. None: no scores.
         scaling: factor of the attention scores before the softmax.
     """
 
@@ -58,25 +58,25 @@ class Context:
     layers: int
     heads: list[int]
     tokens: Tensor
-    read: Tensor
+    read_tokens: Tensor
     generated: Tensor
     queries: Tensor
     final: Tensor
     keys: Tensor
     values: Tensor
-    slots: Tensor
+    positions: Tensor
     scores: Tensor | None
     scaling: float
 
     @property
     def is_token(self) -> Tensor:
         """Keys that are tokens, neither padding nor means, (B, h, n)."""
-        return self.slots >= 0
+        return self.positions >= 0
 
     @property
     def accumulated(self) -> Tensor:
         """The scores, 0 where there are none."""
-        return torch.zeros_like(self.slots, dtype=torch.float32) if self.scores is None else self.scores
+        return torch.zeros_like(self.positions, dtype=torch.float32) if self.scores is None else self.scores
 
     def first(self, count: int | Tensor) -> Tensor:
         """The first `count` (or as many as (B,) says) tokens of each sample that are here, (B, h, n) bool."""
@@ -93,20 +93,20 @@ class Context:
             (start, weights): index of the first query among the new tokens; weights (B, h, G, queries, n) in float32
             or better. Rows of padding are zero.
         """
-        new, held = self.queries.shape[3], self.keys.shape[2] - self.queries.shape[3]
+        new, cached = self.queries.shape[3], self.keys.shape[2] - self.queries.shape[3]
         places = torch.arange(self.keys.shape[2], device=self.keys.device)
         for start in range(max(new - last, 0) if last is not None else 0, new, ROWS):
             stop = min(start + ROWS, new)
-            later = places > places[held + start : held + stop, None]
-            padding = self.slots[:, :, None, held + start : held + stop, None] == PADDING
+            later = places > places[cached + start : cached + stop, None]
+            padding = self.positions[:, :, None, cached + start : cached + stop, None] == PADDING
             weights = self._softmax(self.queries[:, :, :, start:stop], later)
             yield start, weights.masked_fill(padding, 0.0)  # a row that sees nothing is NaN until here
 
     def _softmax(self, queries: Tensor, hidden: Tensor | None) -> Tensor:
         dtype = torch.promote_types(queries.dtype, torch.float32)
         scores = (queries.flatten(2, 3) @ self.keys.transpose(-1, -2)).unflatten(2, queries.shape[2:4])
-        # a slot that stands for N tokens weighs N times as much as one; padding stands for none
-        bias = token_counts(self.slots).to(dtype).log()[:, :, None, None]
+        # a key that stands for N tokens weighs N times as much as one; padding stands for none
+        bias = token_counts(self.positions).to(dtype).log()[:, :, None, None]
         scores = scores.to(dtype).mul_(self.scaling).add_(bias)
         if hidden is not None:
             scores = scores.masked_fill_(hidden, float("-inf"))

@@ -29,15 +29,15 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
         tokens: of the prompt, read in one forward pass.
     """
     cache, generator = EvictingCache(eviction, ["full_attention"] * layers), torch.Generator().manual_seed(0)
-    read = torch.tensor([tokens])
-    arrival = Arrival(torch.arange(tokens).int()[None], tokens=read, read=read, generated=torch.zeros_like(read))
+    count = torch.tensor([tokens])
+    arrival = Arrival(torch.arange(tokens).int()[None], tokens=count, read_tokens=count, generated=0 * count)
     for layer in cache.layers:
         query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
         for _ in layer.arrive(query[:, None], key, value, arrival, WIDTH**-0.5):
             pass
-    held = cache_bytes(cache)
-    kept = held.loc[held["kind"].isin(["key", "value"]), "bytes"].sum()
-    return float(kept / (layers * 2 * tokens * WIDTH * key.element_size()))
+    sizes = cache_bytes(cache)
+    kept_bytes = sizes.loc[sizes["kind"].isin(["key", "value"]), "bytes"].sum()
+    return float(kept_bytes / (layers * 2 * tokens * WIDTH * key.element_size()))
 
 
 def pyramidinfer_rows(

@@ -1,4 +1,4 @@
-"""The interface of the eviction baselines: which tokens a layer's cache keeps. How they are kept is not known here."""
+"""The interface of the eviction baselines: the choice of the tokens that a layer's cache keeps."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Eviction(ABC):
     """One way to choose the tokens that stay: those that are protected, then the most important ones.
 
     Attributes:
-        budget: what the cache may hold on average over layers and heads: a share (0, 1] of the tokens seen so far, or a
-            number of tokens.
+        budget: of the cache, on average over layers and heads: a share (0, 1] of the tokens seen so far, or a number of
+            tokens.
 
     Raises:
         ValueError: a budget that is neither.
@@ -26,9 +26,9 @@ class Eviction(ABC):
 
     budget: float | int
 
-    accumulates: ClassVar[bool] = False  # needs what `importance` said about the tokens that stayed, the next time
+    accumulates: ClassVar[bool] = False  # needs the last `importance` of the tokens that stayed
     compensates: ClassVar[bool] = False  # one of the kept tokens is the mean of the dropped ones
-    prunes_states: ClassVar[bool] = False  # of tokens read at once, dropped ones go no deeper; what is cached stays
+    prunes_states: ClassVar[bool] = False  # of tokens read at once, dropped ones go no deeper; cached ones stay
     prompt_only: ClassVar[bool] = False  # only tokens that are read at once are evicted; generated ones stay
     chunk: ClassVar[int | None] = None  # tokens that are read before the first eviction; None: all of a forward pass
 
@@ -42,7 +42,7 @@ class Eviction(ABC):
 
     @classmethod
     def for_model(cls, model: PreTrainedModel, budget: float | int, repeated: Repeated | None = None) -> "Eviction":
-        """Return the method with what it has to know about `model`, where it needs them by `repeated` tokens."""
+        """Return the method with the facts about `model` that it needs, found by `repeated` tokens if it reads any."""
         return cls(budget)
 
     @property
@@ -79,4 +79,4 @@ def budgeted(budget: float | int, tokens: Tensor) -> Tensor:
 
 def judging_window(context: Context, kept: Tensor, size: int) -> Tensor:
     """Number of last tokens that judge the others, (B,): `size`, at most half of the kept and all read ones."""
-    return (kept // 2).clamp(min=1, max=size).minimum(context.read)
+    return (kept // 2).clamp(min=1, max=size).minimum(context.read_tokens)

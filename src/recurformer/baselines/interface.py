@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -86,32 +86,27 @@ def evicting(model: PreTrainedModel) -> Iterator[None]:
     layers: Any = model.base_model.layers
     with attending_by(model, IMPLEMENTATION), ExitStack() as stack:
         for layer in layers:
-            for handle in _hooks(layer):
+            for handle in (
+                layer.self_attn.register_forward_pre_hook(_hand_cache, with_kwargs=True),
+                layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
+                layer.register_forward_hook(_leave_layer, with_kwargs=True),
+            ):
                 stack.callback(handle.remove)
         yield
-
-
-def _hooks(layer: nn.Module) -> list[Any]:
-    attention: Any = layer.self_attn
-    return [
-        attention.register_forward_pre_hook(_hand_cache, with_kwargs=True),
-        layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
-        layer.register_forward_hook(_leave_layer, with_kwargs=True),
-    ]
 
 
 def make_eviction(
     model: PreTrainedModel, method: str, budget: float | int, repeated: Repeated | None = None
 ) -> Eviction:
-    """Return a method with what it has to know about `model`.
+    """Return a method with the facts about `model` that it needs.
 
     Args:
         model: a causal language model. Of a converted one only the retained heads evict.
         method: a name in `EVICTIONS`.
         budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
             number of tokens.
-        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, which
-            tell little about a model that reads no text.
+        repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, on which
+            a model that reads no text is hard to judge.
 
     Raises:
         ValueError: an unknown method, a bad budget, layers with a sliding window, or a converted model without

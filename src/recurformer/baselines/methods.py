@@ -27,7 +27,7 @@ class StreamingLLM(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """The newer, the more."""
-        return context.slots.float()
+        return context.positions.float()
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The sinks."""
@@ -57,8 +57,8 @@ class H2O(Eviction):
 
 @dataclass(frozen=True)
 class Scissorhands(Eviction):
-    """Scissorhands (arXiv 2305.17118): the last tokens, and of the others those that most queries gave more than the
-    mean weight of what they saw.
+    """Scissorhands (arXiv 2305.17118): the last tokens, and of the others those to which most queries gave more than
+    the mean weight of their keys.
 
     A prompt's last `history` queries count, and all generated ones; equals go to the newer token. One token leaves at
     a time where the original drops half the cache at once. Query heads that share keys count together.
@@ -76,7 +76,7 @@ class Scissorhands(Eviction):
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Number of queries so far that gave a token more than their mean."""
         scores, new = context.accumulated, context.queries.shape[3]
-        seen = (context.slots != PADDING).cumsum(-1)[:, :, None, -new:, None]  # keys that each query sees
+        seen = (context.positions != PADDING).cumsum(-1)[:, :, None, -new:, None]  # keys that each query sees
         for start, weights in context.weights(self.history):
             scores = scores + (weights * seen[:, :, :, start : start + weights.shape[3]] > 1).sum((2, 3))
         return scores
@@ -170,7 +170,7 @@ class BigBird(Eviction):
         generator = torch.Generator().manual_seed(self.seed * context.layers + context.layer)
         lots = torch.rand(int(context.tokens.max()), max(context.heads) + 1, generator=generator)
         lots = lots.T[context.heads].to(kept.device).expand(len(kept), -1, -1)
-        return lots.gather(-1, context.slots.clamp(min=0).long())
+        return lots.gather(-1, context.positions.clamp(min=0).long())
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The first and the last tokens."""

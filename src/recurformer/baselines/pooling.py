@@ -21,8 +21,8 @@ def pool_rows(rows: Tensor, query_heads: int, kv_heads: int, pooled: int) -> Ten
     A new head is the mean over its query heads of the old heads that they read: where groups do not nest, an old head
     counts by how many of the query heads read it. Half precision is averaged in float32.
     """
-    read = rows.unflatten(0, (kv_heads, -1)).repeat_interleave(query_heads // kv_heads, 0)
-    wide = read.unflatten(0, (pooled, -1)).to(torch.promote_types(rows.dtype, torch.float32))
+    per_query = rows.unflatten(0, (kv_heads, -1)).repeat_interleave(query_heads // kv_heads, 0)
+    wide = per_query.unflatten(0, (pooled, -1)).to(torch.promote_types(rows.dtype, torch.float32))
     return wide.mean(1).flatten(0, 1).to(rows.dtype)
 
 
@@ -33,7 +33,7 @@ def pool_kv_heads(model: PreTrainedModel, kv_heads: int) -> PreTrainedModel:
 
     Args:
         model: a stock causal language model with `k_proj` and `v_proj`, such as Llama or Qwen3.
-        kv_heads: of the new model; divides the query heads and is at most what the model has.
+        kv_heads: of the new model; divides the query heads; at most the model's number.
 
     Raises:
         ValueError: such a number of heads cannot be, or the model is a converted one or has no such projections.

@@ -1,4 +1,4 @@
-"""PyramidInfer (arXiv 2405.12532), as the numbers of the RecurFormer paper have it and as its authors' code has it."""
+"""PyramidInfer (arXiv 2405.12532): by the numbers of the RecurFormer paper, and by its authors' code."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from recurformer.baselines.eviction import Eviction
 
 
 def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
-    """Tokens that each of PyramidInfer's layers keeps, as the paper's numbers have it (Table 2: 0.1054 and 0.1043).
+    """Tokens that each of PyramidInfer's layers keeps, by the paper's numbers (Table 2: 0.1054 and 0.1043).
 
     Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
     is therefore a share kept, of the whole length, in every layer.
@@ -46,7 +46,7 @@ class PyramidInferPaper(Eviction):
         return torch.tensor(lengths, device=context.tokens.device)
 
     def lengths(self, tokens: int, layers: int) -> list[int]:
-        """Return how many of a prompt's tokens each layer keeps."""
+        """Return the number of a prompt's tokens that each layer keeps."""
         if self.keep is not None:
             return pyramid_lengths(tokens, layers, self.keep, self.minimum)
         share = self.share(tokens)
@@ -58,7 +58,7 @@ class PyramidInferPaper(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the last tokens, the same for all heads."""
-        return context.recent_attention(self._recent(kept).minimum(context.read)).mean((1, 2))[:, None]
+        return context.recent_attention(self._recent(kept).minimum(context.read_tokens)).mean((1, 2))[:, None]
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The last tokens."""
@@ -108,13 +108,13 @@ class PyramidInferOfficial(Eviction):
 
     @property
     def in_decoding(self) -> "BlockThinning | None":
-        """Thin out what has been generated, unless the budget is everything."""
+        """Thin out the generated tokens, unless the budget is everything."""
         return None if self.budget == 1.0 else BlockThinning(self.budget, self)
 
     def kept(self, context: Context) -> Tensor:
         """Number of tokens that pass to the next layer, (B,)."""
-        lengths = [self.lengths(read, context.layers)[context.layer + 1] for read in context.read.tolist()]
-        return torch.tensor(lengths, device=context.read.device)
+        lengths = [self.lengths(count, context.layers)[context.layer + 1] for count in context.read_tokens.tolist()]
+        return torch.tensor(lengths, device=context.read_tokens.device)
 
     def recent_tokens(self, prompts: Tensor) -> Tensor:
         """Number of recent tokens of each prompt, (B,)."""
@@ -122,14 +122,14 @@ class PyramidInferOfficial(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the recent tokens, the same for all heads."""
-        return context.recent_attention(self.recent_tokens(context.read), self.newest).mean((1, 2))[:, None]
+        return context.recent_attention(self.recent_tokens(context.read_tokens), self.newest).mean((1, 2))[:, None]
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The recent tokens and the sinks."""
-        return context.first(SINKS) | context.last(self.recent_tokens(context.read))
+        return context.first(SINKS) | context.last(self.recent_tokens(context.read_tokens))
 
     def lengths(self, tokens: int, layers: int) -> tuple[int, ...]:
-        """Return how many of a prompt's tokens come to each layer, and last how many leave the last one."""
+        """Return the number of a prompt's tokens that come to each layer, and last of those that leave the last one."""
         return _solve(tokens, layers, self._recent(tokens), self.share(tokens))
 
     def _recent(self, tokens: int) -> int:
@@ -141,7 +141,7 @@ class BlockThinning(Eviction):
     """Keep, in each block of generated tokens that is no longer recent, those with the most attention since.
 
     Attributes:
-        prompt: what evicted the prompt.
+        prompt: the method that evicted the prompt.
     """
 
     prompt: PyramidInferOfficial

@@ -19,16 +19,16 @@ LOCAL = 0.2  # share of the tokens that the other heads keep; half the budget at
 
 @dataclass(frozen=True)
 class RazorAttention(Eviction):
-    """Key-value heads that look back at what was there before keep all tokens; the others keep the first and the last.
+    """Key-value heads that look back at earlier occurrences keep all tokens; the others keep the first and the last.
 
-    What those drop lives on as one token, the mean of the dropped keys and values, that weighs as much as all of them.
+    The dropped tokens live on as one, the mean of their keys and values, that weighs as much as all of them.
     With a share b of the cache, L = min(0.2, b/2) of the tokens stay in the other heads, and as many heads keep
     everything as the budget then allows; rounding to whole heads is made up for by L.
 
     Attributes:
         whole: for each layer, the key-value heads that keep everything; none where it is empty.
         local: share of the tokens that the others keep.
-        sinks: first tokens that stay; half of what is kept at most.
+        sinks: first tokens that stay; half of the kept tokens at most.
     """
 
     whole: tuple[tuple[int, ...], ...] = ()
@@ -70,7 +70,7 @@ class RazorAttention(Eviction):
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """The newer, the more."""
-        return context.slots.float()
+        return context.positions.float()
 
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The sinks."""

@@ -95,7 +95,7 @@ def adapt(args: Namespace) -> None:
     model = open_model(folder, dtype="float32")
     _refuse_long(args.tokens, model)
     with resumable_run(args, args.out) as state:
-        adapted, found = adapt(
+        adapted, measurements = adapt(
             model,
             tokenizer,
             documents,
@@ -108,9 +108,9 @@ def adapt(args: Namespace) -> None:
             progress=progress,
             say=lambda line: print(line, flush=True),
         )
-        found["base"] = base_facts(args.model, folder)
-        _write(args.out, adapted.to(saved), tokenizer, found)
-    print(tabulate(compared(found), headers=COMPARED, disable_numparse=True))
+        measurements["base"] = base_facts(args.model, folder)
+        _write(args.out, adapted.to(saved), tokenizer, measurements)
+    print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
     print(f"{args.out}: the adapted model, its card README.md, and adaptation.html with pictures")
 
 
@@ -120,11 +120,13 @@ def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:
         raise ValueError(f"--tokens {tokens}: the model reads at most {longest}")
 
 
-def _write(out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", found: dict[str, Any]) -> None:
+def _write(
+    out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", measurements: dict[str, Any]
+) -> None:
     """Model, tokenizer, measurements, card and page: all or nothing."""
     from recurformer.render.adaptation import write_adaptation
 
     with atomic_path(out, directory=True) as folder, writing_weights(out):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_adaptation(folder, found)
+        write_adaptation(folder, measurements)

@@ -1,6 +1,6 @@
 """A settings block as command-line flags, in both directions. Flags are strings; the block gives them their types.
 
-`InputPath` and `OutputPath` are the types of the arguments that name files: what they mark is what a run record lists.
+`InputPath` and `OutputPath` are the types of the arguments that name files; a run record lists these files.
 """
 
 import typing
@@ -36,7 +36,7 @@ class OneLineParser(ArgumentParser):
 
 
 def _number(kind: Any) -> Callable[[str], Any]:
-    """A flag's `type` that takes what a key of this type takes."""
+    """The `type` of a flag that takes the values of a key of this type."""
     adapter = TypeAdapter(kind)
 
     def read(text: str) -> Any:
@@ -99,10 +99,10 @@ def _values(args: Namespace, block: type[Block], prefix: str) -> dict[str, Any]:
 
 
 def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
-    """The settings that were given as flags.
+    """The settings of a block, from its flags.
 
     Raises:
-        ValueError: in one line, the flag, its value and what would be right.
+        ValueError: in one line, the flag, its value and the right values.
     """
     try:
         return block.model_validate(_values(args, block, prefix))
@@ -111,8 +111,8 @@ def read_block(args: Namespace, block: type[B], prefix: str = "") -> B:
         flag = prefix + "-".join(str(part).replace("_", "-") for part in first["loc"] if isinstance(part, str))
         if isinstance(first["input"], Mapping) and first["type"] == "value_error":  # of several flags together
             flag = f"{flag}…"
-        given = "" if isinstance(first["input"], Mapping) else f" {first['input']}"
-        raise ValueError(f"--{flag}{given}: {reason_of(first)}") from None
+        value = "" if isinstance(first["input"], Mapping) else f" {first['input']}"
+        raise ValueError(f"--{flag}{value}: {reason_of(first)}") from None
 
 
 def flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:

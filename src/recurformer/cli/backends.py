@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _devices() -> list[str]:
-    import torch
-
-    return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
 def _choice(u: "Tensor", A: "Tensor") -> str:
     """The name of the backend that runs such inputs, or why none does."""
     from recurformer.model.scan import choose_backend
@@ -37,7 +31,7 @@ def backends(args: Namespace) -> None:
     from recurformer.model.native import load_library
     from recurformer.model.scan import SCAN_BACKENDS
 
-    for device in _devices():
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
         u, A = torch.empty(1, 1, 2, device=device), torch.empty(1, 16, device=device)
         print(f"\nselective scan on {device}, {torch.get_num_threads()} threads, by preference:")
         for name, backend in SCAN_BACKENDS.items():

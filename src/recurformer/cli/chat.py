@@ -31,15 +31,15 @@ def chat(args: Namespace) -> None:
     print(f"{RESET} forgets the conversation, Ctrl-C stops an answer, Ctrl-D ends.")
     while True:
         try:
-            said = input("> ")
+            turn = input("> ")
         except (EOFError, KeyboardInterrupt):
             print()
             return
-        if said.strip() == RESET:
+        if turn.strip() == RESET:
             conversation.reset()
-        elif said.strip():
+        elif turn.strip():
             try:
-                conversation.answer(said, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
+                conversation.answer(turn, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
             except KeyboardInterrupt:
                 print("\nstopped: this question and its answer are forgotten")
             except ValueError as error:

@@ -40,7 +40,7 @@ def _reading(folder: str | Path, fault: str) -> Iterator[None]:
 
 
 DATA_ONLY = {"local_files_only": True, "trust_remote_code": False}
-"""A checkpoint is read, never run: no modules that lie beside it, and of weights only those that are no pickles."""
+"""A checkpoint is read, never run: no modules that lie beside it, and no pickled weights."""
 
 
 def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":

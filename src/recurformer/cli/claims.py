@@ -82,5 +82,5 @@ def run(args: Namespace) -> None:
     counts = _decide(args) if args.measurements else _count(args.ledger)
     for verdict, count in counts.items():
         print(f"{MARKS[verdict]} {verdict}: {count}")
-    if found := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
-        raise ValueError(f"--fail-on: {', '.join(found)}")
+    if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
+        raise ValueError(f"--fail-on: {', '.join(failures)}")

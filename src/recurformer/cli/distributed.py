@@ -1,4 +1,4 @@
-"""What each process of a training over several does. The first one writes all that a run in one process leaves."""
+"""One process of a training over several. The first one writes the files of a run in one process."""
 
 import ctypes
 import os

@@ -132,7 +132,7 @@ def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes
         hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
-        window=settings.tokens,
+        window_tokens=settings.tokens,
         ruler_lengths=settings.ruler_lengths,
     )
 

@@ -50,13 +50,13 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
     from recurformer.heads.probes import HashHopProbes
 
     tokenizer = open_tokenizer(args.checkpoint)
-    said: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
+    options: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
     knows_hashes_only = task.form == "tokens"
     rows = measure(
         args,
         identity,
         lambda model, original, new_cache: hashhop_rows(
-            model, tokenizer, task, **said, new_cache=new_cache, original=original
+            model, tokenizer, task, **options, new_cache=new_cache, original=original
         ),
         HashHopProbes(tokenizer, task, HeadScores(), identity.seed).repeats() if knows_hashes_only else None,
     )
@@ -78,14 +78,14 @@ def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, t
     from recurformer.evaluate.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
-    said: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
+    options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
     sizes = [(size, task.resized(hops, size)) for hops, size in settings.sizes]
     rows = measure(
         args,
         identity,
         lambda model, original, new_cache: pd.concat(
             hashhop_rows(
-                model, tokenizer, sized, **said, new_cache=new_cache, original=original, progress=progress("sample")
+                model, tokenizer, sized, **options, new_cache=new_cache, original=original, progress=progress("sample")
             ).assign(size=size, form=task.form, as_trained=sized == task)
             for size, sized in sizes
         ),

@@ -116,8 +116,8 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
         threshold=usual.threshold,
         progress=progress("window"),
     )
-    profiles = [replace(one, model=args.name) for one in profiles]
-    (default,) = (one for one in profiles if one.window == usual.window)
+    profiles = [replace(measured, model=args.name) for measured in profiles]
+    (default,) = (measured for measured in profiles if measured.window == usual.window)
     thresholds = sorted({usual.threshold, *others.thresholds})
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 

@@ -1,4 +1,4 @@
-"""What was measured, in the columns that all measurements of the ablation study share.
+"""The identity of a measurement: the columns that all measurements of the ablation study share.
 
 A change that needs no training (eviction, untrained mixers) is made in the process that measures it, at every setting.
 """
@@ -26,7 +26,7 @@ RowsOf = Callable[["PreTrainedModel", "PreTrainedConfig", "NewCache | None"], "p
 
 
 class Identity(Block):
-    """What was measured."""
+    """The measured model."""
 
     name: str
     """Name of the backbone."""
@@ -46,7 +46,7 @@ class Identity(Block):
 
 
 def identified(parser: ArgumentParser) -> None:
-    """The model, and what is changed in it here and now, because that needs no training."""
+    """The model, and changes of it that need no training."""
     checkpoint()(parser)
     parser.add_argument(
         "--original",
@@ -73,12 +73,12 @@ def identified(parser: ArgumentParser) -> None:
 
 
 def measure(args: Namespace, identity: Identity, rows_of: RowsOf, repeated: "Repeated | None" = None) -> "pd.DataFrame":
-    """The rows of a model, or those at every setting of a change, with the columns that say what they are of.
+    """The rows of a model, or those at every setting of a change, with the columns that identify them.
 
     Args:
         args: with the arguments of `identified`.
         identity: of the model, before any change.
-        rows_of: measures (model, configuration of the original, what makes a cache; None for the model's own).
+        rows_of: measures (model, configuration of the original, maker of a cache or None for the model's own).
         repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
 
     Raises:
@@ -91,49 +91,49 @@ def measure(args: Namespace, identity: Identity, rows_of: RowsOf, repeated: "Rep
 
     if args.match and not args.evict:
         raise ValueError("--match: only --evict keeps as much as others held; give both or neither")
-    changes = [change for change in CHANGES if _asked(args, *change)]
+    changes = [change for change in CHANGES if _requested(args, *change)]
     if changes and (identity.family != "original" or len(changes) > 1):
         flag, family = changes[0][0], identity.family
         raise ValueError(f"--{flag}: one change of the original is measured at a time, not with --family {family}")
     model, original = open_model(args.checkpoint, args.dtype), open_config(args.original)
     if not changes:
         if identity.family == "pooled":
-            kept = model.config.num_key_value_heads / original.num_key_value_heads
-            identity = identity.model_copy(update={"setting": kept})
+            share = model.config.num_key_value_heads / original.num_key_value_heads
+            identity = identity.model_copy(update={"setting": share})
         if identity.by == "random":
             identity = identity.model_copy(update={"seed": args.choice})
         return _label(rows_of(model, original, None), identity)
     settings = _evicted(args, model, repeated) if args.evict else _replaced(args, model)
     frames = [
-        _label(rows_of(changed, original, new_cache), identity.model_copy(update=what))
-        for changed, new_cache, what in settings
+        _label(rows_of(changed, original, new_cache), identity.model_copy(update=columns))
+        for changed, new_cache, columns in settings
     ]
     return pd.concat(frames, ignore_index=True)
 
 
-def _asked(args: Namespace, change: str, settings: str) -> bool:
-    given = [getattr(args, name) is not None for name in (change, settings)]
-    if any(given) != all(given):
+def _requested(args: Namespace, change: str, settings: str) -> bool:
+    present = [getattr(args, name) is not None for name in (change, settings)]
+    if any(present) != all(present):
         raise ValueError(f"--{change} and --{settings}: give both or neither")
-    return all(given)
+    return all(present)
 
 
 def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | None") -> "Iterator[Changed]":
     from recurformer.baselines import empty_cache, evicting, make_eviction
 
     family = "combined" if any(getattr(model.config, "recurrent_heads", [])) else "eviction"
-    for budget in [*args.budgets, *map(_held, args.match or [])]:
+    for budget in [*args.budgets, *map(_held_share, args.match or [])]:
         eviction = make_eviction(model, args.evict, budget, repeated)
-        what = {"family": family, "method": args.evict, "setting": budget}
+        columns = {"family": family, "method": args.evict, "setting": budget}
         with evicting(model):
-            yield model, partial(empty_cache, model, eviction), what
+            yield model, partial(empty_cache, model, eviction), columns
 
 
-def _held(measurements: str) -> float:
-    """The share of the cache that was held when something was measured, in the mean.
+def _held_share(measurements: str) -> float:
+    """The mean share of the cache that was held in some measurements.
 
     Raises:
-        ValueError: the file does not say it.
+        ValueError: the file has no such column.
     """
     import pandas as pd
 
@@ -151,12 +151,12 @@ def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
     selection = read_block(args, Selection, "selection-")
     window = read_block(args, Window).model_dump()
     family = "layers" if selection.unit == "layer" else "mixer"
-    said = {"family": family, "method": args.replace, "by": selection.by}
+    columns = {"family": family, "method": args.replace, "by": selection.by}
     if selection.by == "random":
-        said["seed"] = args.choice
+        columns["seed"] = args.choice
     for beta in args.betas:
         heads = chosen_heads(args.profile, args.scores, selection, beta, args.choice)
-        yield convert(model, heads, args.replace, **window), None, {**said, "setting": beta}
+        yield convert(model, heads, args.replace, **window), None, {**columns, "setting": beta}
 
 
 def _label(rows: "pd.DataFrame", identity: Identity) -> "pd.DataFrame":

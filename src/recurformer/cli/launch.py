@@ -1,4 +1,4 @@
-"""Launching a training over several processes, by `accelerate launch`, and saying which of them failed and why.
+"""Launching a training over several processes, by `accelerate launch`, and reporting which of them failed and why.
 
 Every process runs the command again that was launched. It knows no training.
 """
@@ -26,9 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def take_spread(args: Namespace) -> Distributed | None:
     """Take the settings of the processes out of the arguments; the rest are those of a run in one process."""
-    given = {name: value for name, value in vars(args).items() if name.startswith("distributed_")}
-    spread = read_block(args, Distributed, PREFIX) if any(given.values()) else None
-    for name in given:
+    values = {name: value for name, value in vars(args).items() if name.startswith("distributed_")}
+    spread = read_block(args, Distributed, PREFIX) if any(values.values()) else None
+    for name in values:
         delattr(args, name)
     return spread
 
@@ -44,7 +44,7 @@ def is_first() -> bool:
 
 
 def described(args: Namespace, spread: Distributed | None) -> dict[str, str | int | float | None]:
-    """What a record says of a training that is done: its processes and strategy, and its samples per second."""
+    """A finished training in its record: processes, strategy, and samples per second."""
     last = json.loads(Path(args.metrics).read_text().splitlines()[-1])
     return {
         "processes": spread.processes if spread else 1,
@@ -63,7 +63,7 @@ def launch(argv: list[str], processes: int) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # every option that has no default is given, for accelerate would ask this user's configuration for it
+    # all options without a default, which accelerate would read from this user's configuration
     options = {
         "num_processes": processes,
         "num_machines": 1,
@@ -101,5 +101,5 @@ def _reason(failure: Any) -> str:
 
 def tell_launcher(message: str) -> None:
     """Have `launch` give `message` as the reason why this process fails."""
-    said = {"message": message, "timestamp": int(time.time())}
-    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(said))
+    failure = {"message": message, "timestamp": int(time.time())}
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps(failure))

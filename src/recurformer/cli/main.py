@@ -34,7 +34,7 @@ NOT_SETTINGS = {"record", "threads", "stage"}
 
 def _usage() -> str:
     width = max(map(len, STAGES))
-    lines = {name: f"  {name:<{width}}  {one.text}" for name, one in STAGES.items()}
+    lines = {name: f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()}
     first = [lines.pop(name) for name in BEFORE]
     usage = ["usage: recurformer STAGE … | --help | --version", "", "Before a study runs:", *first, ""]
     return "\n".join([*usage, "Stages of a study, and stages for its results:", *lines.values(), "", MORE])
@@ -92,7 +92,7 @@ def _run_recorded(
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if launch.is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
-    with run_record(path, stage.name, argv, settings, inputs=inputs, outputs=outputs) as found:
+    with run_record(path, stage.name, argv, settings, inputs=inputs, outputs=outputs) as record:
         if stage.device:
             import_libraries()
         if spread:
@@ -100,11 +100,11 @@ def _run_recorded(
         else:
             stage.run(args)
         if path and stage.launched:
-            found["training"] = launch.described(args, spread)
+            record["training"] = launch.described(args, spread)
 
 
-def _said(error: Exception) -> str:
-    """The message; of a file that the system refuses its name first, without the system's number of the error."""
+def _message(error: Exception) -> str:
+    """The message of an error; for a file that the system refuses, its name and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
-        lines = _said(error).splitlines() or [type(error).__name__]
+        lines = _message(error).splitlines() or [type(error).__name__]
         if launch.is_launched():
             launch.tell_launcher(lines[0])
         else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def mapped(parser: ArgumentParser) -> None:
-    """What all of these stages take."""
+    """The arguments that all of these stages take."""
     for add in (checkpoint("folder of the model before conversion"), ARTICLES, NAME, seed("the choice of windows")):
         add(parser)
 

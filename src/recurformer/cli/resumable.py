@@ -63,7 +63,7 @@ def curve(required: bool) -> Callable[[ArgumentParser], None]:
 
 
 def resumable_folder(args: Namespace, output: str) -> Path:
-    """Where a run keeps its state: another folder as soon as its code or any of its settings is another one."""
+    """The folder of a run's state: another one as soon as its code or any of its settings changes."""
     settings = {key: value for key, value in vars(args).items() if key not in UNIMPORTANT}
     identity = json.dumps([code_digest(code_of(args.stage)), settings], sort_keys=True, default=str)
     return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
@@ -101,7 +101,7 @@ def train_and_keep(
 
     Args:
         args: with those of `trained`.
-        model: what `learn` trains in place.
+        model: that `learn` trains in place.
         tokenizer: saved with it.
         learn: trains, given the folder for its state.
     """
@@ -130,9 +130,9 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
     from recurformer.measure.cache import count_cache
     from recurformer.paper.sizes import CACHE_LENGTHS
 
-    held = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
+    sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
-    keep_rows(args, curve.rows.assign(**held), args.recovery, arm, mixer)
+    keep_rows(args, curve.rows.assign(**sizes), args.recovery, arm, mixer)
 
 
 def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:

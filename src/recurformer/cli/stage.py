@@ -43,7 +43,7 @@ def checkpoint(text: str = "folder of the model") -> Argument:
 
 
 def seed(text: str) -> Argument:
-    """A seed; the text says of what."""
+    """A seed; the text names its use."""
     return argument("--seed", type=SEED, default=0, help=f"seed of {text}")
 
 
@@ -78,7 +78,7 @@ class Output:
 
 
 def csv(name: str, rows: str = "") -> Output:
-    """A CSV file; `rows` says what a row is."""
+    """A CSV file; `rows` describes a row."""
     return Output(name, "CSV", rows)
 
 
@@ -101,19 +101,19 @@ class Stage:
 
     @property
     def place(self) -> str:
-        """Where its code begins, for `recurformer.digest`."""
+        """The place where its code begins, for `recurformer.digest`."""
         return f"{self.function.__module__}:{self.function.__name__}"
 
     def blocks(self) -> dict[str, tuple[type[Block], str]]:
         """The settings blocks that its function takes, each with the prefix of its flags."""
-        found = {}
+        blocks = {}
         for name, parameter in signature(self.function).parameters.items():
             kind, prefix = parameter.annotation, ""
             if get_origin(kind) is not None:
                 kind, prefix = get_args(kind)
             if isinstance(kind, type) and issubclass(kind, Block):
-                found[name] = (kind, prefix)
-        return found
+                blocks[name] = (kind, prefix)
+        return blocks
 
     def parser(self) -> ArgumentParser:
         """All of its arguments."""
@@ -141,7 +141,7 @@ STAGES: dict[str, Stage] = {}
 
 
 def code_of(stage: str) -> str:
-    """Where the code of a stage begins, or that of a training over several processes."""
+    """The place where the code of a stage begins, or that of a training over several processes."""
     command = stage.replace("_", "-")
     return STAGES[command].place if command in STAGES else f"recurformer.cli.{stage}:run"
 
@@ -159,8 +159,8 @@ def stage(
     Args:
         text: its line in the command's help; its own begins with the docstring of the function, else of the module.
         arguments: those that are no keys of a settings block, positional ones before the output's.
-        output: what the function returns is written there; without one, the function writes by itself.
-        device: what it needs of one; None: no torch at all, or the function sees to it.
+        output: the file of the frame that the function returns; without one, the function writes by itself.
+        device: its use of one; None: no torch at all, or the function sees to it.
         launched: whether several processes can run it together, by `recurformer.cli.launch`.
         name: of the stage, where it is not the function's.
     """
@@ -176,8 +176,8 @@ def stage(
 PROGRESS_SECONDS = 10.0
 
 
-def progress(what: str) -> Callable[[int, int], None]:
-    """A callback (done, all) that says on standard error how far it is, at most every ten seconds."""
+def progress(unit: str) -> Callable[[int, int], None]:
+    """A callback (done, all) that shows the progress on standard error, at most every ten seconds."""
     started = last = time.perf_counter()
 
     def show(done: int, total: int) -> None:
@@ -185,7 +185,7 @@ def progress(what: str) -> Callable[[int, int], None]:
         now = time.perf_counter()
         if now - last >= PROGRESS_SECONDS:
             last = now
-            left = (now - started) / done * (total - done)
-            print(f"{what} {done}/{total}, {left:.0f} s left", file=sys.stderr, flush=True)
+            seconds_left = (now - started) / done * (total - done)
+            print(f"{unit} {done}/{total}, {seconds_left:.0f} s left", file=sys.stderr, flush=True)
 
     return show

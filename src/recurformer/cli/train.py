@@ -47,14 +47,14 @@ def train(args: Namespace, settings: Training) -> None:
     model = open_model(args.checkpoint, dtype="float32")
 
     def learn(folder: Path) -> None:
-        drawn = on_log = None
+        recovery = on_log = None
         if args.recovery:
-            drawn = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
-            drawn.add(0, 0.0)
-            on_log = drawn.of_training(settings.steps, settings.log_every)
+            recovery = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
+            recovery.add(0, 0.0)
+            on_log = recovery.of_training(settings.steps, settings.log_every)
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
-        if drawn is not None:
-            keep_curve(args, drawn, arm="paper" if args.beta else "original")
+        if recovery is not None:
+            keep_curve(args, recovery, arm="paper" if args.beta else "original")
 
     train_and_keep(args, model, tokenizer, learn)
 
@@ -89,11 +89,11 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
         model = type(model)(model.config).to(model.device).eval()
 
     def learn(folder: Path) -> None:
-        drawn = curve_of(args, original, model, input_ids, folder)
-        errors = run_arm(original, model, input_ids, curve=drawn, folder=folder, seed=args.seed,
-            bf16=True, progress=progress("calibrate: layer"), **arm.ways(), **recipe)  # fmt: skip
+        recovery = curve_of(args, original, model, input_ids, folder)
+        errors = run_arm(original, model, input_ids, curve=recovery, folder=folder, seed=args.seed,
+            bf16=True, progress=progress("calibrate: layer"), **arm.arguments(), **recipe)  # fmt: skip
         keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
-        keep_curve(args, drawn, args.arm)
+        keep_curve(args, recovery, args.arm)
 
     train_and_keep(args, model, tokenizer, learn)
 

@@ -1,6 +1,6 @@
-"""Likelihood of what follows a long prompt, from the cache that the prompt left.
+"""Likelihood of the text after a long prompt, from the cache that the prompt left.
 
-A model's perplexity on whole windows does not see what a smaller cache loses: no eviction happens before the window
+A model's perplexity on whole windows does not show the loss by a smaller cache: no eviction happens before the window
 ends. Here the prompt is read first, then the text after it is scored, token by token where the cache may shrink on the
 way, at once where it cannot.
 """
@@ -52,16 +52,16 @@ def continuation_rows(
     if not 1 <= prompt < length:
         raise ValueError(f"prompt: {prompt} of {length} tokens; at least one must be read and one predicted")
     rows: list[tuple[int, int, int, float]] = []
-    held: list[float] = []
+    bytes_per_token: list[float] = []
     for start in range(0, windows, batch_size):
         batch = input_ids[start : start + batch_size].to(model.device)
-        losses, batch_held = _losses(model, batch, prompt, new_cache)
-        held.append(batch_held)
+        losses, batch_bytes = _losses(model, batch, prompt, new_cache)
+        bytes_per_token.append(batch_bytes)
         for window, row in enumerate(losses.cpu(), start=start):
             rows += [(window, BIN * number, len(part), part.sum().item()) for number, part in enumerate(row.split(BIN))]
         if progress is not None:
             progress(start + len(batch), windows)
-    return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(held, original, model.dtype))
+    return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
 
 
 @torch.no_grad()
@@ -69,14 +69,14 @@ def _losses(model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: N
     """Negative log-likelihoods (B, text) in float64, and the bytes held after the prompt for each of its tokens."""
     cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
     text = input_ids[:, prompt:]
-    read = model(input_ids=input_ids[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    held = held_bytes(cache, input_ids[:, :prompt].numel())
-    losses = [_loss(read.logits, text[:, :1])]
+    output = model(input_ids=input_ids[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    bytes_per_token = held_bytes(cache, input_ids[:, :prompt].numel())
+    losses = [_loss(output.logits, text[:, :1])]
     step = 1 if new_cache is not None else text.shape[1]
     for start in range(0, text.shape[1] - 1, step):
-        shown, asked = text[:, start : min(start + step, text.shape[1] - 1)], text[:, start + 1 : start + step + 1]
-        losses.append(_loss(model(input_ids=shown, past_key_values=cache, use_cache=True).logits, asked))
-    return torch.cat(losses, dim=1), held
+        shown, targets = text[:, start : min(start + step, text.shape[1] - 1)], text[:, start + 1 : start + step + 1]
+        losses.append(_loss(model(input_ids=shown, past_key_values=cache, use_cache=True).logits, targets))
+    return torch.cat(losses, dim=1), bytes_per_token
 
 
 def _loss(logits: Tensor, targets: Tensor) -> Tensor:

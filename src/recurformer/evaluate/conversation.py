@@ -1,4 +1,4 @@
-"""A conversation with a model: the cache keeps what was said, so each turn reads only its own tokens."""
+"""A conversation with a model: the cache keeps the earlier turns, so each turn reads only its own tokens."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Conversation:
     template changes earlier turns, the conversation is read again from its beginning.
 
     Args:
-        model: a causal language model in evaluation mode; its generation configuration decides how it writes.
+        model: a causal language model in evaluation mode; its generation configuration holds.
         tokenizer: the model's.
         tokens: the most tokens of an answer.
     """
@@ -33,17 +33,17 @@ class Conversation:
         self.ids = torch.empty(1, 0, dtype=torch.long, device=self.model.device)  # of all turns
         self.cache = DynamicCache(config=self.model.config)
 
-    def answer(self, said: str, streamer: Any = None) -> str:
+    def answer(self, turn: str, streamer: Any = None) -> str:
         """Return the model's answer to the user's next turn.
 
         Args:
-            said: the turn.
+            turn: of the user.
             streamer: gets the answer's tokens as they come, as in `generate()`.
 
         Raises:
             ValueError: the conversation with another answer is longer than the model can read.
         """
-        self.turns.append({"role": "user", "content": said})
+        self.turns.append({"role": "user", "content": turn})
         try:
             ids = self._ids()
             self._refuse_long(ids.shape[1])

@@ -50,22 +50,22 @@ def generate_greedily(
         pad_token_id=pad_token_id,
         eos_token_id=model.generation_config.eos_token_id,
     )
-    held: list[float] = []
+    bytes_per_token: list[float] = []
 
     def measure(module: Any, arguments: Any, output: Any) -> None:
-        if not held:  # the first forward pass reads the prompts
-            held.append(held_bytes(output.past_key_values, batch["input_ids"].numel()))
+        if not bytes_per_token:  # the first forward pass reads the prompts
+            bytes_per_token.append(held_bytes(output.past_key_values, batch["input_ids"].numel()))
 
-    given = {} if new_cache is None else {"past_key_values": new_cache()}
+    cache_argument = {} if new_cache is None else {"past_key_values": new_cache()}
     own, model.generation_config = model.generation_config, greedy
     hook = model.register_forward_hook(measure)
     try:
-        written: Tensor = model.generate(**batch, **given)  # type: ignore[operator]
+        written: Tensor = model.generate(**batch, **cache_argument)  # type: ignore[operator]
     finally:
         hook.remove()
         model.generation_config = own
     answers = written[:, batch["input_ids"].shape[1] :].tolist()
-    return [answer[:limit] for answer, limit in zip(answers, limits, strict=True)], held[0]
+    return [answer[:limit] for answer, limit in zip(answers, limits, strict=True)], bytes_per_token[0]
 
 
 def write_answers(
@@ -84,13 +84,13 @@ def write_answers(
     """
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     answers: list[list[int]] = [[] for _ in order]
-    held: list[float] = []
+    bytes_per_token: list[float] = []
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]
-        batch, asked = [prompts[index] for index in indices], [limits[index] for index in indices]
-        written, batch_held = generate_greedily(model, batch, asked, pad_token_id, new_cache)
-        held.append(batch_held)
+        batch, batch_limits = [prompts[index] for index in indices], [limits[index] for index in indices]
+        written, batch_bytes = generate_greedily(model, batch, batch_limits, pad_token_id, new_cache)
+        bytes_per_token.append(batch_bytes)
         for index, answer in zip(indices, written, strict=True):
             answers[index] = answer
         progress(start + len(indices))
-    return answers, held
+    return answers, bytes_per_token

@@ -1,4 +1,4 @@
-"""Surroundings in which lm-eval runs a model: what must not be printed, and whose settings count."""
+"""Surroundings in which lm-eval runs a model: without its remarks, and with the settings of its tasks."""
 
 import contextlib
 import io

@@ -51,7 +51,7 @@ def hashhop_rows(
         pairs, separated by spaces: see `link_distances`), with it ratio (see `held_ratio`).
     """
     more = MORE_TOKENS if task.form == "text" else 0
-    held: list[float] = []
+    bytes_per_token: list[float] = []
     rows: list[tuple[str, int, int, int, str]] = []
     for variant in variants:
         dataset = hashhop_dataset(task, tokenizer, seed=seed, variant=variant, stream="test")
@@ -63,7 +63,7 @@ def hashhop_rows(
                 progress(before + count, samples * len(variants))
 
         answers, batches = write_answers(model, ids, limits, dataset.pad_token_id, batch_size, new_cache, done)
-        held += batches
+        bytes_per_token += batches
         rows += [
             (variant, index, dataset.correct(index, answer), task.hops, " ".join(map(str, dataset.distances(index))))
             for index, answer in enumerate(answers)
@@ -71,11 +71,11 @@ def hashhop_rows(
     frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops", "distances"])
     if original is None:
         return frame
-    return frame.drop(columns="distances").assign(ratio=held_ratio(held, original, model.dtype))
+    return frame.drop(columns="distances").assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
 
 
 def _prompt(item: Item) -> tuple[torch.Tensor, int]:
     """The prompt that the model continues, and the number of tokens of the right answer."""
-    asked = item["labels"] != IGNORED
-    first = int(asked.nonzero()[0])
-    return item["input_ids"][:first], len(asked) - first
+    labelled = item["labels"] != IGNORED
+    first = int(labelled.nonzero()[0])
+    return item["input_ids"][:first], len(labelled) - first

@@ -1,7 +1,7 @@
-"""lm-eval tasks on a model object, by lm-eval's own HFLM: three with local data, and by name all that lm-eval has.
+"""lm-eval tasks on a model object, by lm-eval's own HFLM: three with local data, and by name lm-eval's own.
 
 The tasks are `tasks/*.yaml`. Each run writes, into a folder of its own, their samples as JSON lines and a YAML file
-that includes the task's own and says where the samples are; so nothing is downloaded, and `lm-eval run --tasks
+that includes the task's own and names the file of the samples; so nothing is downloaded, and `lm-eval run --tasks
 <folder>/passkey.yaml` repeats the run.
 """
 
@@ -31,7 +31,7 @@ BOOTSTRAP_ITERATIONS = 100
 
 @dataclass(frozen=True)
 class LocalTask:
-    """A task with local data: how its samples are made, and what differs from lm-eval's defaults when it runs.
+    """A task with local data: its samples, and its differences from lm-eval's defaults.
 
     Attributes:
         records: the samples, as JSON objects.
@@ -56,7 +56,7 @@ class LocalSettings:
         hashhop: sizes and layout of HashHop.
         passkey_tokens: longest passkey prompt.
         articles: column text, for `wikipedia`.
-        window: tokens that `wikipedia` shows the model at once.
+        window_tokens: tokens that `wikipedia` shows the model at once.
         ruler_lengths: tokens of the prompts of lm-eval's RULER tasks.
     """
 
@@ -67,7 +67,7 @@ class LocalSettings:
     hashhop: HashHopTask = field(default_factory=HashHopTask)
     passkey_tokens: int = 1024
     articles: pd.DataFrame | None = None
-    window: int = 1024
+    window_tokens: int = 1024
     ruler_lengths: Sequence[int] = (4096,)
 
 
@@ -92,7 +92,7 @@ def _wikipedia(settings: LocalSettings) -> LocalTask:
     if settings.articles is None or settings.articles.empty:
         raise ValueError("wikipedia: the task needs articles, and there are none")
     texts = settings.articles.text.iloc[: settings.samples]
-    return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.window})
+    return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.window_tokens})
 
 
 LOCAL_TASKS = {"hashhop": _hashhop, "passkey": _passkey, "wikipedia": _wikipedia}
@@ -123,8 +123,8 @@ def lm_eval_rows(
     Args:
         model: a causal language model, converted or not, where it is.
         names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (its data come from the hub).
-        settings: what the local tasks are made from; its `samples` and `limits` bound the others too.
-        folder: where the local data are written.
+        settings: of the local tasks; `samples` and `limits` bound the others too.
+        folder: for the local data.
         batch_size: requests in one forward pass; changes speed and memory, not the result.
 
     Returns:
@@ -136,11 +136,11 @@ def lm_eval_rows(
     rows: list[tuple[str, str, float, float, int]] = []
     for number, name in enumerate(names):
         started = time.perf_counter()
-        some = replace(settings, samples=settings.limits.get(name, settings.samples))
+        limited = replace(settings, samples=settings.limits.get(name, settings.samples))
         if name in LOCAL_TASKS:
-            rows += _run_local(model, name, some, Path(folder), batch_size)
+            rows += _run_local(model, name, limited, Path(folder), batch_size)
         else:
-            rows += _run_hub(model, name, some, batch_size)
+            rows += _run_hub(model, name, limited, batch_size)
         seconds = time.perf_counter() - started
         print(f"task {number + 1}/{len(names)} {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
     return pd.DataFrame(rows, columns=["task", "metric", "value", "stderr", "samples"])
@@ -153,9 +153,9 @@ def _run_local(
     folder.mkdir(parents=True, exist_ok=True)
     samples, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
     samples.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in task.records))
-    where = {"data_files": {"test": str(samples.resolve())}, "cache_dir": str((folder / "cache").resolve())}
+    data = {"data_files": {"test": str(samples.resolve())}, "cache_dir": str((folder / "cache").resolve())}
     config.write_text(
-        yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": where, **task.overrides})
+        yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": data, **task.overrides})
     )
     return _run(model, settings.tokenizer, str(config), _local_manager(), batch_size=batch_size, **task.harness)
 
@@ -171,7 +171,7 @@ def _run_hub(
         return _run(model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples)
     except ImportError as error:
         raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[long-context]") from None
-    except OSError as error:  # the base of what requests and the hub's client raise when they cannot reach something
+    except OSError as error:  # requests and the hub's client raise its subclasses when they reach nothing
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"task {name!r}: its data cannot be loaded from the hub ({reason})") from None
 
@@ -204,13 +204,13 @@ def _run(
     limit: int | None = None,
     **harness: Any,
 ) -> list[tuple[str, str, float, float, int]]:
-    """The rows of one task, given by its name or by a YAML file."""
+    """The rows of one task, named or in a YAML file."""
     with quiet(), tasks_own_limits(model):
         from lm_eval import simple_evaluate
 
         from recurformer.evaluate.beginning import OneBeginning
 
-        found = simple_evaluate(
+        evaluation = simple_evaluate(
             OneBeginning(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
             tasks=[task],
             limit=limit,
@@ -218,16 +218,16 @@ def _run(
             bootstrap_iters=BOOTSTRAP_ITERATIONS,
             log_samples=False,
         )
-    counts = found["n-samples"]
+    counts = evaluation["n-samples"]
     rows = []
-    for full_name, measured in found["results"].items():
-        shown = full_name.removeprefix("recurformer_")
+    for full_name, measured in evaluation["results"].items():
+        name = full_name.removeprefix("recurformer_")
         for key, value in measured.items():
             metric, _, kind = key.partition(",")
             if kind and not metric.endswith("_stderr"):
                 error = measured.get(f"{metric}_stderr,{kind}")
                 label = metric if kind == "none" else f"{metric},{kind}"
-                known = isinstance(error, int | float)
+                has_error = isinstance(error, int | float)
                 samples = counts.get(full_name, {}).get("effective", measured.get("sample_len", 0))
-                rows.append((shown, label, float(value), float(error) if known else float("nan"), int(samples)))
+                rows.append((name, label, float(value), float(error) if has_error else float("nan"), int(samples)))
     return rows

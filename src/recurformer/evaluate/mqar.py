@@ -33,7 +33,7 @@ def run_mqar(
 ) -> pd.DataFrame:
     """Initialise, choose heads, convert, train, test.
 
-    The heads are chosen as the paper says, by the recency ratios of the model before its training: those of random
+    The heads are chosen as in the paper, by the recency ratios of the model before its training: those of random
     weights.
 
     Args:
@@ -60,7 +60,7 @@ def run_mqar(
     train(model, dataset, output_dir=output_dir, seed=seed, on_log=on_log, **recipe)
     sizes = {"vocabulary": settings.vocabulary, "samples": settings.test_samples, "seed": seed}
     slices = {"validation": settings.train, "test": settings.test}
-    splits = [mqar_rows(model, found, split=split, **sizes).assign(split=split) for split, found in slices.items()]
+    splits = [mqar_rows(model, listed, split=split, **sizes).assign(split=split) for split, listed in slices.items()]
     rows = pd.concat(splits, ignore_index=True).assign(beta=beta, learning_rate=learning_rate, seed=seed)
     rows["trained_length"] = rows.length.isin({length for length, _ in settings.train})
     return rows[COLUMNS]
@@ -125,7 +125,7 @@ def mqar_rows(
             items = [dataset[index] for index in range(start, min(start + batch_size, samples))]
             batch = {key: value.to(model.device) for key, value in dataset.collate(items).items()}
             logits = model(input_ids=batch["input_ids"], use_cache=False).logits  # (B, L, V)
-            right, asked = count_correct(logits[:, :-1], batch["labels"][:, 1:])
-            correct, queries = correct + int(right.sum()), queries + int(asked.sum())
+            right, queried = count_correct(logits[:, :-1], batch["labels"][:, 1:])
+            correct, queries = correct + int(right.sum()), queries + int(queried.sum())
         rows.append((length, pairs, correct, queries))
     return pd.DataFrame(rows, columns=["length", "pairs", "correct", "queries"])

@@ -42,28 +42,29 @@ def needle_rows(
         texts: the hay.
         grid: length of the prompts, in tokens without those that begin a text -> task, of `NEEDLE_TASKS` -> samples at
             each depth.
-        depths: shares of the hay before the needles that are asked for; their mean if there are several.
+        depths: shares of the hay before the needles of the question; their mean if there are several.
         seed: of the samples.
         batch_size: prompts of one length read together; None: see `samples_per_batch`.
         new_cache: makes the cache of each batch; None: the model makes its own.
         progress: called with (prompts done, prompts).
 
     Returns:
-        One row a sample: task, length, depth (both as asked for), sample, correct and queries (right keys of so many
-        asked for), ratio (see `held_ratio`; of the prompts of that length).
+        One row a sample: task, length, depth (both as in the arguments), sample, correct and queries (right keys of so
+        many in the question), ratio (see `held_ratio`; of the prompts of that length).
 
     Raises:
         ValueError: an unknown task, a length too short for its needles, a depth outside [0, 1].
     """
-    if unknown := {task for asked in grid.values() for task in asked} - set(NEEDLE_TASKS):
+    if unknown := {task for samples_of in grid.values() for task in samples_of} - set(NEEDLE_TASKS):
         raise ValueError(f"tasks: {min(unknown)!r} is unknown; there are {', '.join(NEEDLE_TASKS)}")
     rows: list[tuple[str, int, float, int, int, int, float]] = []
-    total = sum(samples for asked in grid.values() for samples in asked.values()) * len(depths)
-    for length, asked in grid.items():
-        cells = [(task, depth, sample) for task, depth in product(asked, depths) for sample in range(asked[task])]
+    total = sum(samples for samples_of in grid.values() for samples in samples_of.values()) * len(depths)
+    for length, samples_of in grid.items():
+        settings = list(product(samples_of, depths))
+        cells = [(task, depth, sample) for task, depth in settings for sample in range(samples_of[task])]
         generators = {
             (task, depth): PasskeyTask(tokenizer, length, depth, filler=texts, **NEEDLE_TASKS[task])
-            for task, depth in product(asked, depths)
+            for task, depth in settings
         }
         problems = [
             generators[task, depth].sample(item_generator(seed, number, "test"))
@@ -78,11 +79,11 @@ def needle_rows(
             if progress is not None:
                 progress(before + count, total)
 
-        written, held = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
-        said = tokenizer.batch_decode(written, skip_special_tokens=True)
-        ratio = held_ratio(held, original, model.dtype)
+        written, bytes_per_token = write_answers(model, prompts, limits, pad_token(tokenizer), size, new_cache, done)
+        texts_written = tokenizer.batch_decode(written, skip_special_tokens=True)
+        ratio = held_ratio(bytes_per_token, original, model.dtype)
         rows += [
             (task, length, depth, sample, score_passkey(text, problem.keys), len(problem.keys), ratio)
-            for (task, depth, sample), problem, text in zip(cells, problems, said, strict=True)
+            for (task, depth, sample), problem, text in zip(cells, problems, texts_written, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)

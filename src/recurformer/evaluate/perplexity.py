@@ -1,6 +1,6 @@
 """Perplexity of a causal language model on whole articles, counted token by token.
 
-Protocol: each article is cut into disjoint windows, and a token is predicted, exactly once, from what stands before it
+Protocol: each article is cut into disjoint windows, and a token is predicted, exactly once, from the tokens before it
 in its window. Without a beginning-of-sequence token that leaves out the first token of each window; with one, it stands
 before each window, is never predicted itself, and every token of the article is.
 """
@@ -50,17 +50,17 @@ def perplexity_rows(
         negative_log_likelihood in nats.
 
     Raises:
-        ValueError: a window too short, an article without a token to predict, bos asked of a tokenizer that has none.
+        ValueError: a window too short, an article without a token to predict, a tokenizer that has no bos.
     """
     if tokens < 2:
         raise ValueError(f"tokens: a window of {tokens} has nothing to predict; give at least 2")
     prefix = _prefix(tokenizer, bos)
     pieces: list[tuple[int, torch.Tensor]] = []
     for number, text in enumerate(articles.text):
-        found = list(_windows(tokenizer, text, prefix, tokens))[:windows]
-        if not found:
+        text_windows = list(_windows(tokenizer, text, prefix, tokens))[:windows]
+        if not text_windows:
             raise ValueError(f"article {articles.title.iloc[number]!r}: too short, no token of it can be predicted")
-        pieces += [(number, window) for window in found]
+        pieces += [(number, window) for window in text_windows]
 
     if batch_size is None:
         logits = tokens * model.config.vocab_size

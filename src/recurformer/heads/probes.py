@@ -20,11 +20,11 @@ from recurformer.train.hashhop_data import HashHopTokenDataset, hashhop_dataset
 
 
 class Labelled(NamedTuple):
-    """Samples and what is asked of them.
+    """Samples and their labels.
 
     Attributes:
         input_ids: (samples, L) without padding.
-        labels: (samples, L), aligned with input_ids, -100 where nothing is asked.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
     """
 
     input_ids: Tensor
@@ -93,7 +93,7 @@ class TextProbes:
 
 @dataclass(frozen=True)
 class HashHopProbes:
-    """Probes of a model that knows nothing but HashHop with one token a hash, no longer than the samples it knows."""
+    """Probes of a model that knows HashHop with one token a hash alone, no longer than its training samples."""
 
     tokenizer: PreTrainedTokenizerBase
     task: HashHopTask

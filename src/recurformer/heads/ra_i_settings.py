@@ -18,9 +18,9 @@ def replacement_ranks(scores: Tensor, kv_heads: int, unit: Unit) -> np.ndarray:
     return order.argsort(dim=1)[0].numpy()
 
 
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+def rank_correlation(ranks: np.ndarray, other: np.ndarray) -> float:
     """Spearman's correlation of two rankings without ties; NaN for fewer than two units."""
-    return float(np.corrcoef(one, other)[0, 1]) if len(one) > 1 else float("nan")
+    return float(np.corrcoef(ranks, other)[0, 1]) if len(ranks) > 1 else float("nan")
 
 
 def compare_settings(

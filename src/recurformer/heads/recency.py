@@ -1,9 +1,9 @@
 """Attend in one layer, and sum the attention on recent tokens, at little more than the cost of attending.
 
 A query's weights sum to 1, so the kernel that attends knows their total already, and only the scores in the band
-0 <= i - j <= window are computed a second time. The first token is left to the end: the kernel attends to all others,
-and the mass beyond the first token is a sum of its own. As 1 minus the first token's weight it would be lost to
-rounding in the heads that look at little else.
+0 <= i - j <= window are computed a second time. The first token comes last: the kernel attends to all others, and the
+mass beyond the first token is a sum of its own. As 1 minus the first token's weight, rounding would swallow it in heads
+that attend to little else.
 """
 
 from typing import NamedTuple
@@ -40,10 +40,10 @@ def attend_and_sum(inputs: LayerInputs, window: int, exclude_first: bool) -> tup
     """
     query, key, value = (states[:, :, 1:] for states in (inputs.query, inputs.key, inputs.value))
     unmasked = inputs.mask is None and query.numel()
-    found = flash_attention(query, key, value, inputs.scaling) if unmasked else None
-    if found is None:
+    attended = flash_attention(query, key, value, inputs.scaling) if unmasked else None
+    if attended is None:
         return _attend_by_rows(inputs, window, exclude_first)
-    return _attend_by_band(inputs, window, exclude_first, *found)
+    return _attend_by_band(inputs, window, exclude_first, *attended)
 
 
 def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
@@ -110,7 +110,7 @@ def _band_mass(query: Tensor, key: Tensor, logsumexp: Tensor, window: int) -> Te
     count, rows, group, _ = query.shape
     query = query.view(count, rows // BLOCK, BLOCK * group, -1)
     logsumexp = logsumexp.view(count, rows // BLOCK, BLOCK, group, 1)
-    windows = F.pad(key, (0, 0, window, rows - key.shape[1])).unfold(1, window + BLOCK, BLOCK)
+    bands = F.pad(key, (0, 0, window, rows - key.shape[1])).unfold(1, window + BLOCK, BLOCK)
     # the keys that would stand before the first token
     early = torch.arange(-(-window // BLOCK) * BLOCK, device=key.device).view(-1, BLOCK, 1, 1)
     absent = early + torch.arange(window + 1, device=key.device) < window
@@ -119,7 +119,7 @@ def _band_mass(query: Tensor, key: Tensor, logsumexp: Tensor, window: int) -> Te
     step = max(SCORES // (group * rows * (window + BLOCK)), 1)
     for start in range(0, count, step):
         part = slice(start, start + step)
-        near = band(query[part] @ windows[part], window, group)
+        near = band(query[part] @ bands[part], window, group)
         near[:, : len(absent)].masked_fill_(absent, float("-inf"))
         mass[part] = (near - logsumexp[part]).exp_().sum(2).sum(1, dtype=torch.float64)
     return mass.flip(-1)

@@ -1,7 +1,7 @@
 """The loss of a model after a change of one attention head's output, for every head by itself.
 
 The layers below the head do not change, so they are run once. From its layer on, the model runs over copies of the
-samples side by side, in each of which another head is replaced. What replaces it is not known here.
+samples side by side, in each of which another head is replaced. The caller gives the replacement.
 """
 
 from collections.abc import Callable
@@ -62,18 +62,16 @@ class _OneReplaced:
         return output
 
 
-def _run_from(base: Any, layer: int, read: list[Arguments], attend: _OneReplaced) -> Tensor:
+def _run_from(base: Any, layer: int, calls: list[Arguments], attend: _OneReplaced) -> Tensor:
     """Last hidden states, (copies * B, L, hidden), if the layers from `layer` on read copies of the samples."""
-    hidden = read[layer][0][0].repeat(len(attend.heads), 1, 1)
-    for above, (_, arguments) in zip(base.layers[layer:], read[layer:], strict=True):
+    hidden = calls[layer][0][0].repeat(len(attend.heads), 1, 1)
+    for above, (_, arguments) in zip(base.layers[layer:], calls[layer:], strict=True):
         hidden = above(hidden, **{**arguments, "attend": attend})
     return base.norm(hidden)
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Return the logits of hidden states after the last norm, as the language model makes them: Granite scales them,
-    Gemma bounds them.
-    """
+    """Return the logits of hidden states after the last norm, which Granite scales and Gemma bounds."""
     logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
     cap = getattr(model.config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
@@ -81,10 +79,10 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
     """Mean negative log-likelihood of the labels, in nats, from the hidden states after the last layer's norm."""
-    asked = labels[:, 1:] != IGNORED
-    logits = logits_of(model, hidden[:, :-1][asked])
+    predicted = labels[:, 1:] != IGNORED
+    logits = logits_of(model, hidden[:, :-1][predicted])
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][asked], reduction="none").double().mean())
+    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][predicted], reduction="none").double().mean())
 
 
 @torch.no_grad()
@@ -96,7 +94,7 @@ def loss_rises(
     Args:
         model: a causal language model of Llama's build: decoder layers, a norm, a language-model head.
         input_ids: (samples, L) without padding.
-        labels: (samples, L), aligned with input_ids, -100 where nothing is asked.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
         replacement: attends in the place of the replaced head; called once for a layer and batch of heads.
         progress: called with (layers done, layers).
 
@@ -105,7 +103,7 @@ def loss_rises(
         and in layers with a sliding window between others without one.
 
     Raises:
-        ValueError: empty input, labels that ask nothing, or a model that does not use the attention interface.
+        ValueError: empty input, labels without any prediction, or a model that does not use the attention interface.
     """
     check_batch(input_ids)
     if not (labels[:, 1:] != IGNORED).any():
@@ -115,7 +113,7 @@ def loss_rises(
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
     at_once = samples_per_batch(model.device.type, input_ids.numel())
     with attending(model):
-        with reading(base.layers) as read:
+        with reading(base.layers) as calls:
             unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
             loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
         if not unchanged.attended:
@@ -125,7 +123,7 @@ def loss_rises(
             for start in range(0, len(heads), at_once):
                 chosen = range(start, min(start + at_once, len(heads)))
                 attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
-                copies = _run_from(base, layer, read, attend).split(len(input_ids))
+                copies = _run_from(base, layer, calls, attend).split(len(input_ids))
                 for position, copy in zip(chosen, copies, strict=True):
                     rises[layer, heads[position]] = _loss(model, copy, labels) - loss
             if progress is not None:

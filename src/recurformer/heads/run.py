@@ -1,4 +1,4 @@
-"""Run a model over samples with attention of our own in the place of its own; what that does is not known here."""
+"""Run a model over samples with an attention function of the caller in the place of its own."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,12 +72,12 @@ Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]
 @contextmanager
 def reading(modules: Iterable[nn.Module]) -> Iterator[list[Arguments]]:
     """Collect the arguments of every call of some modules, in the order of the calls, while the block runs."""
-    read: list[Arguments] = []
+    calls: list[Arguments] = []
     with ExitStack() as stack:
         for module in modules:
-            handle = module.register_forward_pre_hook(lambda _, *arguments: read.append(arguments), with_kwargs=True)
+            handle = module.register_forward_pre_hook(lambda _, *arguments: calls.append(arguments), with_kwargs=True)
             stack.callback(handle.remove)
-        yield read
+        yield calls
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class LayerInputs:
         layer: index of the decoder layer.
         heads: the model's own (original) indices of the query heads, (H,), in the order of the tensors below.
         samples: indices of the batch's samples in the whole input, (B,).
-        tokens: which positions are tokens and not padding, (B, L) bool; padding is on the right.
+        tokens: whether a position holds a token and not padding, (B, L) bool; padding is on the right.
         query: query states (B, H, L, head_dim), rotated.
         key: likewise, of the key-value heads, each of which serves H / key-value heads queries in a row.
         value: likewise.
-        mask: which keys a query may see, (B or 1, 1, L, L) bool; None means all up to the query's own position.
+        mask: whether a query may see a key, (B or 1, 1, L, L) bool; None means all up to the query's own position.
         scaling: factor of the scores before the softmax.
     """
 
@@ -141,7 +141,7 @@ def retained_heads(config: Any, layer: int) -> list[int]:
 
 
 def check_batch(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-    """Return which positions are tokens, (samples, L) bool.
+    """Return whether each position holds a token, (samples, L) bool.
 
     Raises:
         ValueError: the input is empty or not (samples, tokens), the mask has another shape, or padding stands between

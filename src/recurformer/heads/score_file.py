@@ -1,4 +1,4 @@
-"""The file of head scores: one row per ranking, seed and head. How they came about is not known here."""
+"""The file of head scores: one row per ranking, seed and head."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,10 +39,10 @@ def read_scores(path: str | Path, by: str) -> Tensor:
     """
     try:
         frame = pd.read_parquet(path)
-        held = sorted(frame["by"].unique())
+        rankings = sorted(frame["by"].unique())
         table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
     except (OSError, KeyError, TypeError, pa.ArrowException) as error:
         raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
-    if by not in held:
-        raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(held)}")
+    if by not in rankings:
+        raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")
     return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))

@@ -31,9 +31,9 @@ class _Shares:
         queries = torch.arange(block.start, block.stop, device=block.weights.device)[:, None]
         earlier = torch.arange(block.stop, device=queries.device) - self.shift  # before the first key there is none
         distance = queries - earlier
-        looked_for = (distance % self.period == 0) & (distance > 0) & (earlier >= 0) & (queries >= self.period)
+        repeats = (distance % self.period == 0) & (distance > 0) & (earlier >= 0) & (queries >= self.period)
         place = block.inputs.place
-        sums = (block.weights * looked_for).sum((-1, -2), dtype=torch.float64)
+        sums = (block.weights * repeats).sum((-1, -2), dtype=torch.float64)
         before = self.shares[place] if block.start else 0.0
         self.shares[place] = before + sums.cpu() / (block.inputs.query.shape[2] - self.period)
 
@@ -68,19 +68,17 @@ def echo_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress
 
 
 def induction_scores(model: PreTrainedModel, input_ids: Tensor, period: int, progress: Progress = None) -> Tensor:
-    """Minus the share of attention from a token to those after its earlier occurrences: induction heads; else as
-    `echo_scores`.
-    """
+    """Minus the share of attention from a token to those after its earlier occurrences; else as `echo_scores`."""
     return -_share(model, input_ids, period, 1, progress)
 
 
 @torch.no_grad()
 def lookup_accuracy(model: PreTrainedModel, input_ids: Tensor, labels: Tensor) -> float:
-    """Share of the labels (aligned with input_ids, -100 where nothing is asked) that the model finds most likely."""
-    asked = labels[:, 1:] != IGNORED
+    """Share of the labels (aligned with input_ids, -100: none) that the model finds most likely."""
+    labelled = labels[:, 1:] != IGNORED
     hidden = model.base_model(input_ids.to(model.device), use_cache=False).last_hidden_state[:, :-1]
-    found = model.get_output_embeddings()(hidden[asked.to(model.device)]).argmax(-1).cpu()
-    return float((found == labels[:, 1:][asked]).double().mean())
+    predictions = model.get_output_embeddings()(hidden[labelled.to(model.device)]).argmax(-1).cpu()
+    return float((predictions == labels[:, 1:][labelled]).double().mean())
 
 
 def _nothing(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
@@ -100,13 +98,13 @@ def retrieval_scores(
 
     Args:
         model: see `loss_rises`.
-        input_ids: prompts with the values that are asked, (samples, L) without padding.
-        labels: (samples, L), the asked values at their places, -100 elsewhere.
+        input_ids: prompts with the values to look up, (samples, L) without padding.
+        labels: (samples, L), the values to look up at their places, -100 elsewhere.
         minimum_accuracy: share of the values that the model must find as it is.
         progress: called with (layers done, layers).
 
     Raises:
-        ValueError: the model knows too few of the values for an ablation to say something.
+        ValueError: the model knows too few of the values for an ablation to be informative.
     """
     accuracy = lookup_accuracy(model, input_ids, labels)
     if accuracy < minimum_accuracy:
@@ -147,7 +145,7 @@ def sensitivity_scores(
     Args:
         model: see `loss_rises`.
         input_ids: (samples, L) without padding.
-        labels: (samples, L), -100 where nothing is asked.
+        labels: (samples, L), -100 where no token is predicted.
         window_tokens: latest tokens that the head sees, the query's own among them.
         sink_tokens: first tokens that it always sees.
         progress: called with (layers done, layers).
@@ -155,15 +153,15 @@ def sensitivity_scores(
     Raises:
         ValueError: the window hides nothing.
     """
-    length, seen = input_ids.shape[1], window_tokens + sink_tokens
-    if seen + 1 >= length:
+    length, visible_tokens = input_ids.shape[1], window_tokens + sink_tokens
+    if visible_tokens + 1 >= length:
         raise ValueError(
             f"sensitivity: window_tokens={window_tokens} and sink_tokens={sink_tokens} hide nothing of {length} tokens"
         )
     windowed = partial(_attend_to_window, visible=window_mask(length, window_tokens, sink_tokens))
-    asked = labels.clone()
-    asked[:, : seen + 1] = IGNORED
-    return -loss_rises(model, input_ids, asked, windowed, progress)
+    hidden_labels = labels.clone()
+    hidden_labels[:, : visible_tokens + 1] = IGNORED
+    return -loss_rises(model, input_ids, hidden_labels, windowed, progress)
 
 
 def _retrieval(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:

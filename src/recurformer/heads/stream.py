@@ -1,7 +1,7 @@
 """Watch a model's attention weights pass by, a block of query rows at a time.
 
-The model attends with these very weights (`recurformer.heads.run`), which are shown to an observer `ROWS` queries at a
-time. No (B, H, L, L) tensor exists, of no layer.
+The model attends with these very weights (`recurformer.heads.run`), and an observer sees them `ROWS` queries at a time.
+No layer ever has a (B, H, L, L) tensor.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class AttentionBlock:
     """The attention weights of some queries of one layer.
 
     Attributes:
-        inputs: what the layer attends with.
+        inputs: of the layer's attention.
         start: position of the first query.
         weights: softmax weights (B, H, queries, keys) in float32 or better; keys are positions 0 .. start + queries -
             1. Rows of padding are zero. The observer may overwrite them.
@@ -43,7 +43,7 @@ class AttentionBlock:
 
 
 AttentionObserver = Callable[[AttentionBlock], None]
-"""Takes what it needs from a block; the block's tensors are not to be kept."""
+"""Reads a block; the block's tensors are not to be kept."""
 
 
 def attend_by_rows(inputs: LayerInputs, observer: AttentionObserver) -> Tensor:
@@ -64,7 +64,7 @@ def attention_rows(query: Tensor, key: Tensor, mask: Tensor | None, scaling: flo
     Args:
         query: (B, H, L, D).
         key: (B, key-value heads, L, D).
-        mask: which keys a query may see, (B or 1, 1, L, L) bool; None means all up to the query's own position.
+        mask: whether a query may see a key, (B or 1, 1, L, L) bool; None means all up to the query's own position.
         scaling: factor of the scores before the softmax.
 
     Yields:

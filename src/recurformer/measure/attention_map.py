@@ -25,10 +25,10 @@ def representative_heads(profile: HeadProfile) -> dict[str, tuple[int, int]]:
         ValueError: fewer than 3 heads have a recency ratio.
     """
     scores = ra_i_scores(profile).flatten()
-    known = (~scores.isnan()).nonzero().flatten()
-    if len(known) < len(LEVELS):
-        raise ValueError(f"{len(known)} heads have a recency ratio, but a high, a mid and a low one are needed")
-    order = known[scores[known].sort(descending=True, stable=True).indices]
+    attending = (~scores.isnan()).nonzero().flatten()
+    if len(attending) < len(LEVELS):
+        raise ValueError(f"{len(attending)} heads have a recency ratio, but a high, a mid and a low one are needed")
+    order = attending[scores[attending].sort(descending=True, stable=True).indices]
     places = {"high": 0, "mid": (len(order) - 1) // 2, "low": len(order) - 1}
     return {level: divmod(int(order[place]), profile.shape[1]) for level, place in places.items()}
 

@@ -24,9 +24,9 @@ COLUMNS = ["layer", "kind", "dtype", "bytes"]
 
 
 def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
-    """Yield (layer, kind, tensor) for everything that a transformers cache holds."""
+    """Yield (layer, kind, tensor) for all tensors of a transformers cache."""
     for index, layer in enumerate(cache.layers):
-        if hasattr(layer, "held_tensors"):  # a layer that names itself what it holds
+        if hasattr(layer, "held_tensors"):  # a layer that names its tensors itself
             yield from ((index, kind, tensor) for kind, tensor in layer.held_tensors())
             continue
         for kind, name in (("key", "keys"), ("value", "values")):
@@ -39,10 +39,10 @@ def cache_tensors(cache: Cache) -> Iterator[tuple[int, str, Tensor]]:
 
 
 def cache_bytes(cache: Cache) -> pd.DataFrame:
-    """Count what each layer of a transformers cache holds.
+    """Count the bytes of each layer of a transformers cache.
 
     Returns:
-        One row per tensor: layer, kind ("key", "value", "conv_state", "recurrent_state" or what the layer itself calls
+        One row per tensor: layer, kind ("key", "value", "conv_state", "recurrent_state" or the layer's own name of
         it), dtype, bytes.
     """
     rows = [
@@ -53,9 +53,7 @@ def cache_bytes(cache: Cache) -> pd.DataFrame:
 
 
 def meta_twin(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model of the same class, config and dtype on the meta device; the model itself if it is there
-    already.
-    """
+    """Return a model of the same class, config and dtype on the meta device; the model itself if it is there."""
     if model.device.type == "meta":
         return model
     with torch.device("meta"):
@@ -134,7 +132,7 @@ def measure_cache(
         betas: shares of heads to replace.
         lengths: tokens in the cache.
         units: selection units to compare.
-        profile: decides which heads are replaced. Without one (no weights) the ranking is random; that changes the
+        profile: ranks the heads to replace. Without one (no weights) the ranking is random; that changes the
             counts under unit "head" with grouped-query attention only.
         scope: see `select_heads`.
         by: ranking used with `profile`.
@@ -155,7 +153,7 @@ def measure_cache(
     layers, heads, kv_heads = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
     if profile is not None and profile.shape != (layers, heads):
         raise ValueError(f"profile is of {profile.shape} layers and heads, model {name} has {(layers, heads)}")
-    original = {length: _summary(count_cache(base, length))["total_bytes"] for length in lengths}
+    original_bytes = {length: _summary(count_cache(base, length))["total_bytes"] for length in lengths}
     counted: dict[str, list[dict[str, Any]]] = {}  # units often choose the same heads: count them once
     rows = []
     for done, (unit, beta) in enumerate([(unit, beta) for unit in units for beta in betas], start=1):
@@ -171,7 +169,7 @@ def measure_cache(
             rows.append(
                 {
                     "model": name, "unit": unit, "beta": beta, "length": length, **counts,
-                    "ratio": counts["total_bytes"] / original[length], "heads_replaced": sum(map(len, chosen)),
+                    "ratio": counts["total_bytes"] / original_bytes[length], "heads_replaced": sum(map(len, chosen)),
                     "kv_heads_freed": freed_kv_heads(chosen, heads, kv_heads),
                     "ranking": "random" if profile is None else "profile",
                 }
@@ -182,7 +180,7 @@ def measure_cache(
 
 
 def held_bytes(cache: Cache, tokens: int) -> float:
-    """Bytes for each of the `tokens` (those of all sequences together) that the cache has seen."""
+    """Bytes of the cache for each of the `tokens` (of all sequences together) that it has seen."""
     return float(cache_bytes(cache).bytes.sum()) / tokens
 
 
@@ -192,12 +190,12 @@ def full_bytes(original: PreTrainedConfig, dtype: torch.dtype) -> int:
     return original.num_hidden_layers * 2 * original.num_key_value_heads * size * dtype.itemsize
 
 
-def held_ratio(held: Sequence[float], original: PreTrainedConfig, dtype: torch.dtype) -> float:
+def held_ratio(bytes_per_token: Sequence[float], original: PreTrainedConfig, dtype: torch.dtype) -> float:
     """Mean of `held_bytes` over the bytes of the original's full cache.
 
     Args:
-        held: one value a batch.
+        bytes_per_token: one value a batch.
         original: of the model before anything was changed.
         dtype: of the measured model, so that keeping the same weights in fewer bits does not count as a smaller cache.
     """
-    return sum(held) / len(held) / full_bytes(original, dtype)
+    return sum(bytes_per_token) / len(bytes_per_token) / full_bytes(original, dtype)

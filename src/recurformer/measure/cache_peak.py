@@ -1,7 +1,6 @@
 """Cache size and cache peak of full-size models on a device: bytes of real cache objects, and the allocator's peak.
 
-Weights are random, for no byte depends on them. The same caches are counted on the meta device as a cross-check. Not
-known here: the longest input, and where the measurements go.
+Weights are random, for no byte depends on them. The same caches are counted on the meta device as a cross-check.
 """
 
 import gc
@@ -81,7 +80,7 @@ def measure_cache_peak(
         (total_bytes over the original's at the same length), peak_bytes (beyond the weights; on CUDA the allocator's,
         elsewhere of all tensors), memory_gib, device (its name). A prompt that does not fit has no total, ratio, peak.
     """
-    shown, shares = _limit(device, memory_gib), sorted({0.0, *betas})
+    device_name, shares = _limit(device, memory_gib), sorted({0.0, *betas})
     ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
     shape = meta_model(config, DTYPE)
     rows: list[dict[str, Any]] = []
@@ -95,7 +94,7 @@ def measure_cache_peak(
                 {
                     "model": name, "unit": UNIT, "beta": beta, "length": length, "total_bytes": total,
                     "counted_bytes": int(count_cache(counted, length).bytes.sum()), "peak_bytes": peak,
-                    "memory_gib": memory_gib, "device": shown,
+                    "memory_gib": memory_gib, "device": device_name,
                 }
             )  # fmt: skip
         del model  # two models of 7B and a long cache do not fit together
@@ -103,6 +102,6 @@ def measure_cache_peak(
         if progress is not None:
             progress(done, len(shares))
     frame = pd.DataFrame(rows).astype({"total_bytes": "Int64", "peak_bytes": "Int64"})
-    original = frame[frame.beta == 0].set_index("length").total_bytes
-    frame.insert(6, "ratio", (frame.total_bytes / frame.length.map(original)).astype("Float64"))
+    original_bytes = frame[frame.beta == 0].set_index("length").total_bytes
+    frame.insert(6, "ratio", (frame.total_bytes / frame.length.map(original_bytes)).astype("Float64"))
     return frame

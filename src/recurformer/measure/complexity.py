@@ -34,16 +34,16 @@ def _two_mixers(mamba: dict[str, int]) -> nn.Module:
     return model
 
 
-def _record(module: nn.Module, cache: Callable[[], Cache], layer: int, found: dict[str, tuple[int, int]]) -> None:
-    """Make `module` write the peak of its forward pass, its cache included, and its operations to `found`."""
+def _record(module: nn.Module, cache: Callable[[], Cache], layer: int, results: dict[str, tuple[int, int]]) -> None:
+    """Make `module` write the peak of its forward pass, its cache included, and its operations to `results`."""
     forward = module.forward
 
     def measured(*args: Any, **kwargs: Any) -> Any:
-        held = [tensor for index, _, tensor in cache_tensors(cache()) if index == layer]
-        with PeakMemory(include=held) as memory, Operations() as operations:
-            del held
+        cached = [tensor for index, _, tensor in cache_tensors(cache()) if index == layer]
+        with PeakMemory(include=cached) as memory, Operations() as operations:
+            del cached
             result = forward(*args, **kwargs)
-        found[MIXERS[layer]] = memory.peak, operations.total
+        results[MIXERS[layer]] = memory.peak, operations.total
         return result
 
     module.forward = measured  # type: ignore[method-assign]
@@ -54,7 +54,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
     """Measure prefill over each length, and one generation step after as many tokens: the rows of complexity.csv.
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
-    other tensor that it made, scores and projections included. "cache_size" is what its cache holds afterwards. Both
+    other tensor that it made, scores and projections included. "cache_size" is the size of its cache afterwards. Both
     rows of a phase have its operations (`recurformer.measure.operations`).
 
     Args:
@@ -72,11 +72,11 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
     if not lengths or min(lengths) < 1:
         raise ValueError(f"lengths must be at least 1 token each, got {list(lengths)}")
     model: Any = _two_mixers(mamba or {})
-    found: dict[str, tuple[int, int]] = {}
+    results: dict[str, tuple[int, int]] = {}
     cache = DynamicCache(config=model.config)
     attention, block = model.base_model.layers[0].self_attn, model.base_model.layers[1].self_attn.mamba
     for layer, module in enumerate((attention, block)):
-        _record(module, lambda: cache, layer, found)
+        _record(module, lambda: cache, layer, results)
     rows = []
     for length in lengths:
         cache = DynamicCache(config=model.config)
@@ -85,7 +85,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
             model.base_model(input_ids, past_key_values=cache, use_cache=True)
             sizes = cache_bytes(cache).groupby("layer").bytes.sum()
             for layer, mixer in enumerate(MIXERS):
-                peak, operations = found[mixer]
+                peak, operations = results[mixer]
                 rows.append((mixer, phase, "cache_peak", length, peak, operations))
                 rows.append((mixer, phase, "cache_size", length, int(sizes[layer]), operations))
     columns = ["mixer", "phase", "quantity", "length", "bytes", "operations"]

@@ -66,8 +66,8 @@ def sink_statistics(
 ) -> pd.DataFrame:
     """Average a sink head's value norms, attention and contributions over samples: the rows of sink.parquet (Figure 2).
 
-    The sink head is the one with the highest mean attention on the first token, over all samples and all queries but
-    the first (whose only key is the first token), unless `layer` and `head` name another one. (The paper shows the 18th
+    The sink head has the highest mean attention on the first token, over all samples and all queries but the first
+    (whose only key is the first token). `layer` and `head` can name another one. (The paper shows the 18th
     head of the 24th layer of Llama-2-7b, over 1,024 samples of 32 tokens, and does not say how it was found.)
 
     Args:
@@ -149,9 +149,9 @@ class _ContributionSums:
 
     def __call__(self, block: AttentionBlock) -> None:
         place = block.inputs.place
-        skipped = int(block.start == 0)  # query 0 sees nothing but the first token: there is no other to pair it with
+        skipped = int(block.start == 0)  # query 0 sees the first token alone: there is no other to pair it with
         weights = block.weights[:, :, skipped:].double()  # (B, H, queries, keys)
-        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # how many each query sees
+        others = torch.arange(block.start + skipped, block.stop, device=weights.device)  # number that each query sees
         for norm, order in NORMS.items():
             norms = block.value_norms(order)
             first = weights[..., 0] * norms[..., :1]  # (B, H, queries)
@@ -164,8 +164,9 @@ class _ContributionSums:
 def token_contributions(
     model: PreTrainedModel, input_ids: Tensor, batch_size: int | None = None, progress: Progress = None
 ) -> Contributions:
-    """Measure, per window and head, what the first and the other tokens contribute (section 4.4: 512 windows of 256
-    tokens).
+    """Measure the contributions of the first and the other tokens, per text window and head.
+
+    Section 4.4: 512 windows of 256 tokens.
 
     Every query t = 1 .. L-1 compares the first token with the mean of the others that it sees; p is 1 or 2:
 

@@ -40,7 +40,7 @@ ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of it
 
 
 def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, query: int) -> Tensor:
-    """The row t = `query` of M: what the scan's output at t takes of each input, without the skip weight D.
+    """The row t = `query` of M: the weights of the inputs in the scan's output at t, without the skip weight D.
 
     Args:
         delta: step sizes after bias and softplus (B, D, L).
@@ -63,7 +63,7 @@ def unrolled_weights(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, query: int)
 def token_weights(
     delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, sigmoid: Tensor, taps: Tensor, query: int
 ) -> Tensor:
-    """The row t = `query` of T: what the scan's output at t takes of each token's row of in_proj, the skip included.
+    """The row t = `query` of T: the weights of the tokens' rows of in_proj in the scan's output at t, with the skip.
 
     `D` (D,) are the skip weights, `sigmoid` (B, D, L) is g, that in SiLU, at every step, `taps` (D, K) are w, of the
     convolution, the last one the token's own. All else is as of `unrolled_weights`.
@@ -92,11 +92,11 @@ def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[A
     training = model.training
     model.eval()
     try:
-        with reading([block.in_proj, block.conv1d, block.x_proj]) as read:
+        with reading([block.in_proj, block.conv1d, block.x_proj]) as calls:
             base(input_ids.to(model.device), use_cache=False)
     finally:
         model.train(training)
-    inputs = [arguments[0] for arguments, _ in read]
+    inputs = [arguments[0] for arguments, _ in calls]
     width = block.A_log.shape[1]
     steps, B, C = block.x_proj(inputs[-1]).split([block.dt_proj.in_features, width, width], -1)
     return block, inputs, [F.softplus(block.dt_proj(steps).double()), B.double(), C.double()]
@@ -104,7 +104,7 @@ def _run_block(model: PreTrainedModel, input_ids: Tensor, layer: int) -> tuple[A
 
 @torch.no_grad()
 def block_arguments(model: PreTrainedModel, input_ids: Tensor, layer: int) -> dict[str, Tensor]:
-    """Run a converted model and return what `token_weights` takes of one layer's Mamba block, in float64.
+    """Run a converted model and return the arguments of `token_weights` for one layer's Mamba block, in float64.
 
     Returns:
         delta (after softplus) and sigmoid (B, D, L), A (D, N), B and C (B, N, L), D (D,), taps (D, K).
@@ -142,11 +142,11 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
         for name, norm in (("attention", values.double().norm(dim=-1)), ("mamba", behind)):
             mean = norm.mean(0)
             norms[name].append((mean / mean.mean()).cpu())
-    return {name: torch.stack(found).mean(0) for name, found in norms.items()}
+    return {name: torch.stack(of_layers).mean(0) for name, of_layers in norms.items()}
 
 
 def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
-    """Share of each token in what one layer's Mamba block scans at position `query`, (query + 1,), summing to 1.
+    """Share of each token in the scan of one layer's Mamba block at position `query`, (query + 1,), summing to 1.
 
     |T[query, j, d]| is averaged over the channels d and the samples, then normalised over j.
 

@@ -1,4 +1,4 @@
-"""A limit to the memory that this process can take, how to tell that it was reached, and what makes both exact."""
+"""A limit to the memory that this process can take, and the test whether it was reached."""
 
 import ctypes
 import resource
@@ -28,7 +28,7 @@ def _data_bytes() -> int:
 def return_freed_memory() -> None:
     """From now on large blocks go back to the system when they are freed.
 
-    glibc keeps the more of them the larger the blocks are that it has freed before, and what it keeps counts as taken.
+    glibc keeps more of them the larger its freed blocks are, and kept blocks count as taken.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
         mallopt(MMAP_THRESHOLD, SMALL)

@@ -1,8 +1,8 @@
 """The longest input that a device really takes: prefills of random weights, closer and closer, until one fits and one
 slightly longer does not.
 
-The memory model says where to begin. A prefill that runs out of memory is an answer, not a failure. Of a prefill in
-chunks only the first and the last chunks are read: those between take the same memory, and hours.
+The search begins at the length of the memory model. A prefill that runs out of memory is an answer, not a failure. Of a
+prefill in chunks only the first and the last chunks are read: those between take the same memory, and hours.
 """
 
 import copy
@@ -50,7 +50,7 @@ PREFILLS: dict[str, Callable[[PreTrainedModel, Tensor, int], CausalLMOutputWithP
     "chunked": prefill,
 }
 ENDS = PREFILLS | {"chunked": chunked_ends}
-"""The same, in the same memory, reading as little as that takes."""
+"""The same in the same memory, with as little reading as possible."""
 
 
 @torch.no_grad()
@@ -135,11 +135,11 @@ def measure_longest(
     predicted, hardware = row["l_m"], torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     about = {**{key: row[key] for key in ("model", "beta", "protocol", "parameters", "memory_bytes")},
              "chunk": chunk, "whole": whole, "device": hardware, "torch": torch.__version__}  # fmt: skip
-    known = Trials(trials, about)
+    record = Trials(trials, about)
     built = _with_weights(twin, device, seed)
 
     def run(length: int) -> Trial:
-        return known.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole))
+        return record.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole))
 
     # On a processor oneDNN would generate and keep a kernel for every new length, in the memory that is measured.
     with torch.backends.mkldnn.flags(enabled=False):
@@ -148,7 +148,7 @@ def measure_longest(
             if whole and prefill_minutes is not None:
                 maximum = longest_within(prefill_minutes, run, predicted, maximum)
             longest = search(lambda length: run(length).fits, predicted, maximum, tolerance)
-    best = known.done.get(longest, Trial(0, False, math.nan))
+    best = record.done.get(longest, Trial(0, False, math.nan))
     at_least = longest == maximum
     beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)
     measured = {
@@ -160,7 +160,7 @@ def measure_longest(
         "predicted": predicted,
         "error": math.nan if at_least or not longest else predicted / longest - 1,
         "at_least": at_least,
-        "trials": len(known.done),
+        "trials": len(record.done),
         "seconds": best.seconds,
     }
     return pd.DataFrame([{**row, **measured}])

@@ -4,7 +4,7 @@
 
 Weights are the model's parameters and buffers. The rest is the peak of the tensors that the model's own code holds
 during a forward pass on the meta device (`PeakMemory`), with the logits of the last token only and fused attention.
-What stays out: the CUDA context, the allocator's rounding and fragmentation, and the kernels' inner workspace. Real
+It leaves out the CUDA context, the allocator's rounding and fragmentation, and the kernels' inner workspace. Real
 cards therefore hold somewhat less.
 """
 
@@ -132,7 +132,7 @@ def longest_input(
 
     Returns:
         l_m (0 when not even one token fits), and at this length weight_bytes, cache_bytes, activation_bytes (bytes);
-        limit: tokens whose cache alone fills what the weights leave, which no prefill can exceed.
+        limit: tokens whose cache alone fills the memory beside the weights, which no prefill can exceed.
 
     Raises:
         ValueError: an unknown protocol, or chunk below 1.
@@ -165,8 +165,7 @@ def converted_twin(
 ) -> PreTrainedModel:
     """The model with a share beta of its heads replaced, on the meta device.
 
-    Whole query groups are replaced, in a random order: the size of what remains depends on the number in each layer
-    only.
+    Whole query groups are replaced, in a random order: the remaining size depends on the number in each layer only.
 
     Args:
         model: the unconverted model; only its shape and dtype matter.

@@ -20,8 +20,8 @@ class PeakMemory(TorchDispatchMode):
 
     Storages are counted, not tensors: a view costs nothing, a storage lives until its last tensor dies. Tensors that
     existed before the block count as nothing, also when the block writes into them, unless they are named in
-    `include`. What one operator uses inside itself and frees before it returns is not seen (a fused attention
-    kernel's workspace, for example): the peak is that of the tensors that the code itself holds. Allocators' rounding
+    `include`. Memory that one operator takes and frees inside itself (a fused attention kernel's workspace, for
+    example) is not seen: the peak is that of the tensors that the code itself holds. Allocators' rounding
     and fragmentation come on top on a real device.
 
     Args:
@@ -69,10 +69,10 @@ class PeakMemory(TorchDispatchMode):
         self._finalizers[key] = weakref.finalize(storage, self._forget, key)
 
     def _resize(self, key: int, size: int) -> None:
-        known = self._sizes[key]
-        if known >= 0 and size != known:
+        before = self._sizes[key]
+        if before >= 0 and size != before:
             self._sizes[key] = size
-            self.current += size - known
+            self.current += size - before
 
     def _forget(self, key: int) -> None:
         self._finalizers.pop(key, None)
@@ -90,7 +90,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 class AllocatorPeak:
-    """The same as CUDA's allocator counts it: with its rounding, and with what kernels allocate inside themselves.
+    """The same as CUDA's allocator counts it: with its rounding, and with the kernels' own allocations.
 
     Attributes:
         peak: most bytes that were allocated at once beyond those from before the block, known when it ends.

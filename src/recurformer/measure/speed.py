@@ -1,4 +1,4 @@
-"""Speed of models beside each other: they take turns, so that what else the machine does hits all of them."""
+"""Speed of models beside each other: they take turns, so that other work of the machine hits all of them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ def _read_and_decode(model: PreTrainedModel, input_ids: Tensor, decoded: int) ->
     cache = DynamicCache(config=model.config)
     began = _now(model.device)
     model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    read = _now(model.device)
+    prompt_end = _now(model.device)
     for token in following.split(1, dim=1):
         model(token, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return {"prefill": read - began, "decode": _now(model.device) - read}
+    return {"prefill": prompt_end - began, "decode": _now(model.device) - prompt_end}
 
 
 def speed_rows(

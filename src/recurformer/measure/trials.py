@@ -1,4 +1,4 @@
-"""The search for the longest length that fits, by trials that are remembered. It does not know what is tried."""
+"""The search for the longest length that fits, by trials that are remembered."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
-TIMED_SHARE = 4  # what a guess is divided by for a trial that only tells how fast trials are
+TIMED_SHARE = 4  # divisor of a guess, for a trial that only measures speed
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Trial:
 
 
 def _read(file: Path | None) -> Iterator[dict[str, Any]]:
-    """The lines of a file of trials; one that a kill has cut is left out."""
+    """The lines of a file of trials; a line that a kill has cut is left out."""
     if file is None or not file.exists():
         return
     for line in file.read_text().splitlines():
@@ -43,13 +43,13 @@ class Trials:
 
     Args:
         file: JSON lines; lines about another search are left alone. None keeps nothing.
-        about: what the search depends on.
+        about: the facts that the search depends on.
     """
 
     def __init__(self, file: Path | None, about: dict[str, Any]):
         self.file, self.about = file, about
         self.limit = TimeLimit()
-        self.done = {one["trial"]["length"]: Trial(**one["trial"]) for one in _read(file) if one["about"] == about}
+        self.done = {line["trial"]["length"]: Trial(**line["trial"]) for line in _read(file) if line["about"] == about}
 
     def run(self, length: int, trial: Callable[[int], Trial]) -> Trial:
         """The trial of this length, remembered or made now.

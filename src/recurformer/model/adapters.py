@@ -8,10 +8,10 @@ def refuse_adapter(module: nn.Module, place: str) -> None:
 
     Args:
         module: a layer of a model.
-        place: how the message names it.
+        place: its name in the message.
 
     Raises:
         ValueError: it is wrapped.
     """
-    if hasattr(module, "base_layer"):  # as PEFT names what its adapters wrap
+    if hasattr(module, "base_layer"):  # PEFT's name of the wrapped layer
         raise ValueError(f"{place} has an adapter; merge it first: model = model.merge_and_unload()")

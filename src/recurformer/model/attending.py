@@ -11,13 +11,13 @@ UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Arguments of an attention function that change the weights in ways no function here knows."""
 
 
-def refuse(module: Module, given: Mapping[str, Any], reason: str, *more: str) -> None:
+def refuse(module: Module, arguments: Mapping[str, Any], reason: str, *more: str) -> None:
     """Check the arguments that transformers hands to an attention function.
 
     Raises:
         ValueError: one of `UNSUPPORTED` or `more` is given; `reason` ends the sentence.
     """
-    strange = [name for name in (*UNSUPPORTED, *more) if given.get(name) is not None]
+    strange = [name for name in (*UNSUPPORTED, *more) if arguments.get(name) is not None]
     if strange:
         raise ValueError(f"{type(module).__name__} attends with {strange[0]}, {reason}")
 

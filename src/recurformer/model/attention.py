@@ -10,11 +10,11 @@ from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from .fused_weights import Folding
 from .layout import HeadLayout, head_layout
 from .mixer_base import ReplacedHeads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
-from .products import Folding
 from .step import few_rows
 from .stock import has_bias, rotate, rotates
 from .streams import side_by_side
@@ -75,7 +75,7 @@ class RecurFormerAttention(nn.Module):
 
     @property
     def mixer(self) -> nn.Module:
-        """What stands in the place of the replaced heads."""
+        """The mixer that stands in the place of the replaced heads."""
         return getattr(self, self.config.mixer)
 
     def _positions(self) -> dict[str, list[int]]:
@@ -109,7 +109,7 @@ class RecurFormerAttention(nn.Module):
         Args:
             hidden_states: inputs (B, L, hidden).
             position_embeddings: cosines and sines of the rotary embedding.
-            attention_mask: what the configured attention function takes, or None.
+            attention_mask: the mask of the configured attention function, or None.
             past_key_values: the cache; holds keys and values of attended KV heads, and the mixer's states.
             recurrent_mask: padding mask (B, L) of these tokens or None.
             **kwargs: handed on to the attention function.
@@ -121,8 +121,8 @@ class RecurFormerAttention(nn.Module):
         values = self._values(hidden_states)
         projected = self._project(hidden_states) if self.reads_keys else None
         positions = position_embeddings if self.rotates else None
-        products = None if self.folding is None else self.folding(self)
-        reads: dict[str, Any] = {} if products is None else {"products": products}
+        fused = None if self.folding is None else self.folding(self)
+        reads: dict[str, Any] = {} if fused is None else {"fused": fused}
         if projected is not None:
             reads["heads"] = self._heads(hidden_states, projected, positions)
         (retained, weights), replaced = side_by_side(
@@ -134,9 +134,9 @@ class RecurFormerAttention(nn.Module):
             shape[0] * shape[1],
         )
         mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
-        if products is None or products.output is None:
+        if fused is None or fused.output is None:
             return self.o_proj(mixed), weights
-        return few_rows(mixed, products.output, self.o_proj.bias), weights
+        return few_rows(mixed, fused.output, self.o_proj.bias), weights
 
     def replaced_outputs(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mixer's outputs (B, L, replaced heads * head_dim) alone, of whole sequences without padding."""
@@ -157,7 +157,7 @@ class RecurFormerAttention(nn.Module):
     def _heads(
         self, hidden_states: Tensor, projected: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor] | None
     ) -> ReplacedHeads:
-        """Return what the replaced heads would attend with, of queries and keys (B, L, heads, head_dim)."""
+        """Return queries and keys of the replaced heads, from those of all heads (B, L, heads, head_dim)."""
         queries, keys = projected[0][:, :, len(self.layout.retained) :], self._replaced(projected[1])
         if self.scaling != self.head_dim**-0.5:
             queries = queries * (self.scaling * self.head_dim**0.5)

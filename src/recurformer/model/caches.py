@@ -1,4 +1,4 @@
-"""Whether a cache that someone hands in fits a converted model."""
+"""The check that a cache that someone hands in fits a converted model."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ def check_cache(cache: Any, config: PreTrainedConfig) -> None:
     Raises:
         ValueError: it has not.
     """
-    found, needed = [kind(layer) for layer in getattr(cache, "layers", ())], config.layer_types
-    if found != needed:
-        pairs = zip(found, needed, strict=False)
-        wrong = next((index for index, pair in enumerate(pairs) if len(set(pair)) > 1), min(len(found), len(needed)))
-        there, wanted = (kinds[wrong] if wrong < len(kinds) else "missing" for kinds in (found, needed))
+    kinds, needed = [kind(layer) for layer in getattr(cache, "layers", ())], config.layer_types
+    if kinds != needed:
+        pairs = zip(kinds, needed, strict=False)
+        wrong = next((index for index, pair in enumerate(pairs) if len(set(pair)) > 1), min(len(kinds), len(needed)))
+        actual, expected = (each[wrong] if wrong < len(each) else "missing" for each in (kinds, needed))
         raise ValueError(
-            f"past_key_values: layer {wrong} of the {type(cache).__name__} is {there}, the model's is {wanted}; make it"
-            " by DynamicCache(config=model.config) or StaticCache(config=model.config, max_cache_len=...)"
+            f"past_key_values: layer {wrong} of the {type(cache).__name__} is {actual}, the model's is {expected}; make"
+            " it by DynamicCache(config=model.config) or StaticCache(config=model.config, max_cache_len=...)"
         )

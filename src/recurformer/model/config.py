@@ -22,7 +22,7 @@ SIZES = {
 }
 """Fields that are sizes, and the least that each may be."""
 MIXED_LAYERS = "layer_types"
-"""The field by which a family's config tells what each layer is, where its layers may differ."""
+"""The field of a family's config that names the kind of each layer, where layers may differ."""
 REPLACED_KINDS = ("hybrid", "linear_attention")
 """Kinds of layers that have replaced heads."""
 
@@ -40,7 +40,7 @@ class RecurFormerConfigMixin:
 
     Attributes:
         recurrent_heads: replaced query heads of every layer; None replaces none.
-        mixer: what stands in their place: a name in `MIXERS` (paper: mamba).
+        mixer: the mixer in their place, a name in `MIXERS` (paper: mamba).
         mamba_d_state: states per channel (paper: 16).
         mamba_d_conv: taps of the convolution (paper: 4).
         mamba_expand: channels per input feature (paper: 2).

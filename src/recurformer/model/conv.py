@@ -1,6 +1,6 @@
 """The causal depthwise convolution with SiLU in front of the selective scan, channels last: nothing is transposed.
 
-Knows no cache: what came before is handed in, as history or as the window that a single step shifts.
+It knows no cache: the caller hands in the rows before, as history or as the window that a single step shifts.
 """
 
 import torch

@@ -82,7 +82,7 @@ convolve_rows.register_autograd(_backward, setup_context=lambda ctx, inputs, out
 
 def usable(x: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     """Return whether the kernel can take these tensors: float32 on the CPU, with a number of taps that it knows."""
-    given = (x, weight, *(other for other in others if other is not None))
+    tensors = (x, weight, *(other for other in others if other is not None))
     if not allowed("cpp") or weight.shape[1] not in TAPS:
         return False
-    return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in given) and native.missing() is None
+    return all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors) and native.missing() is None

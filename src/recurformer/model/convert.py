@@ -120,7 +120,7 @@ def check_weights(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """Neither the library's progress bars nor its warnings, such as that mixers are newly initialised."""
+    """Silence the library's progress bars and warnings, such as the one about newly initialised mixers."""
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -140,7 +140,7 @@ class DecodeGraph:
         self.logits.copy_(logits[:, -1])  # type: ignore[union-attr]
 
     def _weights(self) -> list[Any]:
-        """What a captured step reads: if a weight changes or moves, or a product is made anew, this differs."""
+        """Return the weights that a captured step reads; they differ once one changes, moves or is fused anew."""
         weights: list[Any] = [(weight.data_ptr(), weight._version) for weight in self.model.parameters()]
         foldings: list[Any] = [getattr(module, "folding", None) for module in self.model.modules()]
-        return weights + [folding.products for folding in foldings if folding is not None]
+        return weights + [folding.fused for folding in foldings if folding is not None]

@@ -1,6 +1,6 @@
-"""Attention that also says how much there was to attend to: the logarithm of each query's softmax denominator.
+"""Attention that also returns the logarithm of each query's softmax denominator.
 
-torch's fused kernels compute it and its public function drops it, so they are called by their own names here.
+torch's fused kernels compute it, and torch's public function drops it: this module calls the kernels by their names.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,9 @@ def _cpu(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
-    found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=scaling)
-    return found[0], found[1]
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention
+    output, logsumexp, *_ = kernel(query, key, value, 0.0, causal, scale=scaling)
+    return output, logsumexp
 
 
 def _cuda(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor] | None:

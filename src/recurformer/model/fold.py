@@ -1,4 +1,4 @@
-"""The flag that lets inference multiply by products of weights instead of by their factors, one after the other."""
+"""The switch that lets inference compute with fused weights instead of the weights, one after the other."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import nn
 from .adapters import refuse_adapter
 from .attention import RecurFormerAttention
 from .conv import CausalConv
-from .products import Folding
+from .fused_weights import Folding
 
 PLAIN = (nn.Linear, CausalConv)
 
@@ -28,13 +28,13 @@ def _check(layer: Any) -> None:
 
 @contextmanager
 def folded(model: nn.Module) -> Iterator[None]:
-    """Inside, forward passes without gradients multiply by products of weights: fewer operations, the same result.
+    """Inside, forward passes without gradients compute with fused weights: fewer operations, the same result.
 
-    The same but for rounding. The products are made at the first such pass and again whenever a weight has changed;
-    they cost memory of about the output projections' size until the end. The model's parameters and what
-    `save_pretrained` writes stay as they are. Training passes and compiled code use the factors. Changes through
-    `parameter.data` are not seen, and forward hooks on projections inside a Mamba block are not called. Of several on
-    one model the last entered must be the first left.
+    The same but for rounding. Weights are fused at the first such pass and again whenever one has changed; they cost
+    memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
+    they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
+    forward hooks on projections inside a Mamba block are not called. Of several on one model the last entered must be
+    the first left.
 
     Args:
         model: a converted model; others, and those with another mixer than Mamba, have nothing to fold.
@@ -43,7 +43,7 @@ def folded(model: nn.Module) -> Iterator[None]:
         ValueError: a projection has been wrapped, quantized or offloaded.
     """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
-    # other mixers have no products, and inside another `folded` there is nothing to do
+    # other mixers have nothing to fuse, and inside another `folded` there is nothing to do
     layers = [layer for layer in layers if layer.config.mixer == "mamba" and layer.folding is None]
     for layer in layers:
         _check(layer)

@@ -1,4 +1,4 @@
-"""Which implementation of the Mamba block's recurrent parts the environment asks for."""
+"""The implementation of the Mamba block's recurrent parts that the environment forces."""
 
 import os
 
@@ -9,7 +9,7 @@ ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
 def forced() -> str | None:
     """Return the name that the environment forces, or None; an ONNX export has room for the definition alone."""
-    tracing = torch.compiler.is_exporting() or torch.jit.is_tracing()  # asked first: it costs nothing
+    tracing = torch.compiler.is_exporting() or torch.jit.is_tracing()  # first, because it costs nothing
     return os.environ.get(ENVIRONMENT_VARIABLE) or ("reference" if tracing and torch.onnx.is_in_onnx_export() else None)
 
 

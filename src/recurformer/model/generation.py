@@ -48,7 +48,7 @@ class PaddingAfterEnd:
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)  # generate() asks for the names of its arguments
     def prepare_inputs_for_generation(self, *args: Any, ended_rows: EndedRows | None = None, **kwargs: Any):
-        """Prepare what one forward pass takes; see the library's method."""
+        """Prepare the arguments of one forward pass; see the library's method."""
         return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
 
     def _update_model_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

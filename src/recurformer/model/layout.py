@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 SLIDING = "sliding_attention"
-"""How the library calls a layer that attends through a sliding window."""
+"""The library's name of a layer that attends through a sliding window."""
 
 
 def check_heads(heads: Sequence[Iterable[Any]], layers: int, query_heads: int) -> list[list[int]]:

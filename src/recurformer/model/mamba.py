@@ -15,8 +15,8 @@ from transformers import Cache
 from transformers import initialization as init
 
 from .conv import CausalConv
+from .fused_weights import FusedWeights
 from .packing import Packing
-from .products import Products
 from .scan import selective_scan
 from .scan_inputs import BlockInputs, StepInputs
 from .step import state_step
@@ -117,19 +117,19 @@ class MambaBlock(nn.Module):
         x: Tensor,
         cache: Cache | None = None,
         padding_mask: Tensor | None = None,
-        products: Products | None = None,
+        fused: FusedWeights | None = None,
     ) -> Tensor:
-        """Mix along L; returns (B, L, width), or where `products` fold `out_proj`, the channels (B, L, D) before it.
+        """Mix along L; returns (B, L, width), or where `out_proj` is fused, the channels (B, L, D) before it.
 
         Args:
             x: inputs (B, L, features of `in_proj`).
             cache: a transformers cache; this layer's states are continued and updated in place.
             padding_mask: (B, L), 0 at padding tokens, which then neither enter the convolution nor the state.
-            products: what to multiply by in place of the parameters.
+            fused: weights that take the place of the parameters.
         """
         layer: Any = None if cache is None else cache.layers[self.layer_index]
         if layer is not None and x.shape[1] == 1 and self._can_step(layer):
-            return self._leave(self._step(x.squeeze(1), layer, padding_mask, products).unsqueeze(1), products)
+            return self._leave(self._step(x.squeeze(1), layer, padding_mask, fused).unsqueeze(1), fused)
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             x = packing.pack(x)
@@ -138,7 +138,7 @@ class MambaBlock(nn.Module):
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
             history = past[..., past.shape[-1] + 1 - self.d_conv :]
-            if torch.is_grad_enabled():  # the cache updates in place what autograd has to keep
+            if torch.is_grad_enabled():  # the cache updates in place tensors that autograd has to keep
                 history, state = history.clone(), state.clone()
         values = self.conv1d(rows, history)
         if cache is not None:
@@ -147,10 +147,10 @@ class MambaBlock(nn.Module):
             else:
                 newest = packing.newest(rows, history, self.d_conv)
             cache.update_conv_state(newest, self.layer_index, conv_kernel_size=self.d_conv)
-        step, write, read = self._selection(values, products)
+        step, write, read = self._selection(values, fused)
         if packing is not None:
             step = step.masked_fill(~packing.real.unsqueeze(-1), NO_STEP)
-        A, D = self.transition() if products is None else (products.A, products.D)
+        A, D = self.transition() if fused is None else (fused.A, fused.D)
         y, state = selective_scan(
             values.transpose(1, 2),
             step.transpose(1, 2),
@@ -164,20 +164,20 @@ class MambaBlock(nn.Module):
             return_last_state=True,
         )
         if cache is not None:
-            # contiguous, because the cache lays out its own copy like what it first gets, and steps write to that
+            # contiguous, because the cache copies the layout of its first state, and steps write to that copy
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
         y = y.transpose(1, 2)
-        return self._leave(y if packing is None else packing.unpack(y), products)
+        return self._leave(y if packing is None else packing.unpack(y), fused)
 
-    def _leave(self, channels: Tensor, products: Products | None) -> Tensor:
-        return channels if products is not None and products.output is not None else self.out_proj(channels)
+    def _leave(self, channels: Tensor, fused: FusedWeights | None) -> Tensor:
+        return channels if fused is not None and fused.output is not None else self.out_proj(channels)
 
-    def _selection(self, values: Tensor, products: Products | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _selection(self, values: Tensor, fused: FusedWeights | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return step size (..., D), input and output matrix (..., N) of the convolved values (..., D)."""
         sizes = [self.dt_rank, self.d_state, self.d_state]
-        if products is not None and products.selection is not None:
+        if fused is not None and fused.selection is not None:
             sizes[0] = values.shape[-1]
-            step, write, read = F.linear(values, *products.selection).split(sizes, dim=-1)
+            step, write, read = F.linear(values, *fused.selection).split(sizes, dim=-1)
             return step, write, read
         step, write, read = self.x_proj(values).split(sizes, dim=-1)
         return self.dt_proj(step), write, read
@@ -188,26 +188,26 @@ class MambaBlock(nn.Module):
             return False
         return layer.conv_states[0].shape[-1] == self.d_conv  # a cache that records the past keeps more
 
-    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, products: Products | None) -> Tensor:
+    def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, fused: FusedWeights | None) -> Tensor:
         """Mix one token (B, features); returns the channels (B, D). Rows of padding, 0 in (B, 1), keep their states."""
         if padding_mask is not None:
             states = layer.conv_states[0], layer.recurrent_states[0]
             kept = [state.clone() for state in states]
-            channels = self._step(x, layer, None, products)
+            channels = self._step(x, layer, None, fused)
             for state, before in zip(states, kept, strict=True):
                 state.copy_(torch.where(padding_mask.bool().unsqueeze(-1), state, before))
             return channels
-        if products is not None and takes(x, *(inputs := self._step_inputs(x, layer, products))[1:]):
+        if fused is not None and takes(x, *(inputs := self._step_inputs(x, layer, fused))[1:]):
             return block_step(inputs)
         row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])
-        step, write, read = self._selection(values, products)
-        A, D = self.transition() if products is None else (products.A, products.D)
+        step, write, read = self._selection(values, fused)
+        A, D = self.transition() if fused is None else (fused.A, fused.D)
         return state_step(StepInputs(values, step, A, write, read, D, gate, layer.recurrent_states[0]))
 
-    def _step_inputs(self, x: Tensor, layer: Any, products: Products) -> BlockInputs:
-        selection, bias = products.selection or (self.x_proj.weight, None)
-        step = self.dt_proj if products.selection is None else None
+    def _step_inputs(self, x: Tensor, layer: Any, fused: FusedWeights) -> BlockInputs:
+        selection, bias = fused.selection or (self.x_proj.weight, None)
+        step = self.dt_proj if fused.selection is None else None
         return BlockInputs(
             x=x,
             in_proj=self.in_proj.weight,
@@ -217,8 +217,8 @@ class MambaBlock(nn.Module):
             selection_bias=bias,
             step_weight=None if step is None else step.weight,
             step_bias=None if step is None else step.bias,
-            A=products.A,
-            D=products.D,
+            A=fused.A,
+            D=fused.D,
             window=layer.conv_states[0],
             state=layer.recurrent_states[0],
         )

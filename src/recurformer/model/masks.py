@@ -1,4 +1,4 @@
-"""Which tokens of an input are padding, for the Mamba blocks; the attention's masks are the library's."""
+"""The padding mask of the Mamba blocks; the attention's masks are the library's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,8 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
     """Return the mask (B, length) of the newest tokens, or None when none of them is padding.
 
     Unlike the library's function it looks at a single token too: a prompt may be read in pieces of one, and a row may
-    have ended before the others. Traced code cannot look and masks every token. While a
-    CUDA graph is recorded, and on the meta device, a single token counts as real.
+    have ended before the others. Traced code cannot look and masks every token. While a CUDA graph is recorded, and on
+    the meta device, a single token counts as real.
 
     Args:
         attention_mask: (B, tokens so far), 0 at padding, or None; more columns are of later tokens.
@@ -50,7 +50,7 @@ def masks_by_kind(config: Any, inputs_embeds: Tensor, **arguments: Any) -> dict[
 def masks_for_generation(
     attention_mask: Tensor | None, inputs_embeds: Tensor, **arguments: Any
 ) -> Tensor | Mapping[str, Tensor | None] | None:
-    """Return what generate() hands to a model with a static cache: the library's masks, ours for the Mamba blocks."""
+    """Return the masks that generate() hands to a model with a static cache: the library's, and ours for the mixers."""
     masks = create_masks_for_generate(attention_mask=attention_mask, inputs_embeds=inputs_embeds, **arguments)
     cache = arguments.get("past_key_values")
     if isinstance(masks, Mapping) and "linear_attention" in masks:

@@ -1,8 +1,8 @@
-"""What may stand in the place of a layer's replaced heads: the interface of mixers, and what several of them need.
+"""The interface of mixers, which stand in the place of a layer's replaced heads, and tools that they share.
 
-A mixer knows neither the retained heads nor the projections: it turns the replaced heads' values, and if it says so
-their queries and keys, into their outputs. Its state has a fixed size and lives in the cache's own slots for
-convolution windows and recurrent states.
+A mixer knows neither the retained heads nor the projections. It turns the replaced heads' values, and with
+`reads_keys` their queries and keys, into their outputs. Its state has a fixed size and lives in the cache's own slots
+for convolution windows and recurrent states.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .stock import rotate
 
 
 class ReplacedHeads(NamedTuple):
-    """What a layer's replaced heads would attend with, beside their values. Queries and keys are not rotated yet.
+    """Queries and keys of a layer's replaced heads, not rotated yet.
 
     Attributes:
         hidden_states: the layer's input (B, L, hidden).
@@ -74,7 +74,7 @@ class Mixer(nn.Module):
         if cache is None:
             return None
         state = getattr(cache.layers[self.layer_index], f"{kind}_states")[0]
-        # the cache updates in place what autograd has to keep
+        # the cache updates in place tensors that autograd has to keep
         return state.clone() if state is not None and torch.is_grad_enabled() else state
 
 

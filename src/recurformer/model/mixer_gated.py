@@ -1,6 +1,6 @@
 """A gated linear recurrence as of Mamba-2 (arXiv 2405.21060) and gated linear attention (arXiv 2312.06635).
 
-C, B and x of Mamba-2 are the replaced heads' own queries, keys and values, so that training starts from what they know.
+C, B and x of Mamba-2 are the replaced heads' own queries, keys and values: training starts from pretrained weights.
 """
 
 import math
@@ -42,7 +42,7 @@ class GatedMixer(Mixer):
         """Initialise as Mamba-2 does: A uniform, softplus(dt bias) log-uniform, PyTorch's default elsewhere.
 
         But D = 0, not 1: the first outputs are then small, as an untrained Mamba block's are. Whole value states, many
-        times what attention gives, would upset the layers after it.
+        times attention's outputs, would upset the layers after it.
         """
         init.kaiming_uniform_(self.dt_proj.weight, a=math.sqrt(5))
         init.copy_(self.dt_proj.bias, initial_step_bias(self.dt_proj.bias))

@@ -77,7 +77,7 @@ class Retention(Mixer):
         return heads.repeat_interleave(len(self.memories), 1)
 
     def _of_heads(self, rates: Tensor) -> Tensor:
-        """Return what each KV head has at every rate, (B, KV heads * rates, ...), for each head that reads it."""
+        """Repeat the rates of each KV head, (B, KV heads * rates, ...), for each head that reads it."""
         return self.repeat(rates.unflatten(1, (-1, len(self.memories)))).flatten(1, 2)
 
 

@@ -51,7 +51,7 @@ class WindowMixer(Mixer):
         padding_mask: Tensor | None,
         heads: ReplacedHeads,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend within the window after what was cached.
+        """Attend within the window after the cached tokens.
 
         Args:
             values: as of `Mixer`.
@@ -129,10 +129,10 @@ class WindowMixer(Mixer):
         return torch.cat([torch.where(sinks < seen, sinks, empty), torch.where(recent < self.sinks, empty, recent)], 1)
 
     def _choose(self, columns: Tensor, column_places: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what belongs into the slots after `seen` tokens, and its places; empty slots hold anything."""
+        """Return the entries of the slots after `seen` tokens, and their places; empty slots hold anything."""
         places = self._slot_places(seen)
-        found = (column_places.unsqueeze(1) == places.unsqueeze(-1)).to(torch.uint8).argmax(-1)
-        return columns.gather(1, found[:, :, None, None].expand(-1, -1, *columns.shape[2:])), places
+        chosen = (column_places.unsqueeze(1) == places.unsqueeze(-1)).to(torch.uint8).argmax(-1)
+        return columns.gather(1, chosen[:, :, None, None].expand(-1, -1, *columns.shape[2:])), places
 
     def _open(self, entries: Tensor, rows: Tensor | None, seen: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the cached slots (B, sinks + window, KV heads, 2 head_dim) and the tokens seen (B, 1)."""

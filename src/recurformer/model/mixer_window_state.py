@@ -1,4 +1,4 @@
-"""A window in parallel with a recurrent state that sees everything: attention nearby, retention for what lies behind.
+"""A window in parallel with a recurrent state of all tokens: attention nearby, retention farther back.
 
 Window and linear attention side by side are LoLCATs' (arXiv 2410.10254) and Infini-attention's (arXiv 2404.07143).
 Unlike LoLCATs', the state takes in the window's tokens too, and the outputs are added, without a common normaliser. A
@@ -40,7 +40,7 @@ class WindowStateMixer(Retention):
         init.zeros_(self.readout.weight)
 
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
-        """Attend within the window, and add what the state knows; see `Mixer`."""
+        """Attend within the window, and add the readout of the state; see `Mixer`."""
         seen = state = None
         if (packed := self.previous(cache, "recurrent")) is not None:
             size = self.head_dim, self.head_dim + 1

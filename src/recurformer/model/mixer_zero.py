@@ -1,4 +1,4 @@
-"""No mixer at all: replaced heads say nothing, which shows what they were worth."""
+"""No mixer at all: replaced heads output zero, which shows their worth."""
 
 from torch import Tensor
 from transformers import Cache

@@ -1,4 +1,4 @@
-"""The registry of mixers: what may stand in the place of replaced heads, by name."""
+"""The registry of mixers, by name."""
 
 from .mixer_base import Mixer
 from .mixer_gated import GatedMixer

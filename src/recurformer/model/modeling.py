@@ -1,6 +1,6 @@
 """The converted models: the library's own backbone classes with `RecurFormerAttention` in layers with replaced heads.
 
-Importing this module registers them with the auto classes. Which there are is said in families.py.
+Importing this module registers them with the auto classes. families.py lists the families.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def _refuse_packing(attention_mask: Tensor | Mapping | None, position_ids: Tenso
 
 
 class RecurFormerPreTrainedMixin(_Backbone):
-    """What base model and language model share."""
+    """The part that base model and language model share."""
 
     _is_stateful = True  # a recurrent state cannot be rolled back: the library then refuses assisted decoding
     _can_compile_fullgraph = True
@@ -179,9 +179,9 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             **kwargs,
         )
         if outputs.attentions is not None:  # the library leaves out layers in which nothing attends
-            found = iter(outputs.attentions)
+            attentions = iter(outputs.attentions)
             silent = [len(heads) == self.config.num_attention_heads for heads in self.config.recurrent_heads]
-            outputs["attentions"] = tuple(None if nothing else next(found, None) for nothing in silent)
+            outputs["attentions"] = tuple(None if nothing else next(attentions, None) for nothing in silent)
         return outputs.to_tuple() if return_dict is False else outputs
 
 
@@ -225,7 +225,7 @@ def define(family: Family, config: type[PreTrainedConfig]) -> type[Any]:
 BACKBONES = {name: define(family, CONFIGS[name]) for name, family in FAMILIES.items()}
 """Language-model classes by the model type of the backbone that they are converted from."""
 for _language_model in BACKBONES.values():  # each is found here by its own name too
-    globals().update({found.__name__: found for found in (_language_model.model_class, _language_model)})
+    globals().update({cls.__name__: cls for cls in (_language_model.model_class, _language_model)})
 
 if TYPE_CHECKING:
 

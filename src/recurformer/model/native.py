@@ -1,7 +1,7 @@
 """The C++ kernels of `kernels/`: compiled on first use, kept, and called through ctypes.
 
-The instruction set is chosen when the library is loaded, by what torch sees in the processor, and a library of its own
-is built for it: a cache that several machines share never hands AVX-512 code to an older one. Without a compiler there
+Loading the library chooses the instruction set by the processor that torch sees, and each instruction set has a library
+of its own: a cache that several machines share never hands AVX-512 code to an older one. Without a compiler there
 is no library; its callers then have torch to fall back on, and `load_library` says why.
 """
 
@@ -28,7 +28,7 @@ HEADERS = ("mamba.h", "scan.h")
 OPTIMISE = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC")
 # torch's Linux wheels carry libgomp under the name that g++'s -fopenmp links to: both share one pool of threads.
 OPENMP = ("-fopenmp",)
-# Tuned for the processor that compiles (a tenth of the scan's time); what the library may use stays the level's.
+# Tuned for the processor that compiles (a tenth of the scan's time); its instructions stay the level's.
 INSTRUCTION_SETS = {
     "AVX512": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mtune=native"),
     "AVX2": ("-march=x86-64-v3", "-mtune=native"),
@@ -44,8 +44,8 @@ class Library:
 
     Attributes:
         functions: the library's C functions, or None.
-        instruction_set: what it was compiled for, in torch's words: AVX512, AVX2, DEFAULT.
-        remark: its file, or in one sentence why it could not be had.
+        instruction_set: the one that it was compiled for, in torch's words: AVX512, AVX2, DEFAULT.
+        remark: its file, or in one sentence why there is none.
     """
 
     functions: ctypes.CDLL | None
@@ -69,12 +69,12 @@ def cache_folder() -> Path:
 
 def _compiler() -> list[str]:
     """The command that calls the compiler."""
-    asked = shlex.split(os.environ.get("CXX", ""))
-    for command in [asked] if asked else [[name] for name in COMPILERS]:
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [[name] for name in COMPILERS]:
         if shutil.which(command[0]):
             return command
-    named = f"CXX={os.environ['CXX']!r} is not there" if asked else f"none of {', '.join(COMPILERS)} is there"
-    raise OSError(f"no C++ compiler: {named}; install one or name it by CXX")
+    reason = f"CXX={os.environ['CXX']!r} is not there" if named else f"none of {', '.join(COMPILERS)} is there"
+    raise OSError(f"no C++ compiler: {reason}; install one or name it by CXX")
 
 
 def _compile(compiler: list[str], flags: tuple[str, ...], target: Path) -> None:

@@ -39,7 +39,7 @@ class Packing:
         Args:
             rows: packed, (B, L, features).
             before: the tokens before the first, (B, features, any number), or None for none.
-            size: how many to return; zeros stand for those that never were.
+            size: number of tokens to return; zeros stand for missing ones.
         """
         seen = rows.transpose(1, 2)
         if before is not None:

@@ -21,10 +21,10 @@ IMPLEMENTATION = "recurformer_chunked"
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
-    found = flash_attention(query, key, value, scaling, causal)
-    if found is None:
+    attended = flash_attention(query, key, value, scaling, causal)
+    if attended is None:
         raise ValueError(f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}")
-    return found
+    return attended
 
 
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def _attention(
 
 
 def _no_mask(*arguments: Any, **kwargs: Any) -> None:
-    """The causal rule is all that chunks obey; padded prompts are not read by this attention."""
+    """Chunks obey the causal rule alone; this attention reads no padded prompts."""
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
@@ -108,8 +108,9 @@ class ReservedCache(DynamicCache):
         return states.new_empty(*states.shape[:2], self._tokens, states.shape[3])
 
     def skip(self, tokens: int) -> None:
-        """Take `tokens` more for read: the next ones attend to whatever lies in the reserved memory. For measurements
-        of memory, which depends on no value; after the first chunk, and within the room only.
+        """Count `tokens` more as read: the next ones attend to whatever lies in the reserved memory.
+
+        Only for measurements of memory, which depends on no value; after the first chunk, and within the room.
         """
         for index, (keys, values) in self._rooms.items():
             layer: Any = self.layers[index]
@@ -119,7 +120,7 @@ class ReservedCache(DynamicCache):
             if getattr(layer, "is_sliding", False):
                 layer.cumulative_length += tokens
                 missing = min(layer.cumulative_length, layer.sliding_window - 1) - layer.keys.shape[2]
-                layer.keys, layer.values = (F.pad(held, (0, 0, missing, 0)) for held in (layer.keys, layer.values))
+                layer.keys, layer.values = (F.pad(states, (0, 0, missing, 0)) for states in (layer.keys, layer.values))
 
     def close(self) -> None:
         """Reserve nothing any more: from now on the layers may be cropped, reordered and appended to as any others."""

@@ -28,7 +28,7 @@ class ScanBackend:
     Attributes:
         run: returns y and the last state.
         refuses: given (u, A, delta_softplus), says in one clause why they cannot be run, or None.
-        text: what it is, for people.
+        text: its description, for people.
     """
 
     run: Callable[[ScanInputs], tuple[Tensor, Tensor]]
@@ -47,7 +47,7 @@ SCAN_BACKENDS = {
     "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),
     "reference": ScanBackend(scan_reference, _takes_all, "the definition, step by step"),
 }
-"""By name; without further wishes the first that takes the input runs."""
+"""By name; by default the first that takes the input runs."""
 
 used_backends: set[str] = set()
 """The backends that have run in this process; run records name them."""
@@ -57,7 +57,7 @@ def choose_backend(u: Tensor, A: Tensor, delta_softplus: bool, backend: str | No
     """Return the name of the backend that runs these inputs.
 
     Raises:
-        ValueError: the backend asked for, here or by the environment, does not exist or cannot run them.
+        ValueError: the named backend, here or by the environment, does not exist or cannot run them.
     """
     name = backend or forced()
     if name:

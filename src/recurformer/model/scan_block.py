@@ -64,7 +64,7 @@ class Block:
         return y if D is None else y.addcmul_(self.u, D.to(y.dtype))
 
     def state_gradients(self, grad_y: Tensor, grad_end: Tensor) -> Tensor:
-        """Gradients of the K states (K, B, N, D) from those of the outputs and of what follows the block."""
+        """Gradients of the K states (K, B, N, D) from those of the outputs and of the state after the block."""
         grads = grad_y.unsqueeze(2) * self.C.unsqueeze(-1)
         steps = grads.unbind(0)
         steps[-1].add_(grad_end)

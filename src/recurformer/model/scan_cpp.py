@@ -1,7 +1,7 @@
 """The selective scan on the CPU by the C++ kernels of `kernels/scan_*.cpp`, as a torch operator with its own backward.
 
-The operator takes float32 rows (B, L, X), also strided ones out of a larger projection, without copying them. What
-leads there from mamba_ssm's (B, X, L) and from other precisions are views and casts under ordinary autograd.
+The operator takes float32 rows (B, L, X), also strided ones out of a larger projection, without copying them.
+Views and casts under ordinary autograd lead there from mamba_ssm's (B, X, L) and from other precisions.
 """
 
 from ctypes import Structure
@@ -87,9 +87,9 @@ def _scan_backward(grad_y, grad_last, starts, *inputs):
     grads = dict(zip(NAMES, _empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
     for name in SUMMED:
         grads[name].zero_()
-    given = {"grad_y": grad_y, "grad_last": grad_last}
-    given = {name: None if x is None else x.contiguous() for name, x in given.items()}
-    _run("scan_backward", tensors, ScanGradients(**pointers(**given, starts=starts, **grads)))
+    output_grads = {"grad_y": grad_y, "grad_last": grad_last}
+    output_grads = {name: None if x is None else x.contiguous() for name, x in output_grads.items()}
+    _run("scan_backward", tensors, ScanGradients(**pointers(**output_grads, starts=starts, **grads)))
     return list(grads.values())
 
 

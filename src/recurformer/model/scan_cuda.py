@@ -115,7 +115,7 @@ kernel_scan.register_autograd(_backward, setup_context=_save_inputs)
 def _from_initial_state(
     delta: Tensor, A: Tensor, C: Tensor, delta_bias: Tensor | None, delta_softplus: bool, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what `state` adds to the outputs (B, D, L) and to the last state (B, D, N)."""
+    """Return the parts of the outputs (B, D, L) and of the last state (B, D, N) that `state` adds."""
     delta = delta.float() if delta_bias is None else delta.float() + delta_bias.unsqueeze(-1)
     elapsed = (F.softplus(delta) if delta_softplus else delta).cumsum(-1)  # (B, D, L)
     added = []

@@ -1,4 +1,4 @@
-"""What a selective scan takes, and how an implementation's two passes become one torch operator with a gradient.
+"""The inputs of a selective scan, and the torch operator that an implementation's two passes become.
 
 It knows no implementation.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Passes = tuple[Callable[..., Any], Callable[..., Any]]
-"""The forward pass and the backward pass, or what gives the empty results of each."""
+"""The forward pass and the backward pass, or the functions that give empty results of each."""
 
 
 class ScanInputs(NamedTuple):
@@ -49,9 +49,9 @@ class BlockInputs(NamedTuple):
     """One step of a Mamba block, from its input to the gated channels; all weights without gaps.
 
     `x` is (B, features), `in_proj` (2 D, features), the convolution's `weight` (D, 1, taps) and `bias` (D,).
-    `selection` (S + 2 N, D) and its bias give what the step size is made of, `B` and `C`; `step_weight` (D, S) and
-    `step_bias` (D,) make the step size, or are None where S = D and it is there already. `window` (B, D, taps) and
-    `state` (B, D, N) are updated.
+    `selection` (S + 2 N, D) and its bias give S numbers for the step size, `B` and `C`. `step_weight` (D, S) and
+    `step_bias` (D,) make the step size of them, or are None where S = D and they are it already. `window` (B, D, taps)
+    and `state` (B, D, N) are updated.
     """
 
     x: Tensor
@@ -88,7 +88,7 @@ def scan_operator(
         name: of the first.
         passes: forward takes the tensors of `ScanInputs` and a flag, and returns y, the last state and the states that
             the backward pass starts from; backward takes the gradients of y and of the last state (each may be None),
-            those states, and what forward took, and returns the tensors' gradients, empty for an absent tensor.
+            those states, and the arguments of forward, and returns the tensors' gradients, empty for an absent tensor.
         empty: the same with results of the right shapes but no values.
         flag: name of the flag.
         device: the only type of device that they take.

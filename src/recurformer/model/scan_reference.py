@@ -1,6 +1,6 @@
 """The selective scan as it is defined: one step after the other under ordinary autograd.
 
-Slow, differentiable in everything, exact in float64: what every other backend is tested against.
+Slow, differentiable in everything, exact in float64: every other backend is tested against it.
 """
 
 import torch
@@ -21,7 +21,7 @@ def scan_reference(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
     A, B, C, values = A.to(dtype), B.to(dtype), C.to(dtype), u.to(dtype)
     state = values.new_zeros(len(u), *A.shape) if initial_state is None else initial_state.to(dtype)  # (B, D, N)
     outputs = []
-    # unbind, not indexing: the backward of x[:, :, t] fills a whole tensor at every step, so training were quadratic
+    # unbind, not indexing: the backward of x[:, :, t] fills a whole tensor at every step: quadratic training
     for step, drive, write, read in zip(*(x.unbind(-1) for x in (step_size, step_size * values, B, C)), strict=True):
         state = torch.exp(step.unsqueeze(-1) * A) * state + drive.unsqueeze(-1) * write.unsqueeze(1)
         outputs.append((state * read.unsqueeze(1)).sum(-1))

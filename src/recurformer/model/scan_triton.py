@@ -1,7 +1,7 @@
 """The selective scan as Triton kernels for CUDA, with an initial state and gradients through both ends of a sequence.
 
 The sequence is cut into segments, so many that even one short sequence should fill a GPU. Three kernels run one after
-another: what each segment leaves if it starts from zero; what therefore enters each; the outputs of all. The backward
+another: the end state of each segment from zero; the state that therefore enters each; the outputs of all. The backward
 pass does the same from the end. There are no atomics: every run gives the same bits.
 """
 

@@ -1,6 +1,6 @@
 """Triton kernels of the selective scan's backward pass, in segments as the forward pass, but from their ends.
 
-What several programs add to (the gradients of A, B, C, D and the bias) each writes apart, to be summed afterwards.
+Several programs contribute to the gradients of A, B, C, D and the bias: each writes its part, to be summed afterwards.
 """
 
 # Kernels grow tuples of registers in unrolled loops, which has no static type.

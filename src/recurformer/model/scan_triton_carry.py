@@ -1,4 +1,4 @@
-"""The Triton kernel between the passes of a segmented scan: from what segments leave to what enters them."""
+"""The Triton kernel between the passes of a segmented scan: from the end states of segments to their start states."""
 
 # Kernels grow tuples of registers in unrolled loops, which has no static type.
 # mypy: disable-error-code="assignment"
@@ -12,7 +12,7 @@ def carry(
     ends, elapsed, A, initial, channels, segments, slots, spacing,
     WIDTH: tl.constexpr, REVERSE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Turn what every segment leaves, run from zero, into what enters it; backwards in time if REVERSE.
+    """Turn the state that every segment leaves, run from zero, into the state that enters it; backwards if REVERSE.
 
     `ends` (B, slots, N, D), where the segments' slots are `spacing` apart, is overwritten; `elapsed` (B, segments, D)
     has the segments' sums of delta; `initial` (B, D, N) or None enters the first. AHEAD segments are loaded at once.
@@ -35,7 +35,7 @@ def carry(
             if REVERSE:
                 segment = segments - 1 - segment
             place = ends + ((batch * slots + segment * spacing) * WIDTH + number) * channels + channel
-            left += (tl.load(place, mask=k + 1 < remaining, other=0.0),)  # nothing follows what the last one leaves
+            left += (tl.load(place, mask=k + 1 < remaining, other=0.0),)  # nothing follows the last segment
             time = elapsed + (batch * segments + segment) * channels + channel
             times += (tl.load(time, mask=k + 1 < remaining, other=0.0),)
             places += (place,)

@@ -1,4 +1,4 @@
-"""Triton kernels of the selective scan's forward pass: what each segment leaves, and the outputs of each segment.
+"""Triton kernels of the selective scan's forward pass: the end state and the outputs of each segment.
 
 Steps are unrolled by STEPS, and the next ones are loaded while these are computed.
 """

@@ -1,4 +1,4 @@
-"""What the Triton kernels of the selective scan share: Triton itself where it is installed, and arithmetic per lane.
+"""Shared by the Triton kernels of the selective scan: Triton itself where it is installed, and arithmetic per lane.
 
 A program is one warp and every vector has 32 elements, one per lane: the compiler has no layout to choose. Lane i keeps
 STATES states of channel i % CHANNELS in registers, as a tuple of vectors. Up to 16 states that is all of a channel's,

@@ -42,7 +42,7 @@ def divide(batch: int, channels: int, length: int, width: int, programs: int) ->
 
 
 def settings(width: int, delta_softplus: bool) -> dict[str, Any]:
-    """Return what the kernels are compiled for, and how."""
+    """Return the compile-time arguments of the kernels."""
     channels, states = division(width)
     sizes = {"WIDTH": width, "CHANNELS": channels, "STATES": states, "CHUNK": CHUNK, "STEPS": STEPS}
     return WARP | sizes | {"SOFTPLUS": delta_softplus}

@@ -50,7 +50,7 @@ def place_of_sums(sums_BC, batch, state, length, WIDTH: tl.constexpr, CHANNELS: 
 
 @jit
 def through_gate(grad, out, gate):
-    """Return the gradients of what the gate multiplied, and of the gate."""
+    """Return the gradients of the output before the gate, and of the gate."""
     sigmoid = tl.sigmoid(gate)
     return grad * gate * sigmoid, grad * out * sigmoid * (1.0 + gate * (1.0 - sigmoid))
 

@@ -47,9 +47,7 @@ def state_step(inputs: StepInputs) -> Tensor:
 
 
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + bias (B, L, outputs) of x (B, L, features), which for one token of few sequences is bound by the
-    reading of W.
-    """
+    """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
     if x.shape[1] == 1 and step_cpp.takes(x[:, 0], weight, bias):
         return step_cpp.product(x[:, 0], weight, bias).unsqueeze(1)
     return F.linear(x, weight, bias)

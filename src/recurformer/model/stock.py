@@ -68,7 +68,7 @@ def split_fused(state: dict[str, Tensor], prefix: str, sizes: Sequence[int]) -> 
 def queries_and_keys(
     attention: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return what a stock layer compares, rotated: queries (B, H, L, head_dim) and keys (B, KV heads, L, head_dim)."""
+    """Return rotated queries (B, H, L, head_dim) and keys (B, KV heads, L, head_dim) of a stock layer."""
     if hasattr(attention, FUSED):
         config, dim = attention.config, attention.head_dim
         sizes = (config.num_attention_heads * dim, config.num_key_value_heads * dim)

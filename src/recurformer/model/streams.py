@@ -30,7 +30,7 @@ def forks(device: torch.device, rows: int) -> bool:
 def side_by_side(
     first: Callable[[], First], second: Callable[[], Second], device: torch.device, rows: int
 ) -> tuple[First, Second]:
-    """Return what both give; neither may read what the other writes.
+    """Return the results of both; neither may read tensors that the other writes.
 
     Args:
         first: stays on the current stream.

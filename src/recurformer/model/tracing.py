@@ -25,5 +25,5 @@ def at_spans(x: Tensor, index: Tensor, dim: int, behind: int) -> Tensor:
     """Return the entries of x along `dim` at the indices (blocks, width), two axes in its place; then `behind`."""
     length = x.shape[dim]
     index_of_all: list[slice | Tensor] = [*[slice(None)] * dim, index.clamp(max=length - 1)]
-    found = x[tuple(index_of_all)]
-    return found.masked_fill((index >= length).view(*index.shape, *[1] * (x.dim() - dim - 1)), behind)
+    entries = x[tuple(index_of_all)]
+    return entries.masked_fill((index >= length).view(*index.shape, *[1] * (x.dim() - dim - 1)), behind)

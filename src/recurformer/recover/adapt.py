@@ -79,23 +79,23 @@ def adapt(
     converted = run.convert(choice["heads"])
     stages = [before, run.measure("converted", converted, 0)]
     calibration = run.calibrate(converted)
-    seen = run.calibrated_on.numel()
-    stages.append(run.measure("calibrated", converted, seen))
+    learnt_tokens = run.calibrated_on.numel()
+    stages.append(run.measure("calibrated", converted, learnt_tokens))
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], recipe, progress("speed")))
     cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, recipe.cache_lengths))
     plan = run.plan(converted, minutes)
-    short = "" if plan.distil_steps else "; the minutes or the texts were too few to train more"
-    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation{short}")
+    remark = "" if plan.distil_steps else "; the minutes or the texts were too few to train more"
+    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation{remark}")
     trainings = {}
     for name, steps in (("transfer", plan.transfer_steps), ("distil", plan.distil_steps)):
         trainings[name] = run.train(name, converted, plan) if steps else []
-        seen += steps * recipe.batch_size * recipe.tokens
+        learnt_tokens += steps * recipe.batch_size * recipe.tokens
         if name == "transfer" and steps:
-            stages.append(run.measure("transferred", converted, seen))
+            stages.append(run.measure("transferred", converted, learnt_tokens))
     with torch.no_grad():
         for parameter in converted.parameters():
             parameter.copy_(parameter.to(dtype))
-    stages.append(run.measure("adapted", converted, seen))
+    stages.append(run.measure("adapted", converted, learnt_tokens))
     passkeys["adapted"] = run.passkeys("adapted", converted, documents.held_out)
     config = original.config
     return converted, {
@@ -110,7 +110,7 @@ def adapt(
 
 
 def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
-    """Refuse at once what would fail after minutes."""
+    """Refuse at once arguments that would fail after minutes."""
     if recipe.mixer not in RECIPES:
         raise ValueError(f"mixer {recipe.mixer!r} has no recipe; there are {', '.join(RECIPES)}")
     if original.dtype in {torch.float16, torch.bfloat16}:

@@ -23,8 +23,8 @@ def quality_of(
 ) -> dict[str, Any]:
     """Perplexity and divergence (KL to the original, nats per token), each with its 95 % interval over windows."""
     rows = quality_rows(original, model, windows, progress)
-    likelihood, apart = (mean_interval(rows[column].to_numpy()) for column in ("negative_log_likelihood", "divergence"))
-    divergence, low, high = (max(value, 0.0) for value in apart)  # rounding leads below 0 where nothing changed
+    likelihood, distance = (mean_interval(rows[name].to_numpy()) for name in ("negative_log_likelihood", "divergence"))
+    divergence, low, high = (max(value, 0.0) for value in distance)  # rounding leads below 0 where nothing changed
     return {
         "windows": len(rows),
         "perplexity": math.exp(likelihood.mean),
@@ -43,17 +43,17 @@ def passkeys_of(
     seed: int = 0,
     progress: Progress = None,
 ) -> list[dict[str, Any]]:
-    """For each length: length, found and asked; or length and the reason why there is no such prompt."""
-    found: list[dict[str, Any]] = []
+    """For each length: length, keys found and keys asked; or length and the reason why there is no such prompt."""
+    counts: list[dict[str, Any]] = []
     for length in recipe.passkey_lengths:
         grid = {length: {"passkey": recipe.passkey_samples}}
         try:
             rows = needle_rows(model, tokenizer, original, texts, grid=grid, seed=seed, progress=progress)
         except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
-            found.append({"length": length, "reason": str(error)})
+            counts.append({"length": length, "reason": str(error)})
         else:
-            found.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
-    return found
+            counts.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
+    return counts
 
 
 def cache_bytes_of(
@@ -62,10 +62,10 @@ def cache_bytes_of(
     """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
 
-    def held(model: PreTrainedModel, length: int) -> int:
+    def size(model: PreTrainedModel, length: int) -> int:
         return int(count_cache(model, length).bytes.sum())
 
-    return [{"length": length, "original": held(before, length), "adapted": held(after, length)} for length in lengths]
+    return [{"length": length, "original": size(before, length), "adapted": size(after, length)} for length in lengths]
 
 
 def speed_of(
@@ -75,11 +75,11 @@ def speed_of(
     decoded = min(recipe.decoded, window.shape[1] // 2)
     models = {"original": original, "adapted": converted}
     rows = speed_rows(models, window, decoded=decoded, repetitions=recipe.repetitions, progress=progress)
-    result = []
+    speeds = []
     for phase, group in rows.groupby("phase", sort=False):
         seconds = group.pivot(index="repetition", columns="model", values="seconds")
         tokens = int(group.tokens.iloc[0])
         medians = {name: tokens / float(seconds[name].median()) for name in models}
         ratio = float((seconds["original"] / seconds["adapted"]).median())
-        result.append({"phase": phase, "tokens": tokens, **medians, "ratio": ratio})
-    return result
+        speeds.append({"phase": phase, "tokens": tokens, **medians, "ratio": ratio})
+    return speeds

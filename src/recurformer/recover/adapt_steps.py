@@ -35,20 +35,20 @@ def text_windows(
     Raises:
         ValueError: there are fewer than `MINIMUM_WINDOWS`; says how many tokens there are.
     """
-    found = []
+    split_windows = []
     for (name, least), texts in zip(MINIMUM_WINDOWS.items(), documents, strict=True):
         try:
-            found.append(windows(texts, tokenizer, recipe.tokens, seed=seed))
+            split_windows.append(windows(texts, tokenizer, recipe.tokens, seed=seed))
         except ValueError:
-            found.append(torch.empty(0, recipe.tokens, dtype=torch.long))
-        if len(found[-1]) < least:
-            there = sum(len(encode_text(tokenizer, text)) for text in texts)
+            split_windows.append(torch.empty(0, recipe.tokens, dtype=torch.long))
+        if len(split_windows[-1]) < least:
+            tokens = sum(len(encode_text(tokenizer, text)) for text in texts)
             raise ValueError(
-                f"the texts are too short: the {len(texts)} {name} documents have {there:,} tokens, which give "
-                f"{len(found[-1])} windows of {recipe.tokens}; {least} are needed, so {least * recipe.tokens:,} tokens "
-                f"in documents of {recipe.tokens} or more"
+                f"the texts are too short: the {len(texts)} {name} documents have {tokens:,} tokens, which give "
+                f"{len(split_windows[-1])} windows of {recipe.tokens}; {least} are needed, so {least * recipe.tokens:,}"
+                f" tokens in documents of {recipe.tokens} or more"
             )
-    return found[0], found[1][: recipe.held_out_windows]
+    return split_windows[0], split_windows[1][: recipe.held_out_windows]
 
 
 Progress = Callable[[str], Callable[[int, int], None] | None]
@@ -56,7 +56,7 @@ Progress = Callable[[str], Callable[[int, int], None] | None]
 
 @dataclass
 class AdaptationSteps:
-    """The fields are the arguments of `adapt`; `kept` has what was finished before."""
+    """The fields are the arguments of `adapt`; `kept` has the steps that were finished before."""
 
     original: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -78,23 +78,23 @@ class AdaptationSteps:
 
         def make() -> dict[str, Any]:
             ids = self.train_ids[: self.recipe.profile_windows]
-            window = max(1, int(self.recipe.recency_window * self.recipe.tokens))
-            profile = profile_heads(self.original, ids, window=window, progress=self.progress("profile: window"))
+            k = max(1, int(self.recipe.recency_window * self.recipe.tokens))
+            profile = profile_heads(self.original, ids, window=k, progress=self.progress("profile: window"))
             return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
         return self.kept.result("heads", make)
 
-    def measure(self, stage: str, model: PreTrainedModel, seen: int) -> dict[str, Any]:
-        """Quality on the held-out windows after `seen` tokens."""
-        found = self.kept.result(
+    def measure(self, stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
+        """Quality on the held-out windows after learning from `learnt_tokens` tokens."""
+        quality = self.kept.result(
             f"quality-{stage}",
             lambda: quality_of(self.original, model, self.held_out_ids, self.progress(f"{stage}: window")),
         )
-        self.say(f"{stage}: perplexity {found['perplexity']:.2f}, divergence {found['divergence']:.3f}")
-        return {"stage": stage, "tokens": seen, **found}
+        self.say(f"{stage}: perplexity {quality['perplexity']:.2f}, divergence {quality['divergence']:.3f}")
+        return {"stage": stage, "tokens": learnt_tokens, **quality}
 
     def passkeys(self, stage: str, model: PreTrainedModel, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Found and asked for at each length."""
+        """Keys found and keys asked at each length."""
         return self.kept.result(
             f"passkeys-{stage}",
             lambda: passkeys_of(
@@ -140,33 +140,33 @@ class AdaptationSteps:
     def train(self, name: str, converted: PreTrainedModel, plan: Plan) -> list[dict[str, Any]]:
         """Transfer or distillation; step and loss of each step."""
         output_dir = self.kept.folder / name
-        steps, save_every = (getattr(plan, f"{name}_{what}") for what in ("steps", "save_every"))
+        steps, save_every = (getattr(plan, f"{name}_{setting}") for setting in ("steps", "save_every"))
         self.say(f"{name}: {steps} steps")
 
         def make() -> list[Any]:
             rows = self._run(name, converted, output_dir, steps, save_every)
             return rows[["step", "loss"]].to_dict("records")
 
-        found = self._changed(converted, name, make)
+        losses = self._changed(converted, name, make)
         shutil.rmtree(output_dir, ignore_errors=True)
-        return found
+        return losses
 
     def plan(self, converted: PreTrainedModel, minutes: float) -> Plan:
         """The numbers of steps, from the time of some on a throw-away copy."""
 
         def make() -> dict[str, int]:
             spent = self.kept.seconds
-            still = 2 * spent["quality-calibrated"] + spent["passkeys-original"]
-            left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - still
-            if left <= 0:
+            measuring = 2 * spent["quality-calibrated"] + spent["passkeys-original"]  # what remains
+            seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+            if seconds_left <= 0:
                 return asdict(Plan(0, 0, 1, 1))
-            each = {}
+            pace = {}  # seconds of a step
             for name in ("transfer", "distil"):
                 timing = self.kept.folder / "timing"
                 seconds = self._run(name, deepcopy(converted), timing, TIMED_STEPS, TIMED_STEPS).seconds
-                each[name] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
-                left -= seconds.iloc[-1]
+                pace[name] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
+                seconds_left -= seconds.iloc[-1]
                 shutil.rmtree(timing)
-            return asdict(plan_steps(left, each["transfer"], each["distil"], len(self.train_ids), self.recipe))
+            return asdict(plan_steps(seconds_left, pace["transfer"], pace["distil"], len(self.train_ids), self.recipe))
 
         return Plan(**self.kept.result("plan", make))

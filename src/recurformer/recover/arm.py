@@ -1,4 +1,4 @@
-"""One arm of the recovery experiment: a share of its tokens for each way of learning, measured on the way."""
+"""One arm of the recovery experiment: closed form, transfer and distillation on equally many tokens, with a curve."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def run_arm(
         **settings: of `recurformer.recover.distil.distil`, and of both trainings.
 
     Returns:
-        What the closed form left of each layer, as of `calibrate`; no rows without one.
+        The errors of the closed form in each layer, as of `calibrate`; no rows without one.
 
     Raises:
         ValueError: there are fewer windows or steps than the closed form and transfer shall have, or as the steps of
@@ -67,8 +67,8 @@ def run_arm(
     """
     if calibrate_windows > len(windows):
         raise ValueError(f"calibrate_windows: {calibrate_windows} were asked for, the text has {len(windows)}")
-    left = steps - -(-calibrate_windows // batch_size) - transfer_steps
-    if left < 0:
+    distil_steps = steps - -(-calibrate_windows // batch_size) - transfer_steps
+    if distil_steps < 0:
         raise ValueError(f"steps: {steps} of {batch_size} windows are fewer than the closed form and transfer take")
     folder = Path(folder)
     about = {"curve": curve.identity, "windows": calibrate_windows, "start": start, "transfer": transfer_steps}
@@ -92,16 +92,16 @@ def run_arm(
     if transfer_steps:
 
         def carry_over() -> list[float]:
-            ours = {key: common[key] for key in TRANSFER if key in common}
+            shared = {key: common[key] for key in TRANSFER if key in common}
             on_row = curve.of_training(transfer_steps, log_every)
             transfer(original, converted, dataset, output_dir=folder / "transfer", steps=transfer_steps,
-                learning_rate=transfer_learning_rate, on_log=on_row, **ours)  # fmt: skip
+                learning_rate=transfer_learning_rate, on_log=on_row, **shared)  # fmt: skip
             return [curve.tokens, curve.seconds]
 
         curve.tokens, curve.seconds = kept.change("transfer", mixers, carry_over)
-    if not left:
+    if not distil_steps:
         (folder / "metrics.jsonl").touch()
         return layers
-    on_row = curve.of_training(left, log_every, on_log)
-    distil(original, converted, dataset, output_dir=folder, steps=left, on_log=on_row, **common)
+    on_row = curve.of_training(distil_steps, log_every, on_log)
+    distil(original, converted, dataset, output_dir=folder, steps=distil_steps, on_log=on_row, **common)
     return layers

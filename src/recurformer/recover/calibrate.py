@@ -28,7 +28,7 @@ RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 HELD_OUT = 0.125
 """Share of the windows on which the ridge parameter is chosen."""
 START_TOKENS = 8192
-"""Tokens that a start looks at."""
+"""Tokens that a start reads."""
 
 ERRORS = ("layer", "heads", "ridge", "before", "after")
 """Columns of the closed form's report on each layer."""
@@ -42,13 +42,13 @@ STARTS: dict[str, Start | None] = {"random": None, "linear": linear_start}
 
 @dataclass
 class Moments:
-    """Sums over tokens, float64, of features x and targets t: all that a linear fit needs to know of them.
+    """Sums over tokens, float64, of features x and targets t: all that a linear fit needs of them.
 
     Attributes:
         xx: sum of x x^T, (features, features).
         xt: sum of x t^T, (features, targets).
         tt: sum of t t^T, (targets, targets).
-        whole: sum of w w^T, where w is t and what is already there beside the fit; errors are shares of it.
+        whole: sum of w w^T, where w is t and the output beside the fit; errors are shares of it.
     """
 
     xx: Tensor
@@ -59,8 +59,8 @@ class Moments:
     @classmethod
     def of(cls, features: Tensor, targets: Tensor, beside: Tensor) -> "Moments":
         """Moments of features (..., features) that should give `targets` minus the output `beside`, (..., targets)."""
-        x, w, there = (rows.flatten(0, -2).double() for rows in (features, targets, beside))
-        t = w - there
+        x, w, constant = (rows.flatten(0, -2).double() for rows in (features, targets, beside))
+        t = w - constant
         return cls(x.mT @ x, x.mT @ t, t.mT @ t, w.mT @ w)
 
     def __add__(self, other: "Moments") -> "Moments":
@@ -128,15 +128,15 @@ def calibrate(
         raise ValueError(f"start: {start!r} is unknown; there are {', '.join(STARTS)}")
     for place in places.values():
         readout_of(place)
-    held = min(max(1, round(held_out * len(windows))), len(windows) - 1)
-    parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - held, held])]
+    last = min(max(1, round(held_out * len(windows))), len(windows) - 1)
+    parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - last, last])]
     batches = [batch for part in parts for batch in part]
     fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))
     about = {
         "models": [fingerprint(original), fingerprint(converted)],
         "windows": zlib.crc32(windows.cpu().numpy().data),
     }
-    about |= {"batch_size": batch_size, "held_out": held, "ridges": list(ridges), "start": start}
+    about |= {"batch_size": batch_size, "held_out": last, "ridges": list(ridges), "start": start}
     kept = KeptSteps(output_dir, about) if output_dir is not None else None
     before, after = _Stream(original, batches), _Stream(converted, batches)
 
@@ -176,7 +176,7 @@ def readout_of(place: ReplacedLayer) -> nn.Linear:
 
 
 class _Waiting(nn.Module):
-    """Stands in for a layer: hands its input on, and remembers it and what came beside it."""
+    """Stands in for a layer: hands its input on, and remembers it and the arguments beside it."""
 
     def forward(self, hidden: Tensor, **named: Any) -> Tensor:
         self.read = hidden, named
@@ -191,7 +191,7 @@ class _Stream:
         self.hidden, self.arguments = map(list, zip(*(self._enter(model, batch) for batch in batches), strict=True))
 
     def _enter(self, model: PreTrainedModel, batch: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
-        """What the first layer gets: hidden states (B, L, hidden); and what each layer gets beside them."""
+        """The hidden states (B, L, hidden) that enter the first layer, and the other arguments of each layer."""
         base: Any = model.base_model
         waiting = [_Waiting() for _ in self.layers]
         try:
@@ -221,7 +221,7 @@ def _begin(place: ReplacedLayer, after: _Stream, start: Start | None) -> None:
 
 def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Sequence[int]) -> Moments:
     """Moments of the readout's inputs in `after` and the heads' outputs in `before`, which advances by this layer."""
-    found: Moments | None = None
+    moments: Moments | None = None
     readout = readout_of(place)
     for number in numbers:
         with inputs_of(place.original.o_proj) as outputs, inputs_of(readout) as features:
@@ -229,9 +229,9 @@ def _moments(place: ReplacedLayer, before: _Stream, after: _Stream, numbers: Seq
             positions = after.arguments[number][place.index]["position_embeddings"]
             mixed = place.converted.replaced_outputs(after.normed(place.index, number), positions)
         new = Moments.of(features[0], outputs[0][..., place.features], mixed - readout(features[0]))
-        found = new if found is None else found + new
-    assert found is not None
-    return found
+        moments = new if moments is None else moments + new
+    assert moments is not None
+    return moments
 
 
 def _solve(place: ReplacedLayer, fit: Moments, held_out: Moments, ridges: Sequence[float]) -> Row:

@@ -21,14 +21,14 @@ Rows = Callable[[dict[str, float]], None]
 class RecoveryCurve:
     """Measures a model at the start, and at each of some last halvings of its steps.
 
-    A run that goes on after a kill takes up what was measured before, of the same models and windows.
+    A run that goes on after a kill takes up the earlier measurements of the same models and windows.
 
     Args:
         original: the model whose predictions are the yardstick.
         model: the one that learns, as it is at the start; measured in the type of its weights.
         windows: (windows, L) held-out token ids, without padding.
         learnt: (windows, L) token ids that it learns from.
-        folder: for what was measured: tokens (seen), seconds (spent on learning), and the columns of `quality_rows`,
+        folder: for the measurements: tokens (seen), seconds (spent on learning), and the columns of `quality_rows`,
             predicted being the tokens of a window.
         halvings: points of a training, its end among them.
         say: called with a line at each point.
@@ -53,7 +53,7 @@ class RecoveryCurve:
         self.file = Path(folder) / f"recovery-{zlib.crc32(str(self.identity).encode()):08x}.csv"
         self.halvings, self.say = halvings, say
         self.tokens, self.seconds = 0, 0.0
-        self.known: list[Tensor] = []
+        self.original_logits: list[Tensor] = []
         self.rows = pd.read_csv(self.file) if self.file.is_file() else pd.DataFrame({"tokens": []})
 
     def add(self, tokens: int, seconds: float) -> None:
@@ -79,12 +79,12 @@ class RecoveryCurve:
         if (self.rows["tokens"] == tokens).any():
             return
         with as_it_is(self.model):
-            found = quality_rows(self.original, self.model, self.windows, known=self.known)
-        found = found.rename(columns={"tokens": "predicted"}).assign(tokens=tokens, seconds=seconds)
-        self.rows = pd.concat([self.rows, found], ignore_index=True).astype(
+            rows = quality_rows(self.original, self.model, self.windows, original_logits=self.original_logits)
+        rows = rows.rename(columns={"tokens": "predicted"}).assign(tokens=tokens, seconds=seconds)
+        self.rows = pd.concat([self.rows, rows], ignore_index=True).astype(
             {"tokens": int, "window": int, "predicted": int}
         )
         with atomic_path(self.file) as path:
             self.rows.to_csv(path, index=False)
-        perplexity = math.exp(min(found["negative_log_likelihood"].mean(), 700.0))
-        self.say(f"{tokens:,} tokens: perplexity {perplexity:.4g}, divergence {found['divergence'].mean():.4g}")
+        perplexity = math.exp(min(rows["negative_log_likelihood"].mean(), 700.0))
+        self.say(f"{tokens:,} tokens: perplexity {perplexity:.4g}, divergence {rows['divergence'].mean():.4g}")

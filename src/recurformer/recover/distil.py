@@ -56,9 +56,9 @@ class Distillation:
             return outputs.loss
         with torch.no_grad():
             targets = self.original(**inputs, use_cache=False).logits
-        apart = divergence(outputs.logits, targets)  # (B, L)
+        divergences = divergence(outputs.logits, targets)  # (B, L)
         mask = batch.get("attention_mask")
-        mean = apart.mean() if mask is None else apart[mask.bool()].mean()
+        mean = divergences.mean() if mask is None else divergences[mask.bool()].mean()
         return (1 - self.share) * mean + self.share * outputs.loss if self.share else mean
 
 
@@ -82,7 +82,7 @@ def distil(
         converted: the model that learns.
         dataset: windows, such as `recurformer.train.data.WindowDataset`.
         output_dir: folder for metrics.jsonl and checkpoints.
-        trained: which parameters learn, a name in `recurformer.recover.trained.TRAINED`.
+        trained: the parameters that learn, a name in `recurformer.recover.trained.TRAINED`.
         language_model_share: see `Distillation`.
         learning_rate: peak learning rate.
         weight_decay: weight decay of matrices.

@@ -56,11 +56,11 @@ def lag_profiles(
 ) -> dict[int, Tensor]:
     """Return the mean attention of each layer's replaced heads by lag, (heads, lags) in float64.
 
-    The first token, on which many heads leave what they need nowhere, is left out; nothing is normalised for it.
+    The first token, the sink of many heads, is left out; nothing is normalised for it.
 
     Args:
         original: the model that `converted` was converted from.
-        converted: says which heads are replaced.
+        converted: names the replaced heads.
         windows: (windows, L) token ids, without padding.
         lags: 0 to `lags` - 1 are measured; at most L - 1 of them.
         batch_size: windows in one forward pass.
@@ -75,9 +75,9 @@ def lag_profiles(
     places = replaced_layers(original, converted)
     profiles = [_Profile(place, lags) for place in places]
     for batch in windows.to(original.device).split(batch_size):
-        with reading(place.original for place in places) as read:
+        with reading(place.original for place in places) as calls:
             original.base_model(batch, use_cache=False)
-        for profile, (_, named) in zip(profiles, read, strict=True):
+        for profile, (_, named) in zip(profiles, calls, strict=True):
             profile.add(named)
     return {
         place.index: torch.as_tensor(profile.sums) / profile.windows
@@ -148,9 +148,9 @@ def fit_kernels(profiles: Tensor, states: int, taps: int) -> Kernels:
         optimizer.step(loss)
     for parameter in free:
         parameter.requires_grad_(False)
-    found = kernels()
-    gauge = STEP / found.step.log().mean().exp()
-    return Kernels(found.taps, found.skip, found.step * gauge, found.rates, found.weights / gauge)
+    fitted = kernels()
+    gauge = STEP / fitted.step.log().mean().exp()
+    return Kernels(fitted.taps, fitted.skip, fitted.step * gauge, fitted.rates, fitted.weights / gauge)
 
 
 @torch.no_grad()
@@ -160,7 +160,7 @@ def write_kernels(block: OpenMambaMixer, kernels: Kernels) -> None:
     dim = width // len(kernels.skip)
 
     def by_channel(of_heads: Tensor) -> Tensor:
-        """Return what every channel has, (2 width, ...), of what every head has."""
+        """Repeat the value of each head for its channels, (2 width, ...)."""
         return of_heads.repeat_interleave(dim, 0).repeat(2, *[1] * (of_heads.ndim - 1))
 
     eye = torch.eye(block.in_proj.in_features, device=block.D.device)

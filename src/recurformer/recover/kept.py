@@ -21,19 +21,19 @@ class KeptSteps:
 
     Args:
         folder: made when it is missing; emptied when another run's steps lie there.
-        about: what the results depend on, as JSON.
+        about: the facts that the results depend on, as JSON.
     """
 
     def __init__(self, folder: str | Path, about: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
-        said = json.loads(json.dumps(about))
+        facts = json.loads(json.dumps(about))
         try:
-            same = json.loads((self.folder / ABOUT).read_text()) == said
+            same = json.loads((self.folder / ABOUT).read_text()) == facts
         except (OSError, ValueError):
             same = False
         if not same:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self._write(ABOUT, said)
+            self._write(ABOUT, facts)
 
     def _write(self, name: str, content: Any) -> None:
         with atomic_path(self.folder / name) as path:
@@ -46,19 +46,19 @@ class KeptSteps:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of each finished step, by its name."""
-        # what a killed process left unfinished is a folder
+        # a killed process leaves unfinished files as folders
         files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT and file.is_file())
         return {file.stem: json.loads(file.read_text())["seconds"] for file in files}
 
     def result(self, name: str, make: Callable[[], Any]) -> Any:
         """The result of a step: read if it is kept, else made and kept. It always passes through JSON."""
-        if (kept := self._read(name)) is None:
+        if (entry := self._read(name)) is None:
             began = time.perf_counter()
             value = make()
             self._write(f"{name}.json", {"seconds": time.perf_counter() - began, "value": value})
-            kept = self._read(name)
-        assert kept is not None
-        return kept["value"]
+            entry = self._read(name)
+        assert entry is not None
+        return entry["value"]
 
     def change(self, name: str, tensors: Mapping[str, Tensor], make: Callable[[], Any]) -> Any:
         """The same of a step that changes tensors in place: where it is kept, they get their values.
@@ -73,10 +73,10 @@ class KeptSteps:
         """
         file = self.folder / f"{name}.safetensors"
         if self._read(name) is not None:
-            kept = load_file(file)
+            values = load_file(file)
             with torch.no_grad():
                 for key, tensor in tensors.items():
-                    tensor.copy_(kept[key])
+                    tensor.copy_(values[key])
 
         def changed() -> Any:
             value = make()

@@ -1,7 +1,7 @@
 """A start of the paper's own Mamba block from which its channels are linear in the values, with known weights by lag.
 
-A block that starts at random multiplies every channel by a random gate and writes into its state by random factors, so
-no combination of its channels is the plain average of values that a local head computes. MOHAWK (arXiv 2408.10189)
+A block that starts at random multiplies every channel by a random gate and writes into its state by random factors. No
+combination of its channels is the plain average of values that a local head computes. MOHAWK (arXiv 2408.10189)
 opens the gate by a bias; the paper's block has none. But the mean of the values is not zero, so a linear function of
 them is nearly constant: the least-squares fit of the number one. It takes the place of the missing biases of the gate,
 of B and of C.
@@ -19,7 +19,7 @@ SIZE = 0.3
 """Standard deviation of a channel's input, whose mean the convolution's bias takes away: so SiLU is nearly linear."""
 RIDGE = 1e-4
 RANDOM_SHARE = 1 / 3
-"""Of the channels, or somewhat more, stay as they were: products of values say what no average of values says."""
+"""Of the channels, or somewhat more, stay as they were: no average of values can replace products of values."""
 
 
 class Kernel(NamedTuple):
@@ -30,7 +30,7 @@ class Kernel(NamedTuple):
 
 
 KERNELS = (Kernel(reach=6), Kernel(lag=1), Kernel(lag=0), Kernel(reach=40), Kernel(lag=2), Kernel(reach=2))
-"""Those that a value is read by, in the order of their worth, as many as there are channels for."""
+"""The kernels that read a value, in the order of their worth, as many as there are channels for."""
 
 
 def _constant(features: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def linear_start(block: MambaBlock, values: Tensor) -> None:
 
     Args:
         block: of any sizes.
-        values: what it reads on ordinary text, (B, L, features).
+        values: its inputs on ordinary text, (B, L, features).
 
     Raises:
         ValueError: the mixer is no Mamba block, or one that has biases.

@@ -1,4 +1,4 @@
-"""An original model beside its conversion: which heads each mixer stands in for, and what they gave in the original."""
+"""An original model beside its conversion: the heads that each mixer replaces, and their outputs in the original."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,34 +62,31 @@ def replaced_layers(original: PreTrainedModel, converted: PreTrainedModel) -> li
         raise ValueError("original: it is in training mode, in which dropout acts; call original.eval()")
     if original.device != converted.device:
         raise ValueError(f"original: it is on {original.device}, the converted model on {converted.device}")
-    before, after = (_layers(model) for model in (original, converted))
-    found = [
+    models: Any = original, converted
+    before, after = (model.base_model.layers for model in models)
+    layers = [
         ReplacedLayer(index, layer.self_attn, ours.self_attn)
         for index, (layer, ours) in enumerate(zip(before, after, strict=True))
         if isinstance(ours.self_attn, RecurFormerAttention)
     ]
-    if not found:
+    if not layers:
         raise ValueError("converted: no head is replaced, so there is nothing to recover")
-    return found
-
-
-def _layers(model: PreTrainedModel) -> Any:
-    return model.base_model.layers
+    return layers
 
 
 @contextmanager
 def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the first argument of every call of a module while the block runs."""
-    read: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
-        yield read
+        yield inputs
     finally:
         handle.remove()
 
 
 def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-    """Squared error of head outputs in the residual stream, as a share of what the heads add to it.
+    """Squared error of head outputs in the residual stream, as a share of the contribution of the heads.
 
     Args:
         outputs: (..., features) of the mixer.

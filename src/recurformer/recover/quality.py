@@ -17,7 +17,7 @@ def quality_rows(
     model: PreTrainedModel,
     windows: Tensor,
     progress: Callable[[int, int], None] | None = None,
-    known: list[Tensor] | None = None,
+    original_logits: list[Tensor] | None = None,
 ) -> pd.DataFrame:
     """Measure window by window.
 
@@ -26,7 +26,7 @@ def quality_rows(
         model: the changed one, on the same device; may be the original itself.
         windows: (windows, L) token ids, without padding, at least two tokens each.
         progress: called with (windows done, windows).
-        known: the original's logits of each window, for several calls on the same windows; filled by the first.
+        original_logits: of each window, for several calls on the same windows; filled by the first.
 
     Returns:
         One row a window: window, tokens (predicted: all but the first), negative_log_likelihood (in nats, mean over
@@ -35,12 +35,12 @@ def quality_rows(
     rows = []
     for number, window in enumerate(windows.to(model.device)):
         ours = model(window[None], use_cache=False).logits[0, :-1]
-        if known is not None and number < len(known):
-            theirs = known[number]
+        if original_logits is not None and number < len(original_logits):
+            theirs = original_logits[number]
         else:
             theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
-            if known is not None:
-                known.append(theirs)
+            if original_logits is not None:
+                original_logits.append(theirs)
         likelihood = F.cross_entropy(ours.float(), window[1:]).item()
         rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
         if progress is not None:

@@ -1,4 +1,4 @@
-"""The recipe of `adapt`: its settings in one place, and how many steps fit into the time that is left."""
+"""The recipe of `adapt`: its settings in one place, and the numbers of steps that fit into the time that is left."""
 
 import math
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def plan_steps(
         transfer_seconds: of one step of transfer.
         distil_seconds: of one step of distillation.
         windows: for training.
-        recipe: shares of the time and the most passes over the text; what transfer leaves, distillation gets.
+        recipe: shares of the time and the most passes over the text; distillation gets the time that transfer leaves.
     """
 
     def steps(seconds: float, step_seconds: float, passes: float) -> int:

@@ -26,7 +26,7 @@ all other projections by LoRA (arXiv 2106.09685), or everything."""
 
 @contextmanager
 def only_training(model: PreTrainedModel, trained: str, seed: int = 0) -> Iterator[None]:
-    """Freeze the rest of a model while the block runs; adapters that this needs are merged when it ends.
+    """Freeze the rest of a model while the block runs; adapters of LoRA are merged when it ends.
 
     Args:
         model: a converted model, changed in place.

@@ -51,12 +51,12 @@ class Transfer:
         """The relative error of each layer with replaced heads, (layers,), on the original's inputs (B, L)."""
         attentions = [place.original for place in self.places]
         projections = [attention.o_proj for attention in attentions]
-        with torch.no_grad(), reading(attentions) as read, reading(projections) as heads:
+        with torch.no_grad(), reading(attentions) as calls, reading(projections) as heads:
             self.original.base_model(input_ids, use_cache=False)
         return torch.stack(
             [
                 self._error(place, arguments, outputs)
-                for place, (_, arguments), ((outputs,), _) in zip(self.places, read, heads, strict=True)
+                for place, (_, arguments), ((outputs,), _) in zip(self.places, calls, heads, strict=True)
             ]
         )
 

@@ -185,13 +185,13 @@ def load_study(settings: Mapping[str, Any]) -> Study:
     """The study that `settings` describe.
 
     Raises:
-        ValueError: in one line, a key that is unknown, missing or out of its range, its value and what would be right.
+        ValueError: in one line, a key that is unknown, missing or out of its range, its value and the right ones.
     """
     try:
         return Study.model_validate(settings)
     except ValidationError as error:
-        # An unknown key is often the misspelt name of a missing one: say it first.
-        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+        # An unknown key is often the misspelt name of a missing one, so it comes first.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")
         key = key if key.isprintable() else repr(key)
         silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)

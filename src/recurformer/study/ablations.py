@@ -44,14 +44,14 @@ class Needle(Block):
     """Samples of the tasks with several keys; absent: as `samples`."""
 
     def grid(self) -> dict[int, dict[str, int]]:
-        """Length -> task asked at it -> samples at each depth."""
-        asked: dict[int, dict[str, int]] = {}
+        """Length -> task measured at it -> samples at each depth."""
+        samples_of: dict[int, dict[str, int]] = {}
         for task in self.tasks:
             alone = task == "passkey"
             samples = self.samples if alone else self.several_samples or self.samples
             for length in self.lengths if alone else self.several_lengths or self.lengths:
-                asked.setdefault(length, {})[task] = samples
-        return asked
+                samples_of.setdefault(length, {})[task] = samples
+        return samples_of
 
 
 class Continuation(Block):

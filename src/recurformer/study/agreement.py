@@ -29,8 +29,8 @@ def _random_backbones(study: "Study") -> None:
 
 def _known(study: "Study", key: str, name: str) -> "Backbone":
     if name not in study.backbones:
-        known = ", ".join(sorted(study.backbones))
-        raise ValueError(f"{key}: {name!r} has no entry in backbones (there are: {known})")
+        names = ", ".join(sorted(study.backbones))
+        raise ValueError(f"{key}: {name!r} has no entry in backbones (there are: {names})")
     return study.backbones[name]
 
 
@@ -74,7 +74,7 @@ def _batches(study: "Study") -> None:
 
 
 def _originals(study: "Study") -> None:
-    """What ablations are compared with must be there: a profile, and on HashHop the original, trained likewise."""
+    """Ablations have a profile, and on HashHop the original, trained likewise, to be compared with."""
     for task in ("language", "hashhop"):
         for name in getattr(study.ablations, task).backbones:
             if name not in getattr(study, task).backbones:
@@ -84,7 +84,7 @@ def _originals(study: "Study") -> None:
 
 
 def _choice_of_heads(study: "Study") -> None:
-    """What ranks heads is measured where the choice needs it, and something is replaced."""
+    """Rankings of heads are measured where the choice needs them, and some heads are replaced."""
     for key, selection in (("selection", study.selection), ("mqar.task.selection", study.mqar.task.selection)):
         if selection.by in get_args(MeasuredScore):
             raise ValueError(
@@ -97,7 +97,7 @@ def _choice_of_heads(study: "Study") -> None:
 
 
 def _tokenizers(study: "Study") -> None:
-    """A random backbone reads what it is shown."""
+    """A random backbone has the tokenizer of its task."""
     for name in study.language.backbones:
         if study.backbones[name].tokenizer == "hash":
             raise ValueError(f"language.backbones: {name!r} reads hashes, not text; give it tokenizer byte")
@@ -107,10 +107,11 @@ def _tokenizers(study: "Study") -> None:
             continue
         if task.form == "text":
             raise ValueError(f"hashhop.task.form: {name!r} reads hashes, not text; choose form tokens")
-        known = study.backbones[name].vocabulary or HASH_VOCABULARY
-        if known != task.vocabulary:
+        vocabulary = study.backbones[name].vocabulary or HASH_VOCABULARY
+        if vocabulary != task.vocabulary:
             raise ValueError(
-                f"backbones.{name}.vocabulary: {known} is not the {task.vocabulary} of hashhop.task; make them the same"
+                f"backbones.{name}.vocabulary: {vocabulary} is not the {task.vocabulary} of hashhop.task;"
+                " make them the same"
             )
 
 
@@ -119,10 +120,10 @@ def _sizes_of_hashhop(study: "Study") -> None:
     task, variants = study.hashhop.task, study.hashhop.evaluation.variants
     sizes = {f"ablations.sizes.sizes: [{hops}, {size}]": (hops, size) for hops, size in study.ablations.sizes.sizes}
     tested = {"hashhop.task": task} | {key: task.resized(*size) for key, size in sizes.items()}
-    for key, asked in tested.items():
+    for key, settings in tested.items():
         for variant in variants:
             try:
-                asked.sizes(variant)
+                settings.sizes(variant)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
 
@@ -156,7 +157,7 @@ def _pooled_heads(study: "Study") -> None:
 
 
 def _recoveries(study: "Study") -> None:
-    """Recipes have names of their own, and what is measured while it learns learns in one process."""
+    """Recipes have names of their own, and models with a recovery curve are trained in one process."""
     language = study.language
     if language.recovery is None:
         return
@@ -176,7 +177,7 @@ RULES = (
     _name, _random_backbones, _backbones, _sink_heads, _batches, _originals,
     _choice_of_heads, _tokenizers, _sizes_of_hashhop, _windows, _pooled_heads, _recoveries,
 )  # fmt: skip
-"""In this order: the later ones rely on what the earlier ones have found."""
+"""In this order: the later ones rely on the earlier ones."""
 
 
 def check_agreement(study: "Study") -> None:

@@ -73,19 +73,19 @@ def reason_of(error: ErrorDetails) -> str:
 
 
 def inner_blocks(annotation: Any) -> Iterator[type[Block]]:
-    """The blocks in the type of a key: itself, or those of a mapping or of what may be left out."""
-    for found in (annotation, *get_args(annotation)):
-        if isinstance(found, type) and issubclass(found, Block):
-            yield found
+    """The blocks in the type of a key: itself, or those of a mapping or of an optional key."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Block):
+            yield kind
 
 
 def unknown_key(block: type[Block], place: Sequence[str | int]) -> str:
-    """What to say of a key at `place` that a block does not know: the key that was meant, or all there are."""
+    """The message about a key at `place` that a block does not know: the nearest key, or all keys."""
     *parents, key = place
     for part in parents:
         field = block.model_fields.get(str(part))  # none where `part` is a name in a mapping
         block = next(inner_blocks(field.annotation), block) if field else block
-    meant = get_close_matches(RENAMED.get(str(key), str(key)), block.model_fields, n=1)
+    nearest = get_close_matches(RENAMED.get(str(key), str(key)), block.model_fields, n=1)
     return "unknown key; " + (
-        f"did you mean {meant[0]!r}?" if meant else f"choose one of {', '.join(block.model_fields)}"
+        f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(block.model_fields)}"
     )

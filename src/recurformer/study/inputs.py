@@ -17,9 +17,7 @@ else:
 
 
 def check_heads(heads: int, kv_heads: int, head_dim: int, width: int | None) -> None:
-    """Raise a ValueError that names what does not fit in a layer; `width` where the architecture binds the heads to it,
-    as Llama's does.
-    """
+    """Raise a ValueError that names a size that does not fit; `width` where it binds the heads, as in Llama."""
     if heads % kv_heads:
         raise ValueError(f"kv_heads: {kv_heads} must divide the {heads} heads")
     if head_dim % 2:
@@ -102,7 +100,7 @@ class Backbone(Block):
 
     @property
     def counts(self) -> dict[str, int | None]:
-        """How many layers there are, and query heads in each; None: nothing is published of that shape."""
+        """Number of layers, and of query heads in each; None: nothing is published of that shape."""
         published = PUBLISHED.get(self.shape or "", {})
         return {
             "layer": self.layers or published.get("num_hidden_layers"),

@@ -77,8 +77,8 @@ class Arm(Block):
         rate = self.mixer_learning_rate
         return named | ({"mixer_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
 
-    def ways(self) -> dict[str, Any]:
-        """What `recurformer.recover.arm.run_arm` takes beside the settings of a training."""
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `recurformer.recover.arm.run_arm` beside the settings of a training."""
         names = "calibrate_windows start transfer_steps transfer_learning_rate language_model_share trained"
         return {name: getattr(self, name) for name in names.split()}
 

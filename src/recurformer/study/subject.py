@@ -1,4 +1,4 @@
-"""What the ablations measure, each with the path below which its measurements lie."""
+"""The subjects of the ablations, each with the path below which its measurements lie."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ class Subject:
     Attributes:
         kind: a key of `FORMS`.
         name: of the eviction method, mixer or recipe; of a pooled model its key-value heads.
-        by: what ranked the replaced heads.
+        by: the ranking of the replaced heads.
         unit: in which heads were replaced.
         choice: seed of a random ranking.
         beta: share of heads replaced.
@@ -50,8 +50,8 @@ class Subject:
         for kind, form in FORMS.items():
             pattern = re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{PARTS[part[1]]})", form)
             ends = [path, f"{path}/trained"] if form.endswith("/trained") else [path]
-            if found := next(filter(None, (re.fullmatch(pattern, end) for end in ends)), None):
-                parts: dict[str, Any] = found.groupdict()
+            if match := next(filter(None, (re.fullmatch(pattern, end) for end in ends)), None):
+                parts: dict[str, Any] = match.groupdict()
                 numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
                 return cls(kind, **parts | numbers)
         raise ValueError(f"{path}: not a subject of the ablations")
@@ -69,13 +69,13 @@ class Subject:
         return self == Subject("heads", "mamba", by, unit, beta=self.beta)
 
     def identity(self) -> dict[str, Any]:
-        """What the columns of its measurements say of a model that was changed before it is measured; else nothing."""
+        """The columns that identify a model that was changed before it is measured; else nothing."""
         if self.kind == "pooled":
             return {"family": "pooled", "method": "mean", "trained": True}
-        said: dict[str, Any] = {"method": self.name, "setting": self.beta}
+        columns: dict[str, Any] = {"method": self.name, "setting": self.beta}
         if self.kind == "recovered":
-            return {"family": "recovered", **said, "trained": True}
+            return {"family": "recovered", **columns, "trained": True}
         if self.kind == "heads":
             family = "layers" if self.unit == "layer" else "mixer"
-            return {"family": family, **said, "by": self.by, "trained": True, "choice": self.choice}
+            return {"family": family, **columns, "by": self.by, "trained": True, "choice": self.choice}
         return {}

@@ -1,4 +1,4 @@
-"""The tasks: how samples of each are made, and how answers are scored."""
+"""The tasks: samples of each, and scores of answers."""
 
 IGNORED = -100
-"""The label of a position where nothing is asked: PyTorch's cross-entropy, and so every loss here, leaves it out."""
+"""The label of a position without a target: PyTorch's cross-entropy, and so every loss here, leaves it out."""

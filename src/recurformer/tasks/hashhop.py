@@ -31,7 +31,7 @@ class HashHopSample:
 
     Attributes:
         prompt: the pairs and the query; ends where the model goes on.
-        answer: what follows the prompt, up to and with the end of the answer.
+        answer: the right continuation of the prompt, with the end of the answer.
         target: the hashes of the answer, in order (as many as hops).
         start: the hash that the chain starts from.
     """
@@ -58,11 +58,11 @@ class HashHopTask(HashHopTextSizes):
 
 def draw_hashes(rng: np.random.Generator, count: int, length: int) -> list[str]:
     """`count` different random strings of `length` letters, each set of them equally likely."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        letters = ALPHABET[rng.integers(len(ALPHABET), size=(count - len(found), length))]
-        found.update(dict.fromkeys("".join(row) for row in letters))
-    return list(found)
+    hashes: dict[str, None] = {}
+    while len(hashes) < count:
+        letters = ALPHABET[rng.integers(len(ALPHABET), size=(count - len(hashes), length))]
+        hashes.update(dict.fromkeys("".join(row) for row in letters))
+    return list(hashes)
 
 
 def _lay_out_official(chains: list[list[str]], lone: list[tuple[str, str]], order: np.ndarray) -> tuple[str, str]:
@@ -100,18 +100,18 @@ def score_hashes(generated: str | Sequence[object], target: Sequence[object]) ->
         end = END_OF_ANSWER.search(words)
         generated = HASH.findall(words[: end.start()] if end else words)
     correct = 0
-    for given, right in zip(generated, target, strict=False):
-        if given != right:
+    for answer, right in zip(generated, target, strict=False):
+        if answer != right:
             break
         correct += 1
     return correct
 
 
 def link_distances(listed: Sequence[object], chain: Sequence[object]) -> list[int]:
-    """How many pairs the list goes on or back from each pair of a chain to the next: hops - 1 numbers.
+    """Distances in the list, in pairs, from each pair of a chain to the next: hops - 1 numbers.
 
     Args:
-        listed: the first hash of each pair, in the order of the list; what follows the list does no harm.
+        listed: the first hash of each pair, in the order of the list; further hashes do no harm.
         chain: its start, then the hashes of the answer.
 
     >>> link_distances(["b", "x", "a", "c"], ["a", "b", "c", "d"])

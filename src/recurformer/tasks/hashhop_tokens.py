@@ -4,7 +4,7 @@
           └───── shuffled pairs ─────┘        start └ answer ┘
 
 The separator stands for the line break of the text form. Without it the hash after the second element of a pair looks
-like a partner of that element: a small model did not learn in 1,600 steps what takes it 200 with separators.
+like a partner of that element: a small model did not learn the task in 1,600 steps, and takes 200 with separators.
 
 The layouts are those of the text form (`hashhop`): `official` has several full chains of equal length, `paper` one
 chain and lone pairs. All samples of a task have the same length, so batches stack without padding.

@@ -36,7 +36,7 @@ def bounded_mean(
     Raises:
         ValueError: no scores, or scores outside [0, 1].
     """
-    from scipy.stats import t  # slow to import, and most of what imports this module computes no interval
+    from scipy.stats import t  # slow to import, and most importers of this module compute no interval
 
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values) or values.min() < 0 or values.max() > 1:
@@ -66,9 +66,9 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Estimate:
     """
     from scipy.stats import t
 
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not len(found):
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
         raise ValueError("mean_interval: give a flat, non-empty list of values")
-    mean, n = float(found.mean()), len(found)
-    half = float(t.ppf(0.975, n - 1) * found.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    mean, n = float(array.mean()), len(array)
+    half = float(t.ppf(0.975, n - 1) * array.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return Estimate(mean, mean - half, mean + half)

@@ -1,9 +1,9 @@
-"""A list of keys and values, and questions after it: what a model must look up and cannot know.
+"""A list of keys and values, and questions after it: a model must look the answers up and cannot know them.
 
      apple: stone
      cloud: mirror
     …
-     cloud: mirror      the questions; the values after them are asked
+     cloud: mirror      the questions; the values after them are the answers
 
 Keys and values are single tokens of the model's own vocabulary, all different.
 """
@@ -31,9 +31,9 @@ def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray
     """
     words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     for item in ITEMS:
-        found = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
-        if len(found) >= needed:
-            return np.array(found[: max(COMMON, needed)])
+        tokens = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
+        if len(tokens) >= needed:
+            return np.array(tokens[: max(COMMON, needed)])
     raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has fewer words")
 
 
@@ -44,14 +44,14 @@ def key_value_samples(
 
     Args:
         tokenizer: of the model.
-        samples: how many.
+        samples: number of lists.
         pairs: lines of a list.
-        questions: keys that are asked after it, each once.
+        questions: keys that come again after it, each once.
         seed: of all samples.
 
     Returns:
-        input_ids and labels, both int64 (samples, L). Labels are aligned with input_ids: the asked values at their
-        places, -100 elsewhere.
+        input_ids and labels, both int64 (samples, L). Labels are aligned with input_ids: the answers at their places,
+        -100 elsewhere.
 
     Raises:
         ValueError: more questions than pairs, or a vocabulary with too few items.
@@ -61,8 +61,8 @@ def key_value_samples(
     rng = np.random.default_rng(seed)
     items = single_tokens(tokenizer, 2 * pairs)
     lines = items[draw_distinct(rng, len(items), samples, 2 * pairs)].reshape(samples, pairs, 2)
-    asked = draw_distinct(rng, pairs, samples, questions)
-    lines = np.concatenate([lines, np.take_along_axis(lines, asked[..., None], axis=1)], axis=1)
+    queried = draw_distinct(rng, pairs, samples, questions)
+    lines = np.concatenate([lines, np.take_along_axis(lines, queried[..., None], axis=1)], axis=1)
     colon, end = encode_text(tokenizer, ":"), encode_text(tokenizer, "\n")
     value = 1 + len(colon)  # its place in a line
     listed = np.tile(np.array([0, *colon, 0, *end]), (samples, pairs + questions, 1))

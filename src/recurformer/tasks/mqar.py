@@ -36,8 +36,8 @@ def sample_batch(
             1.
         length: tokens of a sample.
         pairs: key-value pairs, each queried once.
-        power: exponent a of the gaps' law p(i) ∝ i^(a-1), in slots of two tokens; 1 is uniform. With pairs = length / 4
-            every slot is used, whatever the power.
+        power: exponent a of the gaps' law p(i) ∝ i^(a-1), in places of two tokens; 1 is uniform. With pairs = length /
+            4, every place is used.
 
     Returns:
         input_ids (batch, length) and labels (batch, length), int64; labels are -100 but at the queries.
@@ -49,8 +49,8 @@ def sample_batch(
     half = vocabulary // 2
     keys = 1 + draw_distinct(rng, half - 1, batch, pairs)  # (batch, pairs)
     values = half + draw_distinct(rng, vocabulary - half, batch, pairs)  # (batch, pairs)
-    slots = (length - 2 * pairs) // 2
-    weights = np.arange(1, slots + 1, dtype=np.float64) ** (power - 1)
+    places = (length - 2 * pairs) // 2
+    weights = np.arange(1, places + 1, dtype=np.float64) ** (power - 1)
     positions = 2 * pairs + 2 * draw_weighted(rng, weights, batch, pairs)  # (batch, pairs)
 
     input_ids = np.zeros((batch, length), dtype=np.int64)
@@ -67,13 +67,13 @@ def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torc
 
     Args:
         predictions: predicted token ids (batch, length), or logits (batch, length, vocabulary), at each position.
-        labels: (batch, length) as made by `sample_batch`: what the position itself is to predict, -100 where nothing is
-            asked. Labels that were moved one position on for a library are to be moved back first.
+        labels: (batch, length) as made by `sample_batch`: the token that the position itself predicts, -100 where
+            none is queried. Labels that were moved one position on for a library are to be moved back first.
 
     Returns:
         correct (batch,) and queries (batch,), int64.
     """
     if predictions.dim() == labels.dim() + 1:
         predictions = predictions.argmax(dim=-1)
-    asked = labels != IGNORED
-    return ((predictions == labels) & asked).sum(dim=-1), asked.sum(dim=-1)
+    queried = labels != IGNORED
+    return ((predictions == labels) & queried).sum(dim=-1), queried.sum(dim=-1)

@@ -38,10 +38,10 @@ class PasskeySample:
 
     Attributes:
         prompt: ends where the model goes on.
-        answer: what follows: a space and the digits; after each key what leads to the next one.
-        keys: the digits that are asked for, in that order.
+        answer: its right continuation: a space and the digits; after each key the words that lead to the next one.
+        keys: the digits that the question asks for, in that order.
         tokens: length of the prompt in tokens, without special tokens.
-        depth: share of the filler that stands before the needles that are asked for, 0 to 1; the mean of several.
+        depth: share of the filler that stands before the queried needles, 0 to 1; the mean of several.
     """
 
     prompt: str
@@ -55,7 +55,7 @@ class PasskeySample:
 def sized_sentences(tokenizer: PreTrainedTokenizerBase, filler: tuple[str, ...]) -> list[tuple[str, int]]:
     """The sentences of some texts, each with its number of tokens and those of the space before it.
 
-    The last answer is kept: real text takes seconds, and every length and depth of a grid asks again.
+    The last result is kept: real text takes seconds, and every length and depth of a grid needs it again.
     """
     sentences = [part for text in filler for part in SENTENCE_END.split(text.strip()) if part]
     spaced = [f" {sentence}" for sentence in sentences]
@@ -79,12 +79,12 @@ class PasskeyTask:
         tokenizer: counts the tokens.
         tokens: the most tokens of a prompt; it gets as near as whole sentences allow, none of which takes more than a
             tenth of it.
-        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several that are asked for
-            are spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
+        depth: where the needle stands, 0 (first) to 1 (last); None draws it for each sample. Several queried ones are
+            spread evenly about it, as far as the nearer end of the text allows; all others stand anywhere.
         filler: texts to hide the needles in; each sample starts at a random sentence of them. Default: the original
             five sentences.
         needles: hidden keys; several have owners, and each stands there once, not twice.
-        asked: how many of them are asked for, one after another.
+        queries: number of them that the question asks for, one after another.
         owned: whether a single key has an owner too.
     """
 
@@ -93,14 +93,14 @@ class PasskeyTask:
     depth: float | None = None
     filler: Sequence[str] = FILLER
     needles: int = 1
-    asked: int = 1
+    queries: int = 1
     owned: bool = False
 
     def __post_init__(self) -> None:
         if self.depth is not None and not 0 <= self.depth <= 1:
             raise ValueError(f"depth is {self.depth}; it must be between 0 and 1")
-        if not 1 <= self.asked <= self.needles <= len(OWNERS):
-            raise ValueError(f"asked is {self.asked} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
+        if not 1 <= self.queries <= self.needles <= len(OWNERS):
+            raise ValueError(f"queries is {self.queries} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
         bare = self._count(self._write([], [_Needle("8" * DIGITS, of) for of in self._owners(OWNERS)]))
         needed = bare + max(self.sizes, default=0)
         if needed > self.tokens:
@@ -110,8 +110,8 @@ class PasskeyTask:
 
     @cached_property
     def _hay(self) -> list[tuple[str, int]]:
-        found = sized_sentences(self.tokenizer, tuple(self.filler))
-        return [(sentence, size) for sentence, size in found if size <= LONGEST * self.tokens]
+        sentences = sized_sentences(self.tokenizer, tuple(self.filler))
+        return [(sentence, size) for sentence, size in sentences if size <= LONGEST * self.tokens]
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -143,14 +143,14 @@ class PasskeyTask:
         return sample
 
     def _draw(self, rng: np.random.Generator) -> list[_Needle]:
-        """The needles, first those that are asked for."""
+        """The needles, first the queried ones."""
         keys: dict[str, None] = {}
         while len(keys) < self.needles:
             keys[str(rng.integers(10 ** (DIGITS - 1), 10**DIGITS))] = None
         depth = float(rng.uniform()) if self.depth is None else self.depth
         reach = min(depth, 1 - depth)
-        spread = depth + reach * ((2 * np.arange(self.asked) + 1) / self.asked - 1)
-        depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.asked)]
+        spread = depth + reach * ((2 * np.arange(self.queries) + 1) / self.queries - 1)
+        depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.queries)]
         owners = self._owners(rng.permutation(OWNERS).tolist() if self._has_owners else OWNERS)
         return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
 
@@ -166,29 +166,29 @@ class PasskeyTask:
         ends = np.cumsum([0] + [self.sizes[index] for index in chosen])
         places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
         prompt = self._write([self.sentences[index] for index in chosen], needles, places)
-        asked = needles[: self.asked]
-        answer = f" {asked[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in asked[1:])
-        depth = ends[places[: self.asked]].mean() / max(ends[-1], 1)
-        return PasskeySample(prompt, answer, tuple(key for key, *_ in asked), self._count(prompt), float(depth))
+        queried = needles[: self.queries]
+        answer = f" {queried[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in queried[1:])
+        depth = ends[places[: self.queries]].mean() / max(ends[-1], 1)
+        return PasskeySample(prompt, answer, tuple(key for key, *_ in queried), self._count(prompt), float(depth))
 
     def _write(self, hay: Sequence[str], needles: Sequence[_Needle], places: Sequence[int] | None = None) -> str:
         """The prompt; needle i stands before sentence `places[i]`."""
         pieces = list(hay)
         needle_text = NEEDLE + REMINDER * (self.needles == 1)
-        # from the back, so that what stands before keeps its place
+        # from the back, so that earlier pieces keep their places
         for place, needle in sorted(zip(places or [0] * len(needles), needles, strict=True), reverse=True):
             pieces.insert(place, needle_text.format(key=needle.key, of=needle.of))
-        *others, last = [needle.of for needle in needles[: self.asked]]
+        *others, last = [needle.of for needle in needles[: self.queries]]
         question = QUESTIONS.format(of=",".join(others), of_last=last) if others else QUESTION.format(of=last)
         return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
 
 
 NEEDLE_TASKS: dict[str, dict[str, Any]] = {
-    "passkey": {"needles": 1, "asked": 1, "owned": True},
-    "multi_key": {"needles": 2, "asked": 1},
-    "multi_query": {"needles": 2, "asked": 2},
+    "passkey": {"needles": 1, "queries": 1, "owned": True},
+    "multi_key": {"needles": 2, "queries": 1},
+    "multi_query": {"needles": 2, "queries": 2},
 }
-"""The tasks of the needle grid: how many keys are hidden, and how many of them asked for. Wording and numbers are such
+"""The tasks of the needle grid: numbers of hidden keys, and of those that are queried. Wording and numbers are such
 that SmolLM2-135M finds keys among real text: it misses a key without an owner, and mixes up the owners of more."""
 
 

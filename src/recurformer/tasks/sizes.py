@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 VARIANTS = ("official", "paper")
 LETTERS = 52
-"""Letters that a hash in text is made of."""
+"""Letters of which hashes in text are made."""
 PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR = "<pad>", "<bos>", "<eos>", "<unk>", "<query>", "<sep>"
 # Ids 0-5 of the hash vocabulary, in this order; the hashes follow.
 HASH_SPECIALS = (PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR)
 HASH_VOCABULARY = 128
-"""Ids of the hash vocabulary where nothing else is said."""
+"""Ids of the hash vocabulary by default."""
 
 
 def check_variant(variant: str) -> None:

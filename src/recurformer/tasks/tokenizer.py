@@ -20,7 +20,7 @@ def hash_word(token: int) -> str:
 
 
 def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
-    """Whitespace-separated words to ids for the token form of HashHop (`HashHopTokens.render`).
+    """Whitespace-separated words to ids for the token form of HashHop (`HashHopTokens`).
 
     Args:
         vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokens`.

@@ -1,8 +1,8 @@
 """Checkpoints that can be trusted after a kill: each is sealed once whole, and only a sealed, undamaged one is resumed.
 
 The library writes a checkpoint file by file into `checkpoint-<step>/`. The seal, written last and at once, lists the
-size and checksum of every file, so that a kill in the middle, a full disk or a damaged file all lead to the
-checkpoint before.
+size and checksum of every file. A kill in the middle, a full disk or a damaged file all lead to the checkpoint
+before.
 """
 
 import json
@@ -63,8 +63,8 @@ def step_of(checkpoint: Path) -> int:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=step_of, reverse=True)
+    folders = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(folders, key=step_of, reverse=True)
 
 
 def last_sound_checkpoint(folder: Path, steps_logged: set[int]) -> Path | None:
@@ -80,7 +80,7 @@ def last_sound_checkpoint(folder: Path, steps_logged: set[int]) -> Path | None:
 
 
 def open_run(folder: Path, run: dict[str, Any]) -> None:
-    """Prepare `folder` for the run that `run` describes; what another run left there is removed.
+    """Prepare `folder` for the run that `run` describes; files that another run left there are removed.
 
     Raises:
         ValueError: the folder cannot be written to.

@@ -2,7 +2,7 @@
 
 So a run can be resumed at any step without a random state, and a test stream never meets the training stream of the
 same seed. Items are input_ids and labels, both (L,); labels are not shifted (the model does that), -100 where
-nothing is asked.
+no token is predicted.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Step s reads the items s·batch_size … (s+1)·batch_size - 1 of the dataset. They are dealt to the processes and to the
 passes of each, and every token of the step weighs the same, wherever it was read. Weights, gradients and AdamW's
-moments are float32. Who starts the processes is not known here, only that `torch.distributed` is initialised.
+moments are float32. Whoever starts the processes has initialised `torch.distributed`.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from recurformer.train.sharded import load_checkpoint, save_checkpoint
 from recurformer.train.surroundings import quiet_library, training_state
 from recurformer.train.time_limit import TimeLimit
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
 def train_distributed(
@@ -44,14 +44,14 @@ def train_distributed(
     """Train `model` in place, together with the other processes of the group, each of which calls this.
 
     A run that was killed continues from its last sound checkpoint, on any number of processes and by any strategy. With
-    another model, data, recipe or precision it starts again. Only the first process writes metrics.jsonl and says how
-    far it is.
+    another model, data, recipe or precision it starts again. Only the first process writes metrics.jsonl and shows
+    its progress.
 
     Args:
         model: float32, the same on every process; its parameters are sharded afterwards when the strategy says so.
         dataset: items 0, 1, … without an end.
-        recipe: what is learned, and how fast.
-        spread: how the work lies on the processes; its `processes` is not read, the group's size is.
+        recipe: the settings of the training.
+        spread: the settings of several processes; `processes` is not read, the group's size is.
         output_dir: folder for metrics.jsonl and checkpoints, one for all processes.
         on_log: called on the first process with every new row of metrics.jsonl.
 
@@ -100,8 +100,8 @@ def train_distributed(
 
 
 def _samples_per_pass(batch_size: int, passes: int) -> int:
-    samples, left = divmod(batch_size, dist.get_world_size() * passes)
-    if left:
+    samples, remainder = divmod(batch_size, dist.get_world_size() * passes)
+    if remainder:
         raise ValueError(
             f"batch_size {batch_size}: not divisible by processes {dist.get_world_size()}"
             f" times gradient_accumulation {passes}"
@@ -134,15 +134,15 @@ def _note(log: MetricLog, step: int, loss: Tensor, tokens: int, learning_rate: f
     log.show_progress(step)
 
 
-def _agree_on(value: Said) -> Said:
+def _agree_on(value: Value) -> Value:
     """The value of the first process, on all processes."""
-    said = [value]
-    dist.broadcast_object_list(said)
-    return said[0]
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
 
 
 def _spread(model: PreTrainedModel, strategy: str) -> nn.Module:
-    """The model as the processes share it: replicated, or each decoder layer, and what is around them, sharded."""
+    """The model as the processes share it: replicated, or each decoder layer, and the modules around them, sharded."""
     if strategy == "ddp":
         return DistributedDataParallel(model)
     mesh = init_device_mesh(model.device.type, (dist.get_world_size(),))
@@ -165,8 +165,8 @@ def _backward(model: nn.Module, batches: list[Item], precision: str) -> tuple[Te
     """Gradients of the mean loss over the predicted tokens of all processes; that loss, and the tokens read by all."""
     device = batches[0]["input_ids"].device
     predicted = sum(int((batch["labels"][:, 1:] != IGNORED).sum()) for batch in batches)
-    read = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in batches)
-    counts = torch.tensor([predicted, read], device=device)
+    tokens = sum(int(batch.get("attention_mask", torch.ones_like(batch["input_ids"])).sum()) for batch in batches)
+    counts = torch.tensor([predicted, tokens], device=device)
     dist.all_reduce(counts)
     loss = torch.zeros((), device=device)
     for batch in batches:
@@ -185,7 +185,7 @@ def _exchange(model: nn.Module, last: bool) -> AbstractContextManager:
     return model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext()
 
 
-def _require_finite(what: str, value: Tensor, step: int) -> None:
+def _require_finite(quantity: str, value: Tensor, step: int) -> None:
     if not torch.isfinite(value):
         advice = "lower the learning rate or the gradient clip"
-        raise TrainingDiverged(f"step {step}: the {what} is {value.item()}; {advice}")
+        raise TrainingDiverged(f"step {step}: the {quantity} is {value.item()}; {advice}")

@@ -16,13 +16,13 @@ from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generat
 
 
 class HashHopTokenDataset(BlockDataset):
-    """HashHop with one token a hash; only the answer is asked.
+    """HashHop with one token a hash; only the answer has labels.
 
     Args:
         tasks: the layouts and the share of the items that each gets; all of the same length.
         seed: of all items.
         stream: a name in `STREAMS`.
-        size: what `len` reports.
+        size: the number of items that `len` reports.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class HashHopTokenDataset(BlockDataset):
 
 
 class HashHopTextDataset(ItemDataset):
-    """HashHop in letters, for a pretrained language model; only the answer and the end of the text are asked.
+    """HashHop in letters, for a pretrained language model; only the answer and the end of the text have labels.
 
     Args:
         tasks: the layouts and the share of the items that each gets.
         tokenizer: of the model; begins a text as it always does.
         seed: of all items.
         stream: a name in `STREAMS`.
-        size: what `len` reports.
+        size: the number of items that `len` reports.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ def hashhop_dataset(
     Args:
         task: the sizes.
         tokenizer: of the model; not used by the form "tokens".
-        size: what `len` of the dataset reports.
+        size: the number of items that `len` of the dataset reports.
         seed: of all samples.
-        variant: "official" or "paper"; None: both, "paper" with the share that the task says.
+        variant: "official" or "paper"; None: both, "paper" with the share that the task sets.
         stream: a name in `STREAMS`.
     """
     mixed = {"official": 1 - task.paper_share, "paper": task.paper_share}

@@ -103,9 +103,9 @@ class MetricLog:
         if now - self.last_progress < PROGRESS_SECONDS:
             return
         self.last_progress = now
-        left = (now - self.started) / (step - self.first_step) * (self.steps - step)
+        seconds_left = (now - self.started) / (step - self.first_step) * (self.steps - step)
         loss = f" loss {self.rows[-1]['loss']:.4g}" if self.rows else ""
-        print(f"step {step}/{self.steps}{loss} {left:.0f} s left", file=sys.stderr, flush=True)
+        print(f"step {step}/{self.steps}{loss} {seconds_left:.0f} s left", file=sys.stderr, flush=True)
 
 
 def _read_rows(path: Path) -> list[dict]:

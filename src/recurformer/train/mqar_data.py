@@ -80,13 +80,13 @@ class MQARBatches(MQARDataset):
         return {"input_ids": input_ids, "labels": labels}
 
     def collate(self, items: Sequence[Item]) -> Item:
-        """The one batch that was asked for."""
+        """The one batch of `items`."""
         (batch,) = items
         return batch
 
 
 def unshift(labels: torch.Tensor) -> torch.Tensor:
-    """Labels (B, L) whose position i holds what is predicted at i, as the library wants them: at i + 1.
+    """Labels (B, L) whose position i holds the token predicted at i, as the library wants them: at i + 1.
 
     Raises:
         ValueError: a last position has a label, which would fall off the end.

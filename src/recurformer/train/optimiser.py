@@ -30,7 +30,7 @@ def parameter_groups(
             rate = mixer_rate if in_mixer(name) else learning_rate
             decayed = parameter.ndim > 1 and not any(part in name for part in UNDECAYED)
             groups.setdefault((rate, weight_decay if decayed else 0.0), []).append(parameter)
-    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
+    return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
 
 
 Schedule = Callable[[int, int, float], float]

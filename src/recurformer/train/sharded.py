@@ -1,7 +1,7 @@
 """Checkpoints of a training over several processes, in which each writes its share; any number of them reads them.
 
-What is written does not say how parameters were sharded, only their names and places in the whole. It holds the weights
-and the optimiser's state.
+A checkpoint holds the weights and the optimiser's state, by their names and places in the whole. It does not depend on
+the sharding.
 """
 
 import shutil
@@ -36,7 +36,7 @@ def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Continue from what `save_checkpoint` wrote."""
+    """Continue from a checkpoint of `save_checkpoint`."""
     state = _state(model, optimizer)
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])

@@ -54,7 +54,7 @@ def as_it_is(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """Only errors: no bar for every checkpoint written, and no remark on how the library orders them."""
+    """Only errors: no bar for every checkpoint written, and no remark on the order of the library's steps."""
     with errors_only(), warnings.catch_warnings():
         # the library steps a scheduler that it resumes before the optimiser's first step of this process
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -67,8 +67,8 @@ def fast_bf16(place: torch.device) -> bool:
     """
     if place.type != "cpu":
         return place.type == "cuda"
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 class OneDeviceArguments(TrainingArguments):
@@ -91,7 +91,7 @@ class OneDeviceArguments(TrainingArguments):
         """The model's device."""
         self._setup_devices  # noqa: B018  the library's state, and the first GPU as the current one
         if self.place.type == "cuda":
-            torch.cuda.set_device(self.place)  # to which batches are sent
+            torch.cuda.set_device(self.place)  # batches are sent there
         return self.place
 
     @property

@@ -1,6 +1,6 @@
 """A wall-clock limit on a process, from the environment: a training that would pass it saves and stops.
 
-It knows no training. When a run stops changes nothing about what it ends with, so this is no setting of one.
+It knows no training. A stop changes nothing about the result of a run, so the limit is no setting of one.
 """
 
 import os
@@ -16,22 +16,22 @@ class StoppedForTime(RuntimeError):
 
 
 class TimeLimit:
-    """Minutes that this process may take from its start, those in which it loaded what it works on among them.
+    """Minutes that this process may take from its start, the loading of models and data among them.
 
     Raises:
         ValueError: the variable RECURFORMER_MINUTES is not a positive number.
     """
 
     def __init__(self) -> None:
-        given = os.environ.get(VARIABLE) or "inf"
+        minutes = os.environ.get(VARIABLE) or "inf"
         try:
-            self.minutes = float(given)
+            self.minutes = float(minutes)
         except ValueError:
             self.minutes = 0.0
         if not self.minutes > 0:
-            raise ValueError(f"{VARIABLE}={given}: minutes are a positive number; leave it empty for no limit")
+            raise ValueError(f"{VARIABLE}={minutes}: minutes are a positive number; leave it empty for no limit")
         self.began = psutil.Process().create_time()
-        self.asked = time.time()
+        self.last_question = time.time()
 
     def elapsed_minutes(self) -> float:
         """Since the process began."""
@@ -44,5 +44,5 @@ class TimeLimit:
 
     def leaves_no_time(self) -> bool:
         """Whether the work since the last question (or since this limit was made) cannot be done once more in time."""
-        since, self.asked = time.time() - self.asked, time.time()
+        since, self.last_question = time.time() - self.last_question, time.time()
         return self.elapsed_minutes() + since / 60 > self.minutes

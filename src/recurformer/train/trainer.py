@@ -56,8 +56,8 @@ def train(
     """Train `model` in place, on the one device where it is, with AdamW.
 
     Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from
-    its last sound checkpoint when called again with the same model, data and settings, and on a CPU ends with the same
-    weights, bit for bit, as one that was never killed; with any other model, data or settings it starts again. Nothing
+    its last sound checkpoint when called again with the same model, data and settings. On a CPU it ends with the same
+    weights, bit for bit, as one that was never killed. With any other model, data or settings it starts again. Nothing
     is kept at the end but metrics.jsonl and the last checkpoints: the trained model is the caller's to save.
 
     Args:
@@ -72,13 +72,13 @@ def train(
         warmup_share: share of the steps over which the learning rate rises.
         schedule: a name in `recurformer.train.optimiser.SCHEDULES`.
         gradient_clip: largest norm of the gradient.
-        seed: of what is random in the model, such as dropout; the data have their own.
+        seed: of the model's random operations, such as dropout; the data have their own.
         log_every: steps between two lines of metrics.jsonl.
         save_every: steps between two checkpoints, rounded up to a multiple of log_every.
         gradient_accumulation: forward passes over which the samples of one step are spread; divides batch_size.
         bf16: compute products in bfloat16 where the model's device is fast at them (`fast_bf16`); ignored elsewhere.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
-        objective: what is minimised; None: the language-model loss.
+        objective: the function to minimise; None: the language-model loss.
         on_log: called with every new row of metrics.jsonl.
 
     Returns:
@@ -158,7 +158,7 @@ def train(
 
 
 class _LeanTrainer(Trainer):
-    """The library's Trainer without what costs time at every step of a small model, and with a record of every loss."""
+    """The library's Trainer with a record of every loss, but without steps that cost a small model time."""
 
     def __init__(self, log: MetricLog, objective: Objective | None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -171,7 +171,7 @@ class _LeanTrainer(Trainer):
             DataLoader(
                 self.train_dataset,  # type: ignore[arg-type]
                 batch_size=self.args.train_batch_size,
-                sampler=SequentialSampler(range(self._samples())),  # what is random lies in the dataset
+                sampler=SequentialSampler(range(self._samples())),  # the dataset draws at random
                 collate_fn=self.data_collator,
                 pin_memory=self.args.dataloader_pin_memory,
             )
@@ -205,7 +205,7 @@ class _LeanTrainer(Trainer):
 
 
 class _LogAndSave(TrainerCallback):
-    """Writes the metric log and says when a checkpoint is due, once the losses up to it are known to be finite."""
+    """Writes the metric log and asks for a checkpoint when one is due and the losses up to it are finite."""
 
     def __init__(
         self, log: MetricLog, limit: TimeLimit, save_steps: int, passes: int, learning_rate: Callable[[int], float]

@@ -1,9 +1,9 @@
-"""Products of a hybrid layer's weights that inference multiplies by in place of the factors; the result is the same.
+"""Fused weights: products of a hybrid layer's weights that take the place of their factors in inference.
 
     dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
     o_proj's columns of replaced heads . out_proj                   (when the replaced heads are many)
 
-What is cheaper is counted, layer by layer. -exp(A_log) is kept beside the products, as it changes no more often.
+Each layer fuses whatever saves multiply-adds. -exp(A_log) is kept beside the products, as it changes no more often.
 """
 
 from collections.abc import Iterator
@@ -50,8 +50,8 @@ def cheapest_folds(sizes: LayerSizes) -> Folds:
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
-    """What one layer computes with; None where the factors are cheaper.
+class FusedWeights:
+    """The weights that one layer computes with; None where the factors are cheaper.
 
     Attributes:
         selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once.
@@ -66,7 +66,7 @@ class Products:
     D: Tensor
 
 
-def _multiply(left: Tensor, right: Tensor) -> Tensor:
+def _matmul(left: Tensor, right: Tensor) -> Tensor:
     """Matrix product, rounded once: half precision is multiplied in float32."""
     wide = torch.promote_types(left.dtype, torch.float32)
     return (left.to(wide) @ right.to(wide)).to(left.dtype)
@@ -79,8 +79,8 @@ def _sizes(layer: Any) -> LayerSizes:
     return LayerSizes(hidden, mixed - replaced, replaced, channels, mamba.d_state, mamba.dt_rank)
 
 
-def multiply(layer: Any) -> Products:
-    """Compute the products of a layer (`RecurFormerAttention`) that are cheaper than their factors."""
+def fuse(layer: Any) -> FusedWeights:
+    """Fuse those weights of a layer (`RecurFormerAttention`) whose product is cheaper than its factors."""
     mamba, sizes = layer.mamba, _sizes(layer)
     folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
     with torch.no_grad(), torch.autocast(device, enabled=False):
@@ -89,45 +89,45 @@ def multiply(layer: Any) -> Products:
             step, matrices = mamba.x_proj.weight.split([sizes.rank, 2 * sizes.states])
             bias = mamba.dt_proj.bias
             selection = (
-                torch.cat([_multiply(mamba.dt_proj.weight, step), matrices]),
+                torch.cat([_matmul(mamba.dt_proj.weight, step), matrices]),
                 torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
             )
         if folds.output:
             retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
-            output = torch.cat([retained, _multiply(replaced, mamba.out_proj.weight)], 1)
+            output = torch.cat([retained, _matmul(replaced, mamba.out_proj.weight)], 1)
         A, D = mamba.transition()
-        return Products(selection, output, A, D)
+        return FusedWeights(selection, output, A, D)
 
 
 class Folding:
-    """A layer's products, made when they are first needed and again after a factor has changed.
+    """A layer's fused weights, made when they are first needed and again after a factor has changed.
 
     A change is seen by the parameter's version counter or its place in memory. Fused optimizers raise no counter, so a
-    forward pass with gradients forgets the products too. Nothing shows a write through `.data`.
+    forward pass with gradients forgets the fused weights too. Nothing shows a write through `.data`.
     """
 
     def __init__(self) -> None:
-        self.products: Products | None = None
+        self.fused: FusedWeights | None = None
         self.factors: list[tuple[dict[str, Any], str, Tensor, int]] = []
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of the model is not folded: nothing would end it, and the products are of other weights."""
+        """A copy of the model is not folded: nothing would end it, and it has weights of its own."""
         return type(None), ()
 
-    def __call__(self, layer: nn.Module) -> Products | None:
-        """Return the layer's products; None where gradients are wanted or code is traced, which would freeze them."""
+    def __call__(self, layer: nn.Module) -> FusedWeights | None:
+        """Return the layer's fused weights; None with gradients, and in traced code, which would freeze them."""
         if torch.compiler.is_compiling():
             return None
         if torch.is_grad_enabled():
-            self.products = None
+            self.fused = None
             return None
-        if self.products is None or self.changed():
-            self.products = multiply(layer)
+        if self.fused is None or self.changed():
+            self.fused = fuse(layer)
             self.factors = list(_factors(layer))
-        return self.products
+        return self.fused
 
     def changed(self) -> bool:
-        """Return whether a factor is no longer what it was."""
+        """Return whether a factor has changed since the weights were fused."""
         return any(
             owner[name]._version != version or owner[name].data_ptr() != factor.data_ptr()
             for owner, name, factor, version in self.factors
@@ -135,7 +135,7 @@ class Folding:
 
 
 def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
-    """Where every factor is found, the factor (held, so that nothing else takes its memory), and its version."""
+    """Yield the place of every factor, the factor (held, so that nothing else takes its memory), and its version."""
     for module in (layer.o_proj, *layer.mamba.modules()):
         for name, parameter in module._parameters.items():
             if parameter is not None:
