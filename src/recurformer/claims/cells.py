@@ -73,7 +73,7 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     if cell.method == PYRAMIDINFER:
         ratio = pyramidinfer_ratio(evidence, cell.model, length)
         near = abs(ratio - cell.value) <= cache_tolerance(cell.model)
-        return Finding(near, number(ratio, 4), at_scale=True, reason="0.7 is the share that is kept, not evicted")
+        return Finding(near, number(ratio, 4), at_scale=True, remark="0.7 is the share that is kept, not evicted")
     rows = evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
     ratios = rows.groupby("unit", sort=False)["ratio"].first().sort_index(ascending=False)  # kv_group before head
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
@@ -81,10 +81,10 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
     ours = text or number(float(ratios.iloc[0]), 4)
     if not cell.beta:
-        return Finding(holds, ours, at_scale=True, reason="1 by definition (section 4.1)", by_definition=True)
+        return Finding(holds, ours, at_scale=True, remark="1 by definition (section 4.1)", by_definition=True)
     off = number(float((ratios - cell.value).abs().min()), 4)
-    reason = "" if holds else f"off by {off} under the nearest reading; the audit has the whole column"
-    return Finding(holds, ours, at_scale=True, reason=reason)
+    remark = "" if holds else f"off by {off} under the nearest reading; the audit has the whole column"
+    return Finding(holds, ours, at_scale=True, remark=remark)
 
 
 def ends_at_its_maximum(memory: pd.DataFrame) -> bool:
@@ -122,11 +122,8 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     mean, low, high = estimate_quality(rows)
     holds = low - allowed <= cell.value <= high + allowed
     wide = holds and (high - low) / 2 > ALLOWED_DROP  # the fewer samples, the more values an interval reaches
-    reason = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
-    return Finding(
-        holds, f"{number(mean, 3)} {interval(low, high, 3)}", at_scale=True, samples=len(rows), reason=reason,
-        decided=not wide,
-    )  # fmt: skip
+    still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
+    return Finding(holds, f"{number(mean, 3)} {interval(low, high, 3)}", True, len(rows), still_open)
 
 
 @at_paper_sizes

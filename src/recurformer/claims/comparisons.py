@@ -122,7 +122,7 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
         return lost
-    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(filter(None, dict.fromkeys(why))))
+    return replace(_judged(found, by_beta, allowed), still_open="; ".join(filter(None, dict.fromkeys(why))))
 
 
 def _test_of(one: Comparison, by_beta: bool) -> tuple[object, ...]:
@@ -148,7 +148,7 @@ def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Findi
     if len(tests) > len(worst):
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     at_scale = set(BACKBONE_LABELS) <= {one.model for one in found}
-    return Finding(holds, text, at_scale, samples, why, decided=decided)
+    return Finding(holds, text, at_scale, samples, why)
 
 
 def _comparisons(

@@ -94,7 +94,7 @@ def kept(evidence: Evidence) -> Finding:
         _drop(_at(quality, model, 0.0), after).low > ALLOWED_DROP for model, after in converted.items()
     )
     # what is allowed is the paper's own largest loss: an interval around that loss holds it always
-    return Finding(not short, text, at_scale, samples, "" if sure else OPEN, decided=sure)
+    return Finding(not short, text, at_scale, samples, "" if sure else OPEN)
 
 
 def _drop(before: Estimate, after: Estimate) -> Estimate:
@@ -123,7 +123,7 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
     if lost == list(quality):
         evidence.flattened("hashhop", model=lost, variant="official", beta=1.0)
     text = ", ".join(_text(model, value) for model, value in left.items())
-    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
+    return Finding(lost == list(quality), text, at_scale, samples, remark=SAME_STEPS)
 
 
 def long_range(evidence: Evidence) -> Finding:
@@ -156,7 +156,7 @@ def long_range(evidence: Evidence) -> Finding:
     bound = ALLOWED_DROP + ROUNDING
     holds = all(drop.mean <= bound for drop in drops)
     decided = all(drop.high <= bound for drop in drops) if holds else any(drop.low > bound for drop in drops)
-    return Finding(holds, ", ".join(texts), at_scale, samples, "" if decided else OPEN, decided=decided)
+    return Finding(holds, ", ".join(texts), at_scale, samples, "" if decided else OPEN)
 
 
 def _links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     accuracy, best = _accuracy(evidence, "test")
     highest = float(accuracy.loc[1.0].to_numpy().max())
     reason = _require_last_word(evidence, 1.0, best) if highest < poor else ""
-    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, reason=reason)
+    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, remark=reason)
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
@@ -227,4 +227,4 @@ def attention_necessary(evidence: Evidence) -> Finding:
     failed = [] if none >= NEEDED_ACCURACY else [1.0] if retained >= NEEDED_ACCURACY else list(some.index)
     reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason="; ".join(reasons))
+    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, remark="; ".join(reasons))

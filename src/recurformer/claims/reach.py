@@ -93,7 +93,7 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     decided = max(ends) <= allowed if holds else max(ends) > allowed
     why = "" if decided else "the interval reaches over the bound"
     if holds and still_open:  # it is about every β, and some may still fail
-        decided, why = False, str(because(still_open))
+        why = str(because(still_open))
     text = (
         f"from the first to the second half of the continuation the loss above the original's grows by at most "
         f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
@@ -101,7 +101,7 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     models = {model for model, _ in gains}
     evidence.count("continuation", used.index)
     windows = int(used["window"].nunique())
-    return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why, decided=decided)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why)
 
 
 def sizes(evidence: Evidence) -> Finding:
@@ -172,7 +172,7 @@ def combines(evidence: Evidence) -> Finding:
     )
     reason = "" if decided else "an interval reaches over what is allowed"
     at_scale = set(BACKBONE_LABELS) <= set(points["model"])
-    return Finding(holds, text, at_scale, int(points["samples"].max()), reason, decided=decided)
+    return Finding(holds, text, at_scale, int(points["samples"].max()), reason)
 
 
 def spared(evidence: Evidence) -> Finding:
@@ -193,7 +193,7 @@ def spared(evidence: Evidence) -> Finding:
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
     at_scale = set(BACKBONE_LABELS) <= set(rows["model"])
-    return Finding(holds, text, at_scale, reason="" if decided else "an interval holds 0", decided=decided)
+    return Finding(holds, text, at_scale, still_open="" if decided else "an interval holds 0")
 
 
 def _near(values: pd.Series, default: float) -> pd.Series:
@@ -225,4 +225,4 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
         f"k {worst['window']:g}, α {worst['threshold']:g}), {changed.mean():.1%} on average"
     )
     reason = "" if decided else f"fewer than {MINIMUM_CHOSEN} chosen heads are too few"
-    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), reason=reason, decided=decided)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), still_open=reason)

@@ -56,13 +56,13 @@ def _original(evidence: Evidence) -> pd.DataFrame:
     return rows[rows["tokens"] == 0]
 
 
-def _finding(rows: pd.DataFrame, holds: bool, text: str, reason: str) -> Finding:
-    """With a reason it is open."""
+def _finding(rows: pd.DataFrame, holds: bool, text: str, still_open: str) -> Finding:
+    """What a judge found on some rows."""
     seeds = rows["seed"].nunique()
     at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
     text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
-    return Finding(holds, text, at_scale, samples, reason, decided=not reason, tokens=tokens)
+    return Finding(holds, text, at_scale, samples, still_open, tokens=tokens)
 
 
 def _told(ratio: Estimate) -> str:
