@@ -54,11 +54,7 @@ def growth(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
 
 
 def pyramidinfer_ratio(evidence: Evidence, model: str, length: int) -> float:
-    """The counted cache of PyramidInfer over the original's.
-
-    Raises:
-        Missing: its size was computed from the printed setting, no cache was counted.
-    """
+    """The counted cache of PyramidInfer over the original's; a size computed from the printed setting is none."""
     rows = evidence.rows("pyramidinfer", model=model, length=length)
     ratio = float(rows["ratio"].iloc[0])
     if "source" not in rows:

@@ -65,12 +65,9 @@ Judge = Callable[["Evidence"], Finding]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One checkable statement: its words or the printed number; `claims.yaml` explains the rest.
+    """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    Attributes:
-        kind: one of `recurformer.paper.entries.KINDS`.
-        printed: the number that is claimed, empty for a sentence.
-        judge: None: no stage measures it.
+    `kind` is one of `recurformer.paper.entries.KINDS`; without a judge no stage measures it.
     """
 
     id: str
@@ -153,11 +150,7 @@ FINDINGS: dict[str, list[str]] = _READ["findings"]
 
 
 def fact_of(claim: str) -> str:
-    """The fact that decides a claim of the paper.
-
-    Raises:
-        StopIteration: no pattern matches.
-    """
+    """The fact that decides a claim of the paper: the first with a pattern that matches."""
     return next(fact for fact, patterns in FINDINGS.items() if any(fnmatchcase(claim, one) for one in patterns))
 
 

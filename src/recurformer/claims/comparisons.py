@@ -31,7 +31,7 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.measurements import by_model, groups
 from recurformer.tasks.interval import Estimate
 
 MEASURES = {
@@ -60,10 +60,9 @@ def comparisons(
         except Missing as missing:
             reasons.append(missing)
             continue
-        for model in models_in_order(points):
-            of_model = points[points["model"] == model]
+        for model, of_model in by_model(points):
             try:
-                if reason := why_not_run(of_model, measure).removeprefix("not-run: "):
+                if reason := why_not_run(of_model, measure):
                     raise Undecided(reason)
                 if not (pairs := pair(of_model, measure)):
                     raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
@@ -172,7 +171,7 @@ def compared(
     """Each measure of RecurFormer's quality beside that of others.
 
     Args:
-        evidence: with the measurements of the ablations.
+        evidence: of the ablations.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
         smallest: say too how small a cache may be.
@@ -184,11 +183,7 @@ def compared(
 
 
 def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
-    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted.
-
-    Raises:
-        Missing: nothing was measured of the paper's recipe.
-    """
+    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted."""
     told = ""
     with suppress(Missing):
         plus = compared(evidence.fresh(), arm="plus", **how)
@@ -202,11 +197,7 @@ def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
 
 
 def mixers(evidence: Evidence, others: Sequence[str]) -> Finding:
-    """Mamba beside other mixers on the same heads, all of them trained, at equal β.
-
-    Raises:
-        Missing: one of them was not trained, or only at β at which the model does as well without the heads.
-    """
+    """Mamba beside other mixers on the same heads, all of them trained, at equal β; each of them must have been."""
     found = []
     for other in others:
         try:
@@ -237,8 +228,7 @@ def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
         points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
     except Missing:
         return finding
-    by_model = {model: points[points["model"] == model] for model in models_in_order(points)}
-    learned = {model: found for model, found in by_model.items() if not why_not_run(found, HASHHOP)}
+    learned = {model: found for model, found in by_model(points) if not why_not_run(found, HASHHOP)}
     chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
     shown = points[chosen & points["model"].isin(learned)]
     evidence.count(HASHHOP.kind, *shown["rows"])

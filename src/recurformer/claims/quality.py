@@ -28,12 +28,7 @@ Quality = dict[str, dict[float, Estimate]]
 
 
 def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
-    """h_gq by beta of every model that has learned the task.
-
-    Raises:
-        Missing: there are no such measurements.
-        Undecided: a model has not learned it.
-    """
+    """h_gq by beta of every model, all of which must have learned the task."""
     models, papers = evidence.models("hashhop", variant="official")
     quality: Quality = {}
     samples = 0
@@ -68,11 +63,9 @@ def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
         Undecided: an arm may still learn, and none fails at its end.
     """
     known = list(arms)
-    if any(fails and not learning for fails, learning in known):
-        return
-    for _, learning in known:
-        if learning:
-            raise learning
+    learning = [why for _, why in known if why]
+    if learning and not any(fails and not why for fails, why in known):
+        raise learning[0]
 
 
 def kept(evidence: Evidence) -> Finding:
@@ -108,9 +101,6 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
         evidence: with HashHop.
         nothing_left: below this share of the original's h_gq.
         both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
-
-    Raises:
-        Missing: one kind is needed and was not measured.
     """
     if both_kinds:
         models, _ = evidence.models("hashhop", variant="official")
@@ -130,9 +120,6 @@ def long_range(evidence: Evidence) -> Finding:
     """How many links between far pairs the model follows at Table 2's beta, beside links between near ones.
 
     A link is tried once the hashes before it are right. Far: beyond the median distance of the tried links.
-
-    Raises:
-        Missing: distances were not measured, or no link between far pairs was tried.
     """
     quality, at_scale, samples = _hashhop(evidence)
     if "distances" not in (rows := evidence.rows("hashhop", model=list(quality), variant="official")):
@@ -170,12 +157,7 @@ def _links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
-    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta.
-
-    Raises:
-        Missing: there are no such measurements, or none with all heads replaced.
-        Undecided: the original has not learned the task.
-    """
+    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta."""
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)

@@ -25,7 +25,7 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.measurements import by_model, groups
 from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
@@ -60,9 +60,7 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
 def length(evidence: Evidence, allowed: float) -> Finding:
     """Growth of the loss above the original's along a continuation, at every β below 1.
 
-    Args:
-        evidence: with continuations.
-        allowed: nats per token that it may gain from the first to the second half.
+    It may gain `allowed` nats per token from the first to the second half.
     """
     rows = identified(evidence.look("continuation"), "continuation")
     points = scores(rows, CONTINUATION)
@@ -70,11 +68,11 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     used = rows.head(0)
     reasons: list[Missing] = []
     still_open: list[Undecided] = []
-    for model in models_in_order(rows):
-        of_model = after_training(rows[rows["model"] == model])
+    for model, measured in by_model(rows):
+        of_model = after_training(measured)
         ours = of(of_model, "mixer", "mamba")
         try:
-            if reason := why_not_run(points[points["model"] == model], CONTINUATION).removeprefix("not-run: "):
+            if reason := why_not_run(points[points["model"] == model], CONTINUATION):
                 raise Undecided(reason)
             for beta, found in groups(ours[ours["setting"] < 1], "setting"):
                 if reason := why_undecided(largest_fall(found)):
@@ -109,9 +107,7 @@ def sizes(evidence: Evidence) -> Finding:
     found: list[Comparison] = []
     beyond: list[Comparison] = []
     for (hops, size, form), rows in groups(evidence.look(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
-        points = scores(rows, HASHHOP_SIZES)
-        for model in models_in_order(points):
-            of_model = points[points["model"] == model]
+        for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
             pairs = beside_original(of_model, HASHHOP_SIZES, recurformer(of_model))
             if why_not_run(of_model, HASHHOP_SIZES):
                 beyond += pairs
@@ -132,20 +128,16 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def combines(evidence: Evidence) -> Finding:
-    """h_gq that eviction from the retained heads costs a converted model, above its cost to the original.
-
-    Raises:
-        Missing: no eviction method was measured on retained heads and, at the same budget, on all heads.
-        Undecided: the original has not learned the task.
+    """h_gq that eviction from the retained heads costs a converted model, above its cost to the original at the same
+    budget.
     """
     points = scores(evidence.look(HASHHOP.kind), HASHHOP)
     extra: dict[str, Estimate] = {}
     used: list[int] = []
-    for model in models_in_order(points):
-        of_model = points[points["model"] == model]
+    for model, of_model in by_model(points):
         if (combined := of(of_model, "combined")).empty:
             continue
-        if reason := why_not_run(of_model, HASHHOP).removeprefix("not-run: "):
+        if reason := why_not_run(of_model, HASHHOP):
             raise Undecided(reason)
         ours, full = nearest_beta(recurformer(of_model)), original(of_model, trained=True)
         for _, kept in combined.iterrows():
