@@ -1,8 +1,9 @@
 """What the text says about caches."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import pandas as pd
 
@@ -153,7 +154,7 @@ def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
             continue
         records = map(record_of, evidence.rows("baseline", model=model)["file"].unique())
         runs = (run for record in filter(None, records) for _, run in ancestors(record))
-        backbone = next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
+        backbone: Mapping[str, Any] = next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
         if not backbone.get("heads"):
             raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
         found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])

@@ -15,7 +15,7 @@ from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.published import PUBLISHED
 from recurformer.render.ablations import estimate_quality
-from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.cell_text import estimated, interval, number
 from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.tables.measured import NEEDED
 from recurformer.render.tables.table1 import exponent_of
@@ -119,7 +119,7 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     holds = low - allowed <= cell.value <= high + allowed
     wide = holds and (high - low) / 2 > ALLOWED_DROP  # the fewer samples, the more values an interval reaches
     still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
-    return Finding(holds, f"{number(mean, 3)} {interval(low, high, 3)}", True, len(rows), still_open)
+    return Finding(holds, estimated(mean, low, high, 3), True, len(rows), still_open)
 
 
 @at_paper_sizes

@@ -128,7 +128,7 @@ _QUESTIONS = yaml.safe_load((_FOLDER / "questions.yaml").read_text("utf-8"))
 
 def _told(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
     """An entry, with what is usual where it says nothing, and with the texts that it names."""
-    said = usual | entry
+    said = {**usual, **entry}
     return said | {key: _READ["texts"].get(said[key], said[key]) for key in usual}
 
 

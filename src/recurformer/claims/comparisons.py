@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,29 +14,20 @@ from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
-    CONTINUATION,
     HASHHOP,
-    LONGEST,
+    MEASURES,
     METHODS,
-    NEEDLE,
     PAPERS_SELECTOR,
-    PASSKEYS,
-    SEVERAL_KEYS,
     Measure,
     after_training,
     method_label,
     of,
     original,
-    scores,
     why_not_run,
 )
 from recurformer.render.measurements import by_model, groups
 from recurformer.tasks.interval import Estimate
 
-MEASURES = {
-    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
-}  # fmt: skip
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
 """Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""
 ROUNDING = 1e-9
@@ -56,7 +46,7 @@ def comparisons(
     reasons: list[Missing] = []
     for measure in measures:
         try:
-            points = evidence.derived(measure.kind, measure, partial(scores, measure=measure))
+            points = evidence.scores(measure)
         except Missing as missing:
             reasons.append(missing)
             continue
@@ -225,7 +215,7 @@ def _smallest_caches(points: pd.DataFrame) -> str:
 def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
     """The same, with the smallest caches of all models that have learned HashHop."""
     try:
-        points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
+        points = evidence.scores(HASHHOP)
     except Missing:
         return finding
     learned = {model: found for model, found in by_model(points) if not why_not_run(found, HASHHOP)}

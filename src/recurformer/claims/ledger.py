@@ -187,10 +187,6 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
 
 def _audit_dict(step: Audited) -> dict[str, Any]:
     return {
-        "id": step.id,
-        "rule": step.rule,
-        "place": step.place,
-        "arithmetic": list(step.arithmetic),
-        "outcome": "consistent" if step.consistent else "inconsistent",
-        "claims": list(step.claims),
-    }
+        "id": step.id, "rule": step.rule, "place": step.place, "arithmetic": list(step.arithmetic),
+        "outcome": "consistent" if step.consistent else "inconsistent", "claims": list(step.claims),
+    }  # fmt: skip

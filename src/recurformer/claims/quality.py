@@ -13,7 +13,7 @@ from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups, records
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.cell_text import estimated, number
 from recurformer.render.tables.measured import NEEDED
 from recurformer.tasks.interval import Estimate, bounded_mean
 
@@ -50,7 +50,7 @@ def _at(quality: Quality, model: str, beta: float) -> Estimate:
 
 
 def _text(model: str, quality: Estimate) -> str:
-    return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
+    return f"{label(model)} {estimated(*quality, 3)}"
 
 
 def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
@@ -71,21 +71,18 @@ def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
 def kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
-    converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
-    drops = {model: _at(quality, model, 0.0).mean - after.mean for model, after in converted.items()}
-    short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
+    after = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
+    before = {model: _at(quality, model, 0.0) for model in quality}
+    drops = {model: _drop(before[model], after[model]) for model in quality}
+    short = [model for model, drop in drops.items() if drop.mean > ALLOWED_DROP + ROUNDING]
     # who falls short could still learn; who keeps up says nothing beside an original that could
     arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
     require_flattened(
         (model in short, evidence.still_learning("hashhop", model=model, variant="official", beta=beta))
         for model, beta in arms.items()
     )
-    text = ", ".join(
-        f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
-    )
-    sure = not short or any(
-        _drop(_at(quality, model, 0.0), after).low > ALLOWED_DROP for model, after in converted.items()
-    )
+    text = ", ".join(f"{_text(model, after[model])} of {before[model].mean:.3f}" for model in quality)
+    sure = not short or any(drop.low > ALLOWED_DROP for drop in drops.values())
     # what is allowed is the paper's own largest loss: an interval around that loss holds it always
     return Finding(not short, text, at_scale, samples, "" if sure else OPEN)
 

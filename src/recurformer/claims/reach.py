@@ -62,8 +62,8 @@ def length(evidence: Evidence, allowed: float) -> Finding:
 
     It may gain `allowed` nats per token from the first to the second half.
     """
+    points = evidence.scores(CONTINUATION)
     rows = identified(evidence.look("continuation"), "continuation")
-    points = scores(rows, CONTINUATION)
     gains: dict[tuple[str, float], Estimate] = {}
     used = rows.head(0)
     reasons: list[Missing] = []
@@ -131,7 +131,7 @@ def combines(evidence: Evidence) -> Finding:
     """h_gq that eviction from the retained heads costs a converted model, above its cost to the original at the same
     budget.
     """
-    points = scores(evidence.look(HASHHOP.kind), HASHHOP)
+    points = evidence.scores(HASHHOP)
     extra: dict[str, Estimate] = {}
     used: list[int] = []
     for model, of_model in by_model(points):

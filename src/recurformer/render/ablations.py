@@ -174,7 +174,11 @@ HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
-MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
+MEASURES = {
+    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
+}  # fmt: skip
+"""Under the names that questions have for them."""
 
 THING = ["model", "family", "method", "setting", "by", "trained"]
 
@@ -202,6 +206,12 @@ def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
     """The points of a family, of some or all of its methods, that choose as the paper does where they choose at all."""
     found = points[(points["family"] == family) & points["by"].isin([PAPERS_SELECTOR, ""])]
     return found[found["method"].isin(methods)] if methods else found
+
+
+def as_paper_does(points: pd.DataFrame) -> pd.DataFrame:
+    """The original as it came and trained likewise; all else by the paper's choice, trained where it was trained."""
+    changed = pd.concat([of(points, family) for family in METHODS if family != "original"])
+    return pd.concat([of(points, "original"), after_training(changed)])
 
 
 def original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """What the renderers expect of each kind of measurement, how it is read, and the check that all of them make."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": pd.read_csv,
-    ".jsonl": partial(pd.read_json, lines=True),
+    ".jsonl": lambda path: pd.read_json(path, lines=True),
     ".parquet": pd.read_parquet,
 }
 """Suffix of a measurement file -> what reads it."""

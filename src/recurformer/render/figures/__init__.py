@@ -19,16 +19,7 @@ from recurformer.render.figures.figure5 import figure5
 from recurformer.render.figures.figure6 import figure6
 from recurformer.render.figures.recovery import recovery
 
-FIGURES: dict[str, Callable[..., Figure]] = {
-    "figure1": figure1,
-    "figure2": figure2,
-    "figure3": figure3,
-    "figure4": figure4,
-    "figure5": figure5,
-    "figure6": figure6,
-    "recovery": recovery,
-    "equal_bytes": equal_bytes,
-    **ABLATIONS,
-}
+_OTHERS = (figure1, figure2, figure3, figure4, figure5, figure6, recovery, equal_bytes)
+FIGURES: dict[str, Callable[..., Figure]] = {figure.__name__: figure for figure in _OTHERS} | ABLATIONS
 
 __all__ = ["FIGURES"]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, interval, number
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, estimated, number
 from recurformer.render.tables.measured import NEEDED, QUANTITIES, SETTINGS, Key, Row, Value, settings_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
@@ -65,9 +65,8 @@ def long_frame(
 def _ours_text(entry: Any) -> str:
     if entry.status in {"", NOT_RUN}:
         return entry.status or NOTHING
-    text = number(entry.ours, DECIMALS[entry.quantity])
-    limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
-    return f"{text} {limits}".strip() + ORIGINS.get(entry.status, "")
+    text = estimated(entry.ours, entry.low, entry.high, DECIMALS[entry.quantity])
+    return text + ORIGINS.get(entry.status, "")
 
 
 def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from recurformer.paper import label
 from recurformer.render.ablations import CONTINUATION, PASSKEY, identified
 from recurformer.render.measurements import COLUMNS, groups, records, runs_of
 from recurformer.render.recovery import LENGTHS, RUN, arm_label, last_points, points, untrained
-from recurformer.render.tables.cell_text import NOTHING, interval, number
+from recurformer.render.tables.cell_text import NOTHING, estimated, number
 from recurformer.render.tables.table import Table
 
 UNTOUCHED = "original, as it was"
@@ -100,4 +100,4 @@ def recovery_table(
 def _with(row: Any, name: str, decimals: int) -> str:
     """A value with its interval."""
     low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
-    return f"{number(getattr(row, name), decimals)} {interval(low, high, decimals)}"
+    return estimated(getattr(row, name), low, high, decimals)

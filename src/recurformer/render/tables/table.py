@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from tabulate import tabulate
@@ -45,7 +46,7 @@ def escape(text: str) -> str:
     return "".join([*pieces, _escape_plain(text[end:])])
 
 
-Line = Mapping[str | tuple[str, str], str]
+Line = Mapping[Any, str]
 """One line of a table: heading, or (group, heading) -> text of the cell."""
 
 
@@ -165,9 +166,8 @@ class Table:
         """
         path = Path(path)
         if path.suffix not in FORMATS:
-            raise ValueError(
-                f"{path}: a table is written as {', '.join(FORMATS)}, not {path.suffix or 'without a suffix'}"
-            )
+            named = path.suffix or "without a suffix"
+            raise ValueError(f"{path}: a table is written as {', '.join(FORMATS)}, not {named}")
         path.write_text(FORMATS[path.suffix](self), encoding="utf-8")
 
 

@@ -49,17 +49,17 @@ def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
 
 def _line(model: str, beta: float, rows: pd.DataFrame) -> Line:
     """One line of text from the stages of one model at one beta."""
-    stages = rows.set_index("stage").reindex(MOMENTS)
-    before, after = stages.loc["converted" if beta else "before"], stages.loc["trained"]
+    stages = rows.set_index("stage").reindex(MOMENTS).to_dict("index")
+    before, after = stages["converted" if beta else "before"], stages["trained"]
     printed = after["printed"] if pd.notna(after["paper"]) else NOTHING
-    ratios = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
+    ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
     return {
         "Model": label(model),
         "Method": replacing(model, beta).method,
         "β": number(beta, 2),
         "before training": number(before["ours"], 3),
         "after training": beside(number(after["ours"], 3), printed, MARKS.get(after["verdict"], NOTHING)),
-        "over original": beside(*ratios, "").strip(),
+        "over original": beside(ours, paper, "").strip(),
     }
 
 
@@ -81,7 +81,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
     order = {name: place for place, name in enumerate([*models, *MOMENTS])}
     frame = frame.sort_values(["model", "beta", "stage"], key=lambda column: column.replace(order), ignore_index=True)
-    lines = [_line(*key, rows) for key, rows in groups(frame, ["model", "beta"])]
+    lines = [_line(model, beta, rows) for (model, beta), rows in groups(frame, ["model", "beta"])]
     not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]
     notes = [
         "A cell: ours, the paper's value in parentheses, the verdict. “Before training”: right after the conversion.",

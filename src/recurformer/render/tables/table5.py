@@ -5,7 +5,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, beside, interval, number
+from recurformer.render.tables.cell_text import NOT_RUN, beside, estimated
 from recurformer.render.tables.table import Line, Table
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
@@ -41,8 +41,8 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
 
 def _norm_text(rows: pd.DataFrame, norm: str) -> str:
     row = rows[rows["norm"] == norm].iloc[0]
-    ours = f"{number(row['ours'], 4)} {interval(row['mean_low'], row['mean_high'], 4)}".strip()
-    paper = f"{number(row['paper'], 4)} {interval(row['paper_low'], row['paper_high'], 4)}".strip()
+    ours = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
+    paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
     return beside(ours, paper, " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark))
 
 

@@ -10,11 +10,9 @@ from recurformer.paper import label
 from recurformer.render.ablations import (
     CONTINUATION,
     HASHHOP,
-    METHODS,
     Measure,
-    after_training,
+    as_paper_does,
     identified,
-    of,
     scores,
     why_not_run,
 )
@@ -45,8 +43,7 @@ def at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of every method at its setting nearest to `COMMON_SETTING`, trained where it was trained, RA-I only; the
     original as it came and trained.
     """
-    changed = after_training(pd.concat([of(rows, family) for family in METHODS if family != "original"]))
-    paper = pd.concat([of(rows, "original"), changed])
+    paper = as_paper_does(rows)
     distance = (paper["setting"] - COMMON_SETTING).abs()
     nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
     found = paper[distance == nearest]

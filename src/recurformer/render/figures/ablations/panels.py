@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from recurformer.paper import label
-from recurformer.render.ablations import CONTINUATION, MEASURES, NEEDLE, Measure, method_label, scores, why_not_run
+from recurformer.render.ablations import CONTINUATION, HASHHOP, NEEDLE, Measure, method_label, scores, why_not_run
 from recurformer.render.figures.ablations.looks import (
     Method,
     add_methods_legend,
@@ -49,7 +49,7 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
         ValueError: there are none.
     """
     panels = []
-    for measure in MEASURES:
+    for measure in (HASHHOP, NEEDLE, CONTINUATION):
         frame = frames.get(measure.kind)
         if frame is None:
             continue
