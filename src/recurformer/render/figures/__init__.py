@@ -19,7 +19,8 @@ from recurformer.render.figures.figure5 import figure5
 from recurformer.render.figures.figure6 import figure6
 from recurformer.render.figures.recovery import recovery
 
-_OTHERS = (figure1, figure2, figure3, figure4, figure5, figure6, recovery, equal_bytes)
-FIGURES: dict[str, Callable[..., Figure]] = {figure.__name__: figure for figure in _OTHERS} | ABLATIONS
+FIGURES: dict[str, Callable[..., Figure]] = {
+    figure.__name__: figure for figure in (figure1, figure2, figure3, figure4, figure5, figure6, recovery, equal_bytes)
+} | ABLATIONS
 
 __all__ = ["FIGURES"]
