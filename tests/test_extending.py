@@ -97,7 +97,7 @@ def test_a_selector(monkeypatch):
 
 
 def test_a_claim(monkeypatch):
-    ((name, entry),) = yaml.safe_load(BLOCKS["src/recurformer/claims/claims.yaml"])["statements"].items()
+    ((name, entry),) = yaml.safe_load(BLOCKS["src/recurformer/claims/statements/caches.yaml"]).items()
     monkeypatch.setitem(STATEMENTS, name, Statement(**entry))
     (claim,) = (claim for claim in all_claims() if claim.id == name)
     assert (claim.tolerance, claim.judge is not None) == ("0.1 at most", True)

@@ -35,6 +35,11 @@ def build(name: str, measurements: dict[str, pd.DataFrame], **replaced: pd.DataF
     return render(ALL_TABLES[name], measurements | replaced)
 
 
+def lines_of(table: Table) -> pd.DataFrame:
+    """What a reader sees of a table."""
+    return pd.DataFrame(table.lines)
+
+
 def pick(frame: pd.DataFrame, **where) -> pd.Series:
     for column, value in where.items():
         frame = frame[frame[column] == value]

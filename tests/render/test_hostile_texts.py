@@ -20,8 +20,8 @@ IMAGE = "<img src=x onerror=alert(1)>"
 
 
 def table():
-    display = pd.DataFrame([[IMAGE, "1"]], columns=pd.MultiIndex.from_tuples([("", IMAGE), (IMAGE, "value")]))
-    hostile = Table("table3", IMAGE, pd.DataFrame({"article": [IMAGE]}), display, (IMAGE,))
+    lines = [{IMAGE: IMAGE, (IMAGE, "value"): "1"}]
+    hostile = Table("table3", IMAGE, pd.DataFrame({"article": [IMAGE]}), lines, (IMAGE,))
     return hostile.measured_by(IMAGE, IMAGE, [IMAGE])
 
 

@@ -17,7 +17,6 @@ from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
 from recurformer.render.tables import TABLES, Table
 from recurformer.render.tables.cell_text import number
-from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import MARKS
 
 
@@ -60,7 +59,7 @@ def test_a_table_is_written_whole(tables, name, tmp_path):
     assert len(read) == len(table.frame)
     markdown = (tmp_path / f"{name}.md").read_text()
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    assert len(lines) == len(table.display) + 2
+    assert len(lines) == len(table.lines) + 2
     assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
     html = (tmp_path / f"{name}.html").read_text()
     (shown,) = pd.read_html(StringIO(html), converters=dict.fromkeys(range(len(table.columns)), str), thousands=None)
@@ -91,7 +90,7 @@ def test_every_measured_value_names_its_runs_and_every_printed_cell_its_verdict(
     runs = {run for column in columns for cell in table.frame[column].dropna() for run in str(cell).split()}
     assert runs
     assert runs <= {f"run-of-{kind}" for kind in kinds_of(ALL_TABLES[name])}
-    cells = table.display.astype(str).to_numpy().ravel()
+    cells = [cell for row in table.rows for cell in row]
     judged = [re.search(rf"\)((?: [{''.join(MARKS.values())}])+)$", cell) for cell in cells]
     marks = [mark for found in judged if found for mark in found[1].split()]
     assert sorted(marks) == sorted(MARKS[VERDICTS[cell.id]] for cell in CELLS if cell.id.startswith(f"{name}/"))
@@ -106,8 +105,8 @@ def test_a_new_figure_and_a_new_table_need_a_registry_line_only(measurements, tm
         return figure
 
     def toy_table(cache: pd.DataFrame) -> Table:
-        lines = [{("", "Model"): row.model, ("", "ratio"): number(row.ratio, 2)} for row in cache.itertuples()]
-        return Table("toy", "A toy", cache, display_of(lines), ())
+        lines = [{"Model": row.model, "ratio": number(row.ratio, 2)} for row in cache.itertuples()]
+        return Table("toy", "A toy", cache, lines, ())
 
     monkeypatch.setitem(FIGURES, "toy", toy_figure)
     monkeypatch.setitem(TABLES, "toy", toy_table)

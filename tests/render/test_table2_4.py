@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from rendering import build, pick
+from rendering import build, lines_of, pick
 
 
 def test_table2_has_the_papers_lines_first_then_ours(tables):
@@ -37,8 +37,8 @@ def test_table2_shows_what_is_missing_and_why(tables):
     assert pyramid["cs_10k_difference"] == pytest.approx(0, abs=5e-5)
     assert pyramid["h_gq_status"] == pyramid["l_m_status"] == "not-run"
     assert any(note.startswith("h_gq of Qwen2-0.5B, Llama2-7B, Qwen2-7B: not-run") for note in table.notes)
-    shown = table.display[table.display["", "Model"] == "HashHop-Llama"]
-    assert set(shown["", "cs_10k"]) == {"–"}, "what neither the paper nor the study has is no gap"
+    shown = lines_of(table).set_index("Model")["cs_10k"]
+    assert set(shown["HashHop-Llama"]) == {"–"}, "what neither the paper nor the study has is no gap"
 
 
 def test_variants_of_hashhop_stay_apart(measurements, tables):
@@ -68,7 +68,7 @@ def test_h_gq_of_a_model_that_has_not_learned_the_task_is_not_run(measurements):
     baseline = baseline_at(measurements, "hashhop-qwen2", 0.41, "official")
     wide, long = (build(name, measurements, baseline=baseline) for name in ("table2", "table4"))
     for table in (wide, long):
-        shown = table.display.set_index(("", "Model"))["", "h_gq"]
+        shown = lines_of(table).set_index("Model")["h_gq"]
         assert set(shown["HashHop-Qwen2"]) == {"not-run"}
         assert "not-run" not in set(shown["HashHop-Llama"])
         reason = "the unconverted model reaches only 0.410 of the 0.95 that a comparison needs."
@@ -140,8 +140,8 @@ def test_what_is_known_of_a_measured_length_is_said(measurements):
     chunks = row.assign(l_m=990_000, source="measured", at_least=True, error=0.0123)
     measured = pd.concat([chunks, chunks.assign(protocol="one_shot", l_m=88_000)])
     table = build("table4", measurements, memory=pd.concat([memory, measured]))
-    line = table.display[(table.display["", "Model"] == "Llama2-7B") & (table.display["", "β"] == "0.90")].iloc[0]
-    assert line["", "l_m"].startswith("88,000 or more (91,800) ")
+    line = pick(lines_of(table), Model="Llama2-7B", β="0.90")
+    assert line["l_m"].startswith("88,000 or more (91,800) ")
     long = table.frame.query("model == 'llama2-7b' and beta == 0.9 and quantity == 'l_m'").set_index("setting")
     assert long.loc[["chunked", "limit"], "ours"].tolist() == [990_000, 1_000_000]
     assert long.loc[["chunked", "limit"], "status"].tolist() == ["at least", "computed"]
@@ -172,7 +172,7 @@ def test_table4_is_long_and_complete(tables):
     assert not frame.duplicated(["model", "beta", "quantity", "setting"]).any()
     for model in ("smollm2-135m", "hashhop-llama", "hashhop-qwen2"):
         assert sorted(frame.loc[frame["model"] == model, "beta"].unique()) == [0, 0.25, 0.5, 0.75, 0.9, 1]
-    assert len(tables["table4"].display) == 6 * 6
+    assert len(tables["table4"].lines) == 6 * 6
 
 
 def test_betas_written_differently_are_the_same_share(measurements):

@@ -19,11 +19,7 @@ VALUE_NORMS = {"L1": "value_norm_l1", "L2": "value_norm"}
 
 
 def _windows(rows: pd.DataFrame, kind: str) -> int:
-    """The windows behind some rows.
-
-    Raises:
-        Undecided: they are too few.
-    """
+    """The windows behind some rows; it is undecided what too few of them show."""
     count = int(rows["sample"].nunique() if kind == "profile" else rows["samples"].min())
     if count < MINIMUM_WINDOWS:
         raise Undecided(f"{count} windows of text are too few: at least {MINIMUM_WINDOWS} are needed")
@@ -48,10 +44,7 @@ def _ra_i(rows: pd.DataFrame) -> pd.Series:
 def heads(evidence: Evidence, recent: bool, least: float) -> Finding:
     """Share of the heads whose recency ratio exceeds alpha in most windows, or of those whose ratio does not.
 
-    Args:
-        evidence: with profiles of heads.
-        recent: which of both.
-        least: what "certain" heads must be: fewer would free no cache to speak of.
+    `least` is the share that "certain" heads must have: fewer would free no cache to speak of.
     """
     by_model, at_scale, windows = _model_rows(evidence, "profile")
     above = {model: float((_ra_i(rows) > 0.5).mean()) for model, rows in by_model}
@@ -87,12 +80,12 @@ def levels(evidence: Evidence, first_token: bool) -> Finding:
 
 def mean_ra_i(evidence: Evidence) -> Finding:
     """Mean RA-I of both Qwen2 models against Llama2-7B."""
-    means = {model: float(_ra_i(evidence.rows("profile", model=model)).mean()) for model in BACKBONE_LABELS}
-    windows = min(_windows(evidence.rows("profile", model=model), "profile") for model in BACKBONE_LABELS)
-    at_scale = windows >= WINDOWS["profile"]
+    rows = {model: evidence.rows("profile", model=model) for model in BACKBONE_LABELS}
+    means = {model: float(_ra_i(found).mean()) for model, found in rows.items()}
+    windows = min(_windows(found, "profile") for found in rows.values())
     holds = min(means["qwen2-0.5b"], means["qwen2-7b"]) > means["llama2-7b"]
     text = ", ".join(f"{label(model)} {mean:.2f}" for model, mean in means.items())
-    return Finding(holds, text, at_scale, windows)
+    return Finding(holds, text, windows >= WINDOWS["profile"], windows)
 
 
 def sink(evidence: Evidence) -> Finding:
@@ -110,11 +103,7 @@ def sink(evidence: Evidence) -> Finding:
 
 
 def value_norm(evidence: Evidence) -> Finding:
-    """Both norms of the first token's value over the mean of the others'.
-
-    Raises:
-        Missing: no norm is higher, and one was not measured: the sentence is about both.
-    """
+    """Both norms of the first token's value over the mean of the others'; a norm that is higher decides alone."""
     by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
     ratios, absent = {}, []
     for (model, rows), (norm, quantity) in product(by_model, VALUE_NORMS.items()):
@@ -144,11 +133,7 @@ def value_spread(evidence: Evidence) -> Finding:
 
 
 def input_gate(evidence: Evidence) -> Finding:
-    """Norm of the first token's value over the others' mean, before and after the input gate of a trained model.
-
-    Raises:
-        Missing: the norms were not measured.
-    """
+    """Norm of the first token's value over the others' mean, before and after the input gate of a trained model."""
     if "norm" not in evidence.rows("influence"):
         raise Missing("the norms of the values after the input gate were not measured")
     by_model, at_scale, windows = _model_rows(evidence, "influence")
@@ -161,31 +146,22 @@ def input_gate(evidence: Evidence) -> Finding:
     return Finding(nearer, "; ".join(texts), at_scale, windows)
 
 
-def _means(rows: pd.DataFrame, model: str) -> dict[tuple[str, str], float]:
-    """Mean contributions by norm and tokens."""
-    means = {key: float(found["mean"].iloc[0]) for key, found in groups(rows, ["norm", "tokens"])}
-    if not {(norm, tokens) for norm in ("l1", "l2") for tokens in ("first", "other")} <= set(means):
-        raise Missing(f"contributions of {label(model)} are incomplete")
-    return means
-
-
 def contributions(evidence: Evidence, models: Sequence[str] = (), significant: float = 1.0) -> Finding:
     """Mean contributions of the first and of the other tokens, over all heads, under both norms.
 
     Args:
         evidence: with contributions.
-        models: those that the sentence is about; else the paper's, or others.
+        models: those that the sentence is about, all of which are needed; else the paper's, or others.
         significant: what p of the paired test must be below.
-
-    Raises:
-        Missing: the models that the sentence is about were not measured.
     """
     by_model, at_scale, windows = _model_rows(evidence, "contribution", models or BACKBONE_LABELS)
     if models and {model for model, _ in by_model} != set(models):
         raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
     texts, less = [], True
     for model, rows in by_model:
-        found = _means(rows, model)
+        found = {key: float(cell["mean"].iloc[0]) for key, cell in groups(rows, ["norm", "tokens"])}
+        if not set(product(("l1", "l2"), ("first", "other"))) <= set(found):
+            raise Missing(f"contributions of {label(model)} are incomplete")
         less &= all(found[norm, "first"] < found[norm, "other"] for norm in ("l1", "l2"))
         less &= significant >= 1 or bool(rows["p_value"].max() < significant)
         texts.append(f"{label(model)} L2 {found['l2', 'first']:.3f} first, {found['l2', 'other']:.3f} others")

@@ -118,15 +118,10 @@ def similar(evidence: Evidence, model: str, near: float) -> Finding:
         model: in which PyramidInfer was counted.
         near: what their shares may differ by.
     """
-    pairs = [
-        (
-            float(
-                evidence.rows("cache", model=model, unit="kv_group", beta=BETAS[model], length=length)["ratio"].iloc[0]
-            ),
-            pyramidinfer_ratio(evidence, model, length),
-        )
-        for length in CACHE_LENGTHS.values()
-    ]
+    pairs = []
+    for length in CACHE_LENGTHS.values():
+        rows = evidence.rows("cache", model=model, unit="kv_group", beta=BETAS[model], length=length)
+        pairs.append((float(rows["ratio"].iloc[0]), pyramidinfer_ratio(evidence, model, length)))
     text = "; ".join(f"RecurFormer {ours:.4f}, PyramidInfer {theirs:.4f}" for ours, theirs in pairs)
     return Finding(max(abs(ours - theirs) for ours, theirs in pairs) <= near, f"{label(model)}: {text}", at_scale=True)
 
@@ -148,24 +143,18 @@ def _counted_groups(evidence: Evidence, models: list[str]) -> pd.Series:
     return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
 
 
-def _backbone(rows: pd.DataFrame) -> Mapping[str, Any]:
-    """The settings of the run that made the backbone behind some rows; empty where no record tells of it."""
-    runs = (run for record in filter(None, map(record_of, rows["file"].unique())) for _, run in ancestors(record))
-    return next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
-
-
 def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
-    """Query heads for each key-value head of every model, counted where its cache was, else from its backbone's record.
-
-    Raises:
-        Missing: neither is known of one of them.
+    """Query heads for each key-value head of every model, counted where its cache was, else from the record of the run
+    that made its backbone.
     """
     found = {}
     for model in models:
         with suppress(Missing):
             found[model] = float(_counted_groups(evidence, [model]).iloc[0])
             continue
-        backbone = _backbone(evidence.rows("baseline", model=model))
+        records = map(record_of, evidence.rows("baseline", model=model)["file"].unique())
+        runs = (run for record in filter(None, records) for _, run in ancestors(record))
+        backbone: Mapping[str, Any] = next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
         if not backbone.get("heads"):
             raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
         found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
@@ -178,9 +167,8 @@ def attention_kinds(evidence: Evidence) -> Finding:
     if set(group.index) != set(BACKBONE_LABELS):
         raise Missing("caches of all three backbones are needed")
     holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())
-    return Finding(
-        holds, ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items()), at_scale=True
-    )
+    text = ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items())
+    return Finding(holds, text, at_scale=True)
 
 
 def longer_inputs(evidence: Evidence) -> Finding:

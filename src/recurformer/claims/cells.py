@@ -15,7 +15,7 @@ from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.published import PUBLISHED
 from recurformer.render.ablations import estimate_quality
-from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.cell_text import estimated, interval, number
 from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.tables.measured import NEEDED
 from recurformer.render.tables.table1 import exponent_of
@@ -54,11 +54,7 @@ def growth(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
 
 
 def pyramidinfer_ratio(evidence: Evidence, model: str, length: int) -> float:
-    """The counted cache of PyramidInfer over the original's.
-
-    Raises:
-        Missing: its size was computed from the printed setting, no cache was counted.
-    """
+    """The counted cache of PyramidInfer over the original's; a size computed from the printed setting is none."""
     rows = evidence.rows("pyramidinfer", model=model, length=length)
     ratio = float(rows["ratio"].iloc[0])
     if "source" not in rows:
@@ -73,7 +69,7 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     if cell.method == PYRAMIDINFER:
         ratio = pyramidinfer_ratio(evidence, cell.model, length)
         near = abs(ratio - cell.value) <= cache_tolerance(cell.model)
-        return Finding(near, number(ratio, 4), at_scale=True, reason="0.7 is the share that is kept, not evicted")
+        return Finding(near, number(ratio, 4), at_scale=True, remark="0.7 is the share that is kept, not evicted")
     rows = evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
     ratios = rows.groupby("unit", sort=False)["ratio"].first().sort_index(ascending=False)  # kv_group before head
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
@@ -81,10 +77,10 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
     ours = text or number(float(ratios.iloc[0]), 4)
     if not cell.beta:
-        return Finding(holds, ours, at_scale=True, reason="1 by definition (section 4.1)", by_definition=True)
+        return Finding(holds, ours, at_scale=True, remark="1 by definition (section 4.1)", by_definition=True)
     off = number(float((ratios - cell.value).abs().min()), 4)
-    reason = "" if holds else f"off by {off} under the nearest reading; the audit has the whole column"
-    return Finding(holds, ours, at_scale=True, reason=reason)
+    remark = "" if holds else f"off by {off} under the nearest reading; the audit has the whole column"
+    return Finding(holds, ours, at_scale=True, remark=remark)
 
 
 def ends_at_its_maximum(memory: pd.DataFrame) -> bool:
@@ -122,11 +118,8 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     mean, low, high = estimate_quality(rows)
     holds = low - allowed <= cell.value <= high + allowed
     wide = holds and (high - low) / 2 > ALLOWED_DROP  # the fewer samples, the more values an interval reaches
-    reason = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
-    return Finding(
-        holds, f"{number(mean, 3)} {interval(low, high, 3)}", at_scale=True, samples=len(rows), reason=reason,
-        decided=not wide,
-    )  # fmt: skip
+    still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
+    return Finding(holds, estimated(mean, low, high, 3), True, len(rows), still_open)
 
 
 @at_paper_sizes

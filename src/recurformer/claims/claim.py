@@ -1,8 +1,9 @@
-"""What a claim is, what a test finds about it, and the entries of `claims.yaml` from which the claims are made."""
+"""What a claim is, what a test finds about it, and the entries of the YAML files from which the claims are made."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ class Finding:
         ours: the measured value as text.
         at_scale: whether the models are those that the claim is about; the ledger also looks at the sizes of the runs.
         samples: over which a mean was taken, None where there is no mean.
-        reason: one sentence where `ours` needs one.
+        still_open: why other samples or more training might have said otherwise; empty where the test decides.
+        remark: one sentence where `ours` needs one.
         by_definition: whether it could not have been otherwise.
-        decided: whether other samples would have said the same: the difference is beyond the intervals.
         tokens: of training behind it, where that is what it is about: of several sources the longest training decides.
     """
 
@@ -42,10 +43,20 @@ class Finding:
     ours: str
     at_scale: bool
     samples: int | None = None
-    reason: str = ""
+    still_open: str = ""
+    remark: str = ""
     by_definition: bool = False
-    decided: bool = True
     tokens: int = 0
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference is beyond the intervals, and the trainings are at their end."""
+        return not self.still_open
+
+    @property
+    def reason(self) -> str:
+        """What a reader must know besides."""
+        return self.still_open or self.remark
 
 
 Judge = Callable[["Evidence"], Finding]
@@ -54,12 +65,9 @@ Judge = Callable[["Evidence"], Finding]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One checkable statement: its words or the printed number; `claims.yaml` explains the rest.
+    """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    Attributes:
-        kind: one of `recurformer.paper.entries.KINDS`.
-        printed: the number that is claimed, empty for a sentence.
-        judge: None: no stage measures it.
+    `kind` is one of `recurformer.paper.entries.KINDS`; without a judge no stage measures it.
     """
 
     id: str
@@ -98,7 +106,7 @@ class Question(Entry):
     """One question of the reviewers, or that the paper leaves open."""
 
     question: str
-    asked_by: str
+    asked_by: str = "–"
     figure: str = ""
     unanswered: str = ""
     claim: str = ""
@@ -111,18 +119,28 @@ class Question(Entry):
         return f"Reviews, reviewer{'s' if ',' in self.asked_by else ''} {self.asked_by.replace(', ', ' and ')}"
 
 
-_READ = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text("utf-8"))
-_TEXTS = _READ["texts"]
-QUANTITIES = {name: Entry(**entry) for name, entry in _READ["numbers"].items()}
+_FOLDER = Path(__file__).parent
+_READ = yaml.safe_load((_FOLDER / "claims.yaml").read_text("utf-8"))
+_TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes"}
+_STATEMENTS = [yaml.safe_load(file.read_text("utf-8")) for file in sorted((_FOLDER / "statements").glob("*.yaml"))]
+_QUESTIONS = yaml.safe_load((_FOLDER / "questions.yaml").read_text("utf-8"))
+
+
+def _told(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
+    """An entry, with what is usual where it says nothing, and with the texts that it names."""
+    said = {**usual, **entry}
+    return said | {key: _READ["texts"].get(said[key], said[key]) for key in usual}
+
+
+QUANTITIES = {name: Entry(**_told(entry, needs="")) for name, entry in _READ["numbers"].items()}
 """What a printed number measures -> how it is decided; "reduction": a percentage of the text."""
 STATEMENTS = {
-    name: Statement(**{"tolerance": _TEXTS["sign"] if "test" in entry else "–", "needs": _TEXTS["weights"]} | entry)
-    for name, entry in _READ["statements"].items()
+    name: Statement(**_told(entry, tolerance=_TOLERANCE["test" in entry], needs=_NEEDS.get(entry["kind"], "weights")))
+    for name, entry in chain.from_iterable(map(dict.items, _STATEMENTS))
 }
 """Every checkable sentence: id -> statement."""
 QUESTIONS = {
-    name: Question(**{"tolerance": _TEXTS["no_less"], "needs": _TEXTS["ablations"]} | entry)
-    for name, entry in _READ["questions"].items()
+    name: Question(**_told(entry, tolerance="no_less", needs="ablations")) for name, entry in _QUESTIONS.items()
 }
 """Every question, in the order of the table that answers them."""
 CLAIMED: list[str] = _READ["claimed"]
@@ -132,11 +150,7 @@ FINDINGS: dict[str, list[str]] = _READ["findings"]
 
 
 def fact_of(claim: str) -> str:
-    """The fact that decides a claim of the paper.
-
-    Raises:
-        StopIteration: no pattern matches.
-    """
+    """The fact that decides a claim of the paper: the first with a pattern that matches."""
     return next(fact for fact, patterns in FINDINGS.items() if any(fnmatchcase(claim, one) for one in patterns))
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,29 +14,20 @@ from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
-    CONTINUATION,
     HASHHOP,
-    LONGEST,
+    MEASURES,
     METHODS,
-    NEEDLE,
     PAPERS_SELECTOR,
-    PASSKEYS,
-    SEVERAL_KEYS,
     Measure,
     after_training,
     method_label,
     of,
     original,
-    scores,
     why_not_run,
 )
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.measurements import by_model, groups
 from recurformer.tasks.interval import Estimate
 
-MEASURES = {
-    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
-}  # fmt: skip
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
 """Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""
 ROUNDING = 1e-9
@@ -56,14 +46,13 @@ def comparisons(
     reasons: list[Missing] = []
     for measure in measures:
         try:
-            points = evidence.derived(measure.kind, measure, partial(scores, measure=measure))
+            points = evidence.scores(measure)
         except Missing as missing:
             reasons.append(missing)
             continue
-        for model in models_in_order(points):
-            of_model = points[points["model"] == model]
+        for model, of_model in by_model(points):
             try:
-                if reason := why_not_run(of_model, measure).removeprefix("not-run: "):
+                if reason := why_not_run(of_model, measure):
                     raise Undecided(reason)
                 if not (pairs := pair(of_model, measure)):
                     raise Missing(f"{label(model)}, {measure.name}: nothing measured to compare with")
@@ -122,7 +111,7 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
         return lost
-    return replace(_judged(found, by_beta, allowed), decided=False, reason="; ".join(filter(None, dict.fromkeys(why))))
+    return replace(_judged(found, by_beta, allowed), still_open="; ".join(filter(None, dict.fromkeys(why))))
 
 
 def _test_of(one: Comparison, by_beta: bool) -> tuple[object, ...]:
@@ -148,7 +137,7 @@ def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Findi
     if len(tests) > len(worst):
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     at_scale = set(BACKBONE_LABELS) <= {one.model for one in found}
-    return Finding(holds, text, at_scale, samples, why, decided=decided)
+    return Finding(holds, text, at_scale, samples, why)
 
 
 def _comparisons(
@@ -172,7 +161,7 @@ def compared(
     """Each measure of RecurFormer's quality beside that of others.
 
     Args:
-        evidence: with the measurements of the ablations.
+        evidence: of the ablations.
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
         smallest: say too how small a cache may be.
@@ -184,11 +173,7 @@ def compared(
 
 
 def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
-    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted.
-
-    Raises:
-        Missing: nothing was measured of the paper's recipe.
-    """
+    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted."""
     told = ""
     with suppress(Missing):
         plus = compared(evidence.fresh(), arm="plus", **how)
@@ -202,11 +187,7 @@ def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
 
 
 def mixers(evidence: Evidence, others: Sequence[str]) -> Finding:
-    """Mamba beside other mixers on the same heads, all of them trained, at equal β.
-
-    Raises:
-        Missing: one of them was not trained, or only at β at which the model does as well without the heads.
-    """
+    """Mamba beside other mixers on the same heads, all of them trained, at equal β; each of them must have been."""
     found = []
     for other in others:
         try:
@@ -234,11 +215,10 @@ def _smallest_caches(points: pd.DataFrame) -> str:
 def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
     """The same, with the smallest caches of all models that have learned HashHop."""
     try:
-        points = evidence.derived(HASHHOP.kind, HASHHOP, partial(scores, measure=HASHHOP))
+        points = evidence.scores(HASHHOP)
     except Missing:
         return finding
-    by_model = {model: points[points["model"] == model] for model in models_in_order(points)}
-    learned = {model: found for model, found in by_model.items() if not why_not_run(found, HASHHOP)}
+    learned = {model: found for model, found in by_model(points) if not why_not_run(found, HASHHOP)}
     chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
     shown = points[chosen & points["model"].isin(learned)]
     evidence.count(HASHHOP.kind, *shown["rows"])

@@ -1,6 +1,7 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import SETTINGS
 from recurformer.records import ancestors, read_record, record_of
+from recurformer.render.ablations import Measure, scores
 from recurformer.render.measurements import COLUMNS, READERS, groups, read_frame, require
 from recurformer.render.tables.measured import ranked_by_profile
 from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
@@ -23,6 +25,7 @@ LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that HashHop has too, of which the claims speak about the language runs only."""
 
 
+@dataclass(eq=False)
 class Evidence:
     """The measurements of one source. It remembers which of them were used.
 
@@ -34,35 +37,28 @@ class Evidence:
         seeds: the seeds of the trainings behind them.
     """
 
-    def __init__(
-        self,
-        source: str,
-        frames: Mapping[str, pd.DataFrame],
-        settings: Mapping[str, Mapping[str, Any]],
-        derived: dict[Hashable, pd.DataFrame] | None = None,
-    ) -> None:
-        self.source = source
-        self.frames = frames
-        self.settings = settings
-        self.used: set[str] = set()
-        self.seeds: set[int] = set()
-        self._derived = {} if derived is None else derived
+    source: str
+    frames: Mapping[str, pd.DataFrame]
+    settings: Mapping[str, Mapping[str, Any]]
+    _scores: dict[Measure, pd.DataFrame] = field(default_factory=dict, repr=False)
+    used: set[str] = field(default_factory=set, init=False)
+    seeds: set[int] = field(default_factory=set, init=False)
 
     def fresh(self) -> "Evidence":
         """The same measurements, nothing looked at."""
-        return Evidence(self.source, self.frames, self.settings, self._derived)
+        return replace(self)
 
-    def derived(self, kind: str, name: Hashable, compute: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-        """What is computed from all rows of a kind, under a name: once for all claims that look at this source. None of
-        these rows is used before it is counted.
+    def scores(self, measure: Measure) -> pd.DataFrame:
+        """The scores of all that was measured so: computed once for all claims that look at this source. None of the
+        rows behind them is used before it is counted.
 
         Raises:
             Missing: there are no such rows.
         """
-        rows = self.look(kind)
-        if name not in self._derived:
-            self._derived[name] = compute(rows)
-        return self._derived[name]
+        rows = self.look(measure.kind)
+        if measure not in self._scores:
+            self._scores[measure] = scores(rows, measure)
+        return self._scores[measure]
 
     def at_paper_sizes(self) -> bool:
         """Whether the runs behind all files that were looked at had the sizes of the paper.
@@ -159,11 +155,6 @@ def _same(found: object, expected: object) -> bool:
         and float(str(found)) == expected)  # fmt: skip
 
 
-def _settings(file: Path) -> Mapping[str, Any]:
-    record = record_of(file)
-    return read_record(record)["settings"] if record else {}
-
-
 MAY_BE_EMPTY = {"layer_errors"}
 """Kinds of which a run may have no row: a recipe without a closed form has no errors of its layers."""
 
@@ -184,7 +175,8 @@ def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
             require(frame, file.stem)
         if file.stem == "cache":
             frame = ranked_by_profile(frame)
-        settings[str(file)] = _settings(file)
+        record = record_of(file)
+        settings[str(file)] = read_record(record)["settings"] if record else {}
         frames.setdefault(file.stem, []).append(frame.assign(file=str(file)).round({"beta": 6}))
     joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
     return Evidence(source, joined, settings)

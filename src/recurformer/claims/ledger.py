@@ -21,14 +21,8 @@ COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "sou
 
 @dataclass(frozen=True)
 class Decision:
-    """What the strongest evidence says about one claim.
-
-    Attributes:
-        claim: the claim.
-        verdict: one of `recurformer.render.verdicts.MARKS`.
-        finding: what was found, None where nothing was.
-        evidence: from which measurements, None likewise.
-        reason: one sentence, where the verdict needs one.
+    """What the strongest evidence says about one claim: a verdict of `recurformer.render.verdicts.MARKS`, what was
+    found in which measurements, if anything, and the reason, where the verdict needs one.
     """
 
     claim: Claim
@@ -46,7 +40,7 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
     is consistent at most.
 
     Args:
-        claim: the claim.
+        claim: that is decided.
         sources: the study first, then recordings.
         broken: findings of the audit that hit this claim.
     """
@@ -60,9 +54,8 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
             found.append((replace(judged, at_scale=at_scale), looked_at))
         except Missing as missing:
             unanswered.append(missing)
-    finding, evidence = None, None
-    if found:
-        finding, evidence = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided))
+    strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
+    finding, evidence = strongest or (None, None)
     if broken:
         reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
@@ -75,9 +68,8 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
         return Decision(claim, UNDECIDED, finding, evidence, why)
     verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
     if verdict == REPRODUCED and evidence is not None and len(evidence.seeds) == 1:
-        return Decision(
-            claim, HELD[False], finding, evidence, "; ".join(filter(None, [finding.reason, "one seed only"]))
-        )
+        why = "; ".join(filter(None, [finding.reason, "one seed only"]))
+        return Decision(claim, HELD[False], finding, evidence, why)
     return Decision(claim, verdict, finding, evidence, finding.reason)
 
 
@@ -195,10 +187,6 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
 
 def _audit_dict(step: Audited) -> dict[str, Any]:
     return {
-        "id": step.id,
-        "rule": step.rule,
-        "place": step.place,
-        "arithmetic": list(step.arithmetic),
-        "outcome": "consistent" if step.consistent else "inconsistent",
-        "claims": list(step.claims),
-    }
+        "id": step.id, "rule": step.rule, "place": step.place, "arithmetic": list(step.arithmetic),
+        "outcome": "consistent" if step.consistent else "inconsistent", "claims": list(step.claims),
+    }  # fmt: skip

@@ -46,10 +46,6 @@ class Comparison:
         return f"{named}: {reason}" if reason else ""
 
 
-def _estimate(row: pd.Series) -> Estimate:
-    return Estimate(row["mean"], row["low"], row["high"])
-
-
 def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
     """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
     another recipe of recovery, an arm, gave.
@@ -84,25 +80,16 @@ def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
     return ours[(ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])]
 
 
-def _removed(points: pd.DataFrame) -> pd.DataFrame:
-    return of(points[points["trained"]], "mixer", "zero")
-
-
-def _missed(points: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The others at those settings at which the model misses the heads: where it does as well without them, after the
-    same training, nothing in their place can show what it is worth.
-    """
-    removed = _removed(points)
-    unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
-    return others[~others["setting"].isin(unmissed)]
-
-
 def beside_mixers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, *methods: str) -> list[Comparison]:
-    """Mamba beside other mixers on the same heads, all of them trained, where the heads matter."""
-    others = _missed(points, of(points[points["trained"]], "mixer", *methods))
+    """Mamba beside other mixers on the same heads, all of them trained, at those settings at which the model misses the
+    heads: where it does as well without them, nothing in their place can show what it is worth.
+    """
+    trained = points[points["trained"]]
+    removed, others = of(trained, "mixer", "zero"), of(trained, "mixer", *methods)
+    unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
     return [
-        _compare(measure, ours, method_label("mixer", other["method"]), other, also=_removed(points))
-        for _, other in others.iterrows()
+        _compare(measure, ours, method_label("mixer", other["method"]), other, also=sum(removed["rows"], ()))
+        for _, other in others[~others["setting"].isin(unmissed)].iterrows()
         for _, ours in _alike(points, other, "mamba").iterrows()
     ]
 
@@ -124,11 +111,12 @@ def beside_layers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame) -> li
 
 def beside_ranking(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, by: str) -> list[Comparison]:
     """Heads chosen by RA-I beside heads chosen by another ranking, replaced by the same mixer at equal β."""
-    others = points[(points["family"] == "mixer") & (points["by"] == by)]
     return [
-        replace(_compare(measure, ours, f"{by} choice", other), name=f"RA-I's choice ({mixer})")
-        for _, other in others.iterrows()
-        for mixer in [method_label("mixer", other["method"])]
+        replace(
+            _compare(measure, ours, f"{by} choice", other),
+            name=f"RA-I's choice ({method_label('mixer', other['method'])})",
+        )
+        for _, other in points[(points["family"] == "mixer") & (points["by"] == by)].iterrows()
         for _, ours in _alike(points, other, other["method"]).iterrows()
     ]
 
@@ -153,12 +141,12 @@ PAIRINGS: dict[str, Callable[..., list[Comparison]]] = {
 
 
 def _compare(
-    measure: Measure, ours: pd.Series, other: str, theirs: pd.Series, also: pd.DataFrame | None = None
+    measure: Measure, ours: pd.Series, other: str, theirs: pd.Series, also: tuple[int, ...] = ()
 ) -> Comparison:
-    """Two points side by side; `also` has those that decided whether they are compared."""
-    rows = (*ours["rows"], *theirs["rows"], *(() if also is None else sum(also["rows"], ())))
+    """Two points side by side; `also` are the rows that decided whether they are compared."""
+    score = list(Estimate._fields)
     return Comparison(
-        measure, ours["model"], other, ours["setting"], _estimate(ours), _estimate(theirs),
-        int(ours["samples"]), (ours[FALL], theirs[FALL]), rows,
+        measure, ours["model"], other, ours["setting"], Estimate(*ours[score]), Estimate(*theirs[score]),
+        int(ours["samples"]), (ours[FALL], theirs[FALL]), (*ours["rows"], *theirs["rows"], *also),
         RECURFORMER if ours["family"] != "recovered" else method_label("recovered", ours["method"]),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups, records
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.cell_text import interval, number
+from recurformer.render.tables.cell_text import estimated, number
 from recurformer.render.tables.measured import NEEDED
 from recurformer.tasks.interval import Estimate, bounded_mean
 
@@ -28,12 +28,7 @@ Quality = dict[str, dict[float, Estimate]]
 
 
 def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
-    """h_gq by beta of every model that has learned the task.
-
-    Raises:
-        Missing: there are no such measurements.
-        Undecided: a model has not learned it.
-    """
+    """h_gq by beta of every model, all of which must have learned the task."""
     models, papers = evidence.models("hashhop", variant="official")
     quality: Quality = {}
     samples = 0
@@ -55,7 +50,7 @@ def _at(quality: Quality, model: str, beta: float) -> Estimate:
 
 
 def _text(model: str, quality: Estimate) -> str:
-    return f"{label(model)} {number(quality.mean, 3)} {interval(quality.low, quality.high, 3)}"
+    return f"{label(model)} {estimated(*quality, 3)}"
 
 
 def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
@@ -68,33 +63,28 @@ def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
         Undecided: an arm may still learn, and none fails at its end.
     """
     known = list(arms)
-    if any(fails and not learning for fails, learning in known):
-        return
-    for _, learning in known:
-        if learning:
-            raise learning
+    learning = [why for _, why in known if why]
+    if learning and not any(fails and not why for fails, why in known):
+        raise learning[0]
 
 
 def kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
     quality, at_scale, samples = _hashhop(evidence)
-    converted = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
-    drops = {model: _at(quality, model, 0.0).mean - after.mean for model, after in converted.items()}
-    short = [model for model, drop in drops.items() if drop > ALLOWED_DROP + ROUNDING]
+    after = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
+    before = {model: _at(quality, model, 0.0) for model in quality}
+    drops = {model: _drop(before[model], after[model]) for model in quality}
+    short = [model for model, drop in drops.items() if drop.mean > ALLOWED_DROP + ROUNDING]
     # who falls short could still learn; who keeps up says nothing beside an original that could
     arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
     require_flattened(
         (model in short, evidence.still_learning("hashhop", model=model, variant="official", beta=beta))
         for model, beta in arms.items()
     )
-    text = ", ".join(
-        f"{_text(model, after)} of {_at(quality, model, 0.0).mean:.3f}" for model, after in converted.items()
-    )
-    sure = not short or any(
-        _drop(_at(quality, model, 0.0), after).low > ALLOWED_DROP for model, after in converted.items()
-    )
+    text = ", ".join(f"{_text(model, after[model])} of {before[model].mean:.3f}" for model in quality)
+    sure = not short or any(drop.low > ALLOWED_DROP for drop in drops.values())
     # what is allowed is the paper's own largest loss: an interval around that loss holds it always
-    return Finding(not short, text, at_scale, samples, "" if sure else OPEN, decided=sure)
+    return Finding(not short, text, at_scale, samples, "" if sure else OPEN)
 
 
 def _drop(before: Estimate, after: Estimate) -> Estimate:
@@ -108,9 +98,6 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
         evidence: with HashHop.
         nothing_left: below this share of the original's h_gq.
         both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
-
-    Raises:
-        Missing: one kind is needed and was not measured.
     """
     if both_kinds:
         models, _ = evidence.models("hashhop", variant="official")
@@ -123,16 +110,13 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
     if lost == list(quality):
         evidence.flattened("hashhop", model=lost, variant="official", beta=1.0)
     text = ", ".join(_text(model, value) for model, value in left.items())
-    return Finding(lost == list(quality), text, at_scale, samples, SAME_STEPS)
+    return Finding(lost == list(quality), text, at_scale, samples, remark=SAME_STEPS)
 
 
 def long_range(evidence: Evidence) -> Finding:
     """How many links between far pairs the model follows at Table 2's beta, beside links between near ones.
 
     A link is tried once the hashes before it are right. Far: beyond the median distance of the tried links.
-
-    Raises:
-        Missing: distances were not measured, or no link between far pairs was tried.
     """
     quality, at_scale, samples = _hashhop(evidence)
     if "distances" not in (rows := evidence.rows("hashhop", model=list(quality), variant="official")):
@@ -156,7 +140,7 @@ def long_range(evidence: Evidence) -> Finding:
     bound = ALLOWED_DROP + ROUNDING
     holds = all(drop.mean <= bound for drop in drops)
     decided = all(drop.high <= bound for drop in drops) if holds else any(drop.low > bound for drop in drops)
-    return Finding(holds, ", ".join(texts), at_scale, samples, "" if decided else OPEN, decided=decided)
+    return Finding(holds, ", ".join(texts), at_scale, samples, "" if decided else OPEN)
 
 
 def _links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -170,12 +154,7 @@ def _links(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
-    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta.
-
-    Raises:
-        Missing: there are no such measurements, or none with all heads replaced.
-        Undecided: the original has not learned the task.
-    """
+    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta."""
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)
@@ -213,7 +192,7 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     accuracy, best = _accuracy(evidence, "test")
     highest = float(accuracy.loc[1.0].to_numpy().max())
     reason = _require_last_word(evidence, 1.0, best) if highest < poor else ""
-    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, reason=reason)
+    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, remark=reason)
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
@@ -227,4 +206,4 @@ def attention_necessary(evidence: Evidence) -> Finding:
     failed = [] if none >= NEEDED_ACCURACY else [1.0] if retained >= NEEDED_ACCURACY else list(some.index)
     reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, reason="; ".join(reasons))
+    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, remark="; ".join(reasons))

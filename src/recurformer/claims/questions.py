@@ -63,17 +63,18 @@ def reviewer_questions(
     given = {kind: frame for kind, frame in locals().items() if frame is not None}
     frames = {kind: require(frame, kind).assign(file=lambda rows: rows.get("run", "")) for kind, frame in given.items()}
     evidence = Evidence(THIS_STUDY, frames, {})
-    answers = [(name, question, _answer(question, evidence)) for name, question in QUESTIONS.items()]
-    rows = [
-        (name, question.question, question.asked_by, question.figure, *answer) for name, question, answer in answers
-    ]
-    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
-    frame = pd.DataFrame(rows, columns=columns)
+    asked = [(_answer(question, evidence), name, question) for name, question in QUESTIONS.items()]
+    frame = pd.DataFrame(
+        [(name, one.question, one.asked_by, one.figure, *answer) for answer, name, one in asked],
+        columns=["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"],
+    )
     lines = [
-        (question.question, question.asked_by, answer.text, answer.verdict, _evidence(question, answer))
-        for _, question, answer in answers
-    ]
-    headings = [("", heading) for heading in ("Question", "Reviewer", "Answer", "Verdict", "Evidence")]
+        {
+            "Question": one.question, "Reviewer": one.asked_by, "Answer": answer.text, "Verdict": answer.verdict,
+            "Evidence": _evidence(one, answer),
+        }
+        for answer, _, one in asked
+    ]  # fmt: skip
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
         "measured). They rest on one training of each model and hold for the models and sizes of this study.",
@@ -81,6 +82,5 @@ def reviewer_questions(
         "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
         "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
     )
-    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(headings))
     title = "What the reviewers asked, and what the measurements say"
-    return Table("reviewer_questions", title, frame.astype({"samples": "Int64"}), display, notes)
+    return Table("reviewer_questions", title, frame.astype({"samples": "Int64"}), lines, notes)

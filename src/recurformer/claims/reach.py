@@ -25,7 +25,7 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.measurements import by_model, groups
 from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
@@ -60,21 +60,19 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
 def length(evidence: Evidence, allowed: float) -> Finding:
     """Growth of the loss above the original's along a continuation, at every β below 1.
 
-    Args:
-        evidence: with continuations.
-        allowed: nats per token that it may gain from the first to the second half.
+    It may gain `allowed` nats per token from the first to the second half.
     """
+    points = evidence.scores(CONTINUATION)
     rows = identified(evidence.look("continuation"), "continuation")
-    points = scores(rows, CONTINUATION)
     gains: dict[tuple[str, float], Estimate] = {}
     used = rows.head(0)
     reasons: list[Missing] = []
     still_open: list[Undecided] = []
-    for model in models_in_order(rows):
-        of_model = after_training(rows[rows["model"] == model])
+    for model, measured in by_model(rows):
+        of_model = after_training(measured)
         ours = of(of_model, "mixer", "mamba")
         try:
-            if reason := why_not_run(points[points["model"] == model], CONTINUATION).removeprefix("not-run: "):
+            if reason := why_not_run(points[points["model"] == model], CONTINUATION):
                 raise Undecided(reason)
             for beta, found in groups(ours[ours["setting"] < 1], "setting"):
                 if reason := why_undecided(largest_fall(found)):
@@ -93,7 +91,7 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     decided = max(ends) <= allowed if holds else max(ends) > allowed
     why = "" if decided else "the interval reaches over the bound"
     if holds and still_open:  # it is about every β, and some may still fail
-        decided, why = False, str(because(still_open))
+        why = str(because(still_open))
     text = (
         f"from the first to the second half of the continuation the loss above the original's grows by at most "
         f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
@@ -101,7 +99,7 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     models = {model for model, _ in gains}
     evidence.count("continuation", used.index)
     windows = int(used["window"].nunique())
-    return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why, decided=decided)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why)
 
 
 def sizes(evidence: Evidence) -> Finding:
@@ -109,9 +107,7 @@ def sizes(evidence: Evidence) -> Finding:
     found: list[Comparison] = []
     beyond: list[Comparison] = []
     for (hops, size, form), rows in groups(evidence.look(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
-        points = scores(rows, HASHHOP_SIZES)
-        for model in models_in_order(points):
-            of_model = points[points["model"] == model]
+        for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
             pairs = beside_original(of_model, HASHHOP_SIZES, recurformer(of_model))
             if why_not_run(of_model, HASHHOP_SIZES):
                 beyond += pairs
@@ -132,20 +128,16 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def combines(evidence: Evidence) -> Finding:
-    """h_gq that eviction from the retained heads costs a converted model, above its cost to the original.
-
-    Raises:
-        Missing: no eviction method was measured on retained heads and, at the same budget, on all heads.
-        Undecided: the original has not learned the task.
+    """h_gq that eviction from the retained heads costs a converted model, above its cost to the original at the same
+    budget.
     """
-    points = scores(evidence.look(HASHHOP.kind), HASHHOP)
+    points = evidence.scores(HASHHOP)
     extra: dict[str, Estimate] = {}
     used: list[int] = []
-    for model in models_in_order(points):
-        of_model = points[points["model"] == model]
+    for model, of_model in by_model(points):
         if (combined := of(of_model, "combined")).empty:
             continue
-        if reason := why_not_run(of_model, HASHHOP).removeprefix("not-run: "):
+        if reason := why_not_run(of_model, HASHHOP):
             raise Undecided(reason)
         ours, full = nearest_beta(recurformer(of_model)), original(of_model, trained=True)
         for _, kept in combined.iterrows():
@@ -172,7 +164,7 @@ def combines(evidence: Evidence) -> Finding:
     )
     reason = "" if decided else "an interval reaches over what is allowed"
     at_scale = set(BACKBONE_LABELS) <= set(points["model"])
-    return Finding(holds, text, at_scale, int(points["samples"].max()), reason, decided=decided)
+    return Finding(holds, text, at_scale, int(points["samples"].max()), reason)
 
 
 def spared(evidence: Evidence) -> Finding:
@@ -193,7 +185,7 @@ def spared(evidence: Evidence) -> Finding:
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
     at_scale = set(BACKBONE_LABELS) <= set(rows["model"])
-    return Finding(holds, text, at_scale, reason="" if decided else "an interval holds 0", decided=decided)
+    return Finding(holds, text, at_scale, still_open="" if decided else "an interval holds 0")
 
 
 def _near(values: pd.Series, default: float) -> pd.Series:
@@ -225,4 +217,4 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
         f"k {worst['window']:g}, α {worst['threshold']:g}), {changed.mean():.1%} on average"
     )
     reason = "" if decided else f"fewer than {MINIMUM_CHOSEN} chosen heads are too few"
-    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), reason=reason, decided=decided)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), still_open=reason)

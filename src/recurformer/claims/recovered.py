@@ -21,11 +21,7 @@ ONE_SEED = "one seed"
 
 
 def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
-    """The points of some arms of the first model, at one share of heads.
-
-    Raises:
-        Missing: one of them was not measured.
-    """
+    """The points of some arms of the first model, at one share of heads; all of them must have been measured."""
     model = models_in_order(evidence.look(KIND))[0]
     for arm in arms:
         evidence.look(KIND, model=model, arm=arm, beta=beta)
@@ -56,13 +52,13 @@ def _original(evidence: Evidence) -> pd.DataFrame:
     return rows[rows["tokens"] == 0]
 
 
-def _finding(rows: pd.DataFrame, holds: bool, text: str, reason: str) -> Finding:
-    """With a reason it is open."""
+def _finding(rows: pd.DataFrame, holds: bool, text: str, still_open: str) -> Finding:
+    """What a judge found on some rows."""
     seeds = rows["seed"].nunique()
     at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
     text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
-    return Finding(holds, text, at_scale, samples, reason, decided=not reason, tokens=tokens)
+    return Finding(holds, text, at_scale, samples, still_open, tokens=tokens)
 
 
 def _told(ratio: Estimate) -> str:
@@ -95,10 +91,6 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
         evidence: with curves of recovery.
         reused: arm that starts from the original's weights.
         fresh: arm that differs from it in its start alone; both are compared at the largest share of heads that it has.
-
-    Raises:
-        Missing: one of both was not measured.
-        Undecided: they saw unequal numbers of tokens.
     """
     beta = float(evidence.look(KIND, arm=fresh)["beta"].max())
     rows = last_points(_curves(evidence, beta, reused, fresh))
@@ -113,11 +105,8 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
 
 
 def tokens(evidence: Evidence, within: float) -> Finding:
-    """The fewest tokens at which any arm of the paper's block comes back to the original as it was.
-
-    Args:
-        evidence: with curves of recovery.
-        within: of the original's perplexity, what "back" means.
+    """The fewest tokens at which any arm of the paper's block comes back `within` so many times the perplexity of the
+    original as it was.
     """
     original = _original(evidence)
     model = original["model"].iloc[0]
@@ -142,12 +131,7 @@ def tokens(evidence: Evidence, within: float) -> Finding:
 
 
 def equal_bytes(evidence: Evidence) -> Finding:
-    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text.
-
-    Raises:
-        Missing: one of both was not measured.
-        Undecided: their bytes or their tokens are not the same.
-    """
+    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text."""
     look = evidence.look(KIND, beta=COMMON_BETA)
     names = look.loc[at_equal_bytes(look), "arm"].unique()
     if not len(names):

@@ -1,4 +1,4 @@
-"""All claims: the entries of `claims.yaml`, each with the judge that it names."""
+"""All claims: the entries of the YAML files, each with the judge that it names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -50,19 +50,19 @@ def judge_of(entry: Entry, **about: object) -> Judge | None:
     return partial(judge, **given) if given else judge
 
 
-def _claim(id: str, place: str, statement: str, kind: str, entry: Entry, judge: Judge | None, **words: Any) -> Claim:
+def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
     """A claim; `words` are what its tolerance and its needs may name besides parameters."""
-    tolerance = entry.tolerance.format(**WORDS, **entry.parameters, **words)
     return Claim(
-        id=id, place=place, statement=statement, kind=kind, test=entry.test, tolerance=tolerance,
-        needs=entry.needs.format(**words), printed=words.get("printed", ""), judge=judge,
+        id=id, place=place, statement=statement, kind=kind, test=entry.test,
+        tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
+        printed=words.get("printed", ""), judge=judge,
     )  # fmt: skip
 
 
 def _of_cell(cell: PrintedCell) -> Claim:
     entry = QUANTITIES[cell.quantity]
     words = {"printed": cell.printed, "model": label(cell.model)}
-    return _claim(cell.id, cell.place, cell.printed, cell.kind, entry, judge_of(entry, cell=cell), **words)
+    return _claim(entry, cell.id, cell.place, cell.printed, cell.kind, judge_of(entry, cell=cell), **words)
 
 
 def _of_number(number: TextNumber) -> Claim:
@@ -71,20 +71,19 @@ def _of_number(number: TextNumber) -> Claim:
     cell = next(cell for cell in CELLS if (cell.table, cell.model, cell.method, cell.quantity) == named)
     entry = QUANTITIES["reduction" if number.reduction else number.quantity]
     judge = judge_of(entry, cell=number if number.reduction else cell)
-    place = f"Section 4.1, {label(number.model)}, {number.method}, {number.quantity}"
     statement = f"{number.printed}{' % less' if number.reduction else ''}"
     words = {"printed": number.printed, "model": label(number.model), "half_digit": number.half_digit}
-    return _claim(number.id, place, statement, cell.kind, entry, judge, **words)
+    return _claim(entry, number.id, number.place, statement, cell.kind, judge, **words)
 
 
 def all_claims() -> list[Claim]:
     """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
     sentences = [
-        _claim(name, said.place, f"“{said.quote}”", said.kind, said, judge_of(said))
+        _claim(said, name, said.place, f"“{said.quote}”", said.kind, judge_of(said))
         for name, said in STATEMENTS.items()
     ]
     asked = [
-        _claim(f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, one, judge_of(one))
+        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
         for name, one in ((name, QUESTIONS[name]) for name in CLAIMED)
     ]
     return [*map(_of_cell, CELLS), *map(_of_number, NUMBERS), *sentences, *asked]

@@ -48,10 +48,8 @@ def _findings_table(ledger: Ledger) -> list[str]:
 def _audit_lines(audited: Iterable[Audited]) -> list[str]:
     lines = []
     for step in audited:
-        lines += [
-            f"- **{plain(step.place)}**: {plain(step.rule)}.",
-            *(f"    - {plain(line)}" for line in step.arithmetic),
-        ]
+        lines.append(f"- **{plain(step.place)}**: {plain(step.rule)}.")
+        lines += [f"    - {plain(line)}" for line in step.arithmetic]
     return lines
 
 
@@ -73,23 +71,15 @@ def markdown(ledger: Ledger) -> str:
     lines = [f"# Verdicts on the paper's claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
     lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
-    if asked := [f"{MARKS[name]} {name} {count}" for name, count in ledger.counts(reviewers=True).items() if count]:
-        lines += [
-            "",
-            f"Not counted above is what the reviewers asked and the paper does not claim: {', '.join(asked)}.",
-        ]
+    if asked := ", ".join(f"{MARKS[name]} {name} {n}" for name, n in ledger.counts(reviewers=True).items() if n):
+        lines += ["", f"Not counted above is what the reviewers asked and the paper does not claim: {asked}."]
     if recorded := recordings(ledger.decisions):
         lines += ["", *recorded]
     for heading, prefix in parts.items():
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
         if chosen:
             lines += ["", f"## {heading}", "", _claims_table(chosen)]
-    broken = [step for step in ledger.audited if not step.consistent]
-    lines += [
-        "",
-        "## Audit: contradictions in the paper, and numbers that no reading gives",
-        "",
-        *_audit_lines(broken),
-    ]
+    lines += ["", "## Audit: contradictions in the paper, and numbers that no reading gives", ""]
+    lines += _audit_lines(step for step in ledger.audited if not step.consistent)
     lines += ["", "## Audit: what agrees", "", *_audit_lines(step for step in ledger.audited if step.consistent)]
     return "\n".join(lines) + "\n"

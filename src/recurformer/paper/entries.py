@@ -40,12 +40,9 @@ def _number(printed: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedCell:
-    """One entry of one of the paper's tables.
+    """One entry of one of the paper's tables, under its headings as printed, in plain characters.
 
     Attributes:
-        table: number of the table.
-        row: row heading as printed.
-        column: column heading as printed, in plain characters.
         printed: the entry as printed, digits kept.
         quantity: what it measures, under one name in all tables: "l_m" (tokens), "h_gq" (ratio), "cs_10k" and "cs_60k"
             (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
@@ -99,12 +96,8 @@ class PrintedCell:
 
 @dataclass(frozen=True)
 class TextNumber:
-    """A number of section 4.1 that repeats a cell of Table 2.
-
-    Attributes:
-        model, method, quantity: the cell.
-        printed: as printed, digits kept.
-        reduction: whether it is a cache reduction in percent, 100·(1 - cell), rather than the cell itself.
+    """A number of section 4.1, as printed, that repeats a cell of Table 2; or a `reduction` of the cache in percent,
+    100·(1 - cell), rather than the cell itself.
     """
 
     model: str
@@ -118,6 +111,11 @@ class TextNumber:
         """Its name in the ledger."""
         which = f"{self.method.split()[0].lower()}/{self.quantity}"
         return f"text/{self.model}/{which}{'-reduction' if self.reduction else ''}"
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as a reader would say it."""
+        return f"Section 4.1, {label(self.model)}, {self.method}, {self.quantity}"
 
     @property
     def value(self) -> float:

@@ -144,12 +144,9 @@ def _level(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to measure quality.
+    """One way to measure quality by a kind of measurement, with its name in a sentence and on an axis.
 
     Attributes:
-        kind: of measurement.
-        name: in a sentence.
-        axis: on an axis.
         estimate: rows of one measured thing -> score with its interval, the higher the better.
         chosen: rows -> those that count.
         shown: score -> the number that readers see.
@@ -167,21 +164,21 @@ class Measure:
     samples: tuple[str, ...]
 
 
-def _perplexity(score: float) -> float:
-    return float(np.exp(-score))
-
-
 HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
     LEARNED, ("variant", "sample"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
     _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
-CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level, _perplexity,
-    -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
+    lambda score: float(np.exp(-score)), -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
-MEASURES = (HASHHOP, NEEDLE, CONTINUATION)
+MEASURES = {
+    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
+}  # fmt: skip
+"""Under the names that questions have for them."""
 
 THING = ["model", "family", "method", "setting", "by", "trained"]
 
@@ -211,6 +208,12 @@ def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
     return found[found["method"].isin(methods)] if methods else found
 
 
+def as_paper_does(points: pd.DataFrame) -> pd.DataFrame:
+    """The original as it came and trained likewise; all else by the paper's choice, trained where it was trained."""
+    changed = pd.concat([of(points, family) for family in METHODS if family != "original"])
+    return pd.concat([of(points, "original"), after_training(changed)])
+
+
 def original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
     """The original, trained likewise where it was measured so."""
     originals = points[points["family"] == "original"]
@@ -223,13 +226,13 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     model = label(points["model"].iloc[0])
     original = points[points["family"] == "original"]
     if original.empty:
-        return f"not-run: {model}'s {measure.name} before any change is not known"
+        return f"{model}'s {measure.name} before any change is not known"
     reached = float(original["mean"].max())
     if reached >= measure.needed:
         return ""
     task = "passkeys" if measure.kind == NEEDLE.kind and measure is not SEVERAL_KEYS else measure.name
     return (
-        f"not-run: the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
+        f"the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
         f"{measure.shown(measure.needed):.3g}"
     )
 

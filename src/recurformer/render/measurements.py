@@ -55,13 +55,9 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 """
 
 
-def _read_jsonl(path: Path) -> pd.DataFrame:
-    return pd.read_json(path, lines=True)
-
-
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": pd.read_csv,
-    ".jsonl": _read_jsonl,
+    ".jsonl": lambda path: pd.read_json(path, lines=True),
     ".parquet": pd.read_parquet,
 }
 """Suffix of a measurement file -> what reads it."""
@@ -118,6 +114,11 @@ def models_in_order(*frames: pd.DataFrame) -> list[str]:
     """The models of all frames: the paper's backbones first and in its order, the others as they come."""
     found = dict.fromkeys(model for frame in frames for model in frame["model"].unique())
     return [model for model in BACKBONE_LABELS if model in found] + [m for m in found if m not in BACKBONE_LABELS]
+
+
+def by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each model, in the order of `models_in_order`."""
+    return [(model, frame[frame["model"] == model]) for model in models_in_order(frame)]
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:

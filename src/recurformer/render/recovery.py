@@ -26,6 +26,8 @@ MIXERS = {
     "window_state": "window and state",
     "retention": "gated linear attention",
 }
+QUANTITIES = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+"""What is drawn of a recovery -> its axis."""
 RUN = ["model", "arm", "mixer", "beta", "seed"]
 POINT = [*RUN, "tokens"]
 LENGTHS = tuple(CACHE_LENGTHS.values())

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 STYLE_FILE = Path(__file__).with_name("recurformer.mplstyle")
 WIDTH = 7.2
 """Width of a figure in inches: a page's text width."""
+LEFT_OUT = {".svg": ("Date", "Creator"), ".png": ("Software",)}
+"""Format of a figure -> what its file does not say of itself."""
 NOTE_COLOUR = "0.25"
 NOTE_CHARACTERS_PER_INCH = 17
 
@@ -102,17 +104,12 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
     """
     path = Path(path)
     about = {"Title": str(figure.get_label()), "Source": f"runs {' '.join(runs)}" if runs else ""}
-    said = {key: text for key, text in about.items() if text}
-    metadata: dict[str, dict[str, str | None]] = {
-        ".svg": {"Date": None, "Creator": None, **said},
-        ".png": {"Software": None, **said},
-    }
-    if path.suffix not in metadata:
-        raise ValueError(
-            f"{path}: a figure is written as {', '.join(metadata)}, not {path.suffix or 'without a suffix'}"
-        )
+    if path.suffix not in LEFT_OUT:
+        named = path.suffix or "without a suffix"
+        raise ValueError(f"{path}: a figure is written as {', '.join(LEFT_OUT)}, not {named}")
     with shared_style():
-        figure.savefig(path, metadata=metadata[path.suffix])
+        metadata = dict.fromkeys(LEFT_OUT[path.suffix]) | {key: text for key, text in about.items() if text}
+        figure.savefig(path, metadata=metadata)
 
 
 def add_note(figure: Figure, text: str) -> None:

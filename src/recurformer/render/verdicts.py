@@ -23,8 +23,3 @@ HELD, FAILED = {True: REPRODUCED, False: CONSISTENT}, {True: CONTRADICTED, False
 Verdicts = Mapping[str, str]
 """Id of a claim -> its verdict."""
 LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.items())}; the reasons: claims.md."
-
-
-def mark(verdicts: Verdicts, claim: str) -> str:
-    """The mark of a claim's verdict; a dash where the paper has no such claim."""
-    return MARKS.get(verdicts.get(claim, ""), "–")

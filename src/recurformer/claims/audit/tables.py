@@ -1,5 +1,6 @@
 """The paper's tables against themselves and against the numbers in its text."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -22,15 +23,14 @@ LLAMA2_DIGIT = 0.001
 
 @dataclass(frozen=True)
 class Audited:
-    """What a rule found.
+    """What a rule found where it was applied.
 
     Attributes:
         id: "audit/RULE" or "audit/RULE/PLACE".
         rule: what must hold if the paper agrees with itself, one sentence.
-        place: where it was applied.
         arithmetic: every step, as a reader would write it.
         consistent: whether the rule holds there.
-        claims: ids of the printed cells and statements that cannot stand where it does not hold.
+        at_stake: ids of the printed cells and statements that cannot stand where it does not hold.
     """
 
     id: str
@@ -38,7 +38,12 @@ class Audited:
     place: str
     arithmetic: tuple[str, ...]
     consistent: bool
-    claims: tuple[str, ...] = ()
+    at_stake: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Ids of what cannot stand."""
+        return () if self.consistent else self.at_stake
 
 
 def column_of(model: str, quantity: str) -> list[PrintedCell]:
@@ -103,13 +108,12 @@ def cache_columns(cache: pd.DataFrame) -> Iterator[Audited]:
     for model in BACKBONE_LABELS:
         counted = cache[cache["model"] == model].set_index(["unit", "length", "beta"])["ratio"].to_dict()
         cells = [cell for quantity in CACHE_LENGTHS for cell in column_of(model, quantity)]
-        readings: dict[str, list[float]] = {}
-        for cell in cells:
-            for unit in ("kv_group", "head"):
-                ratio = counted.get((unit, CACHE_LENGTHS[cell.quantity], cell.beta))
-                if ratio is not None:
-                    readings.setdefault(unit, []).append(ratio - cell.value)
-        complete = {unit: rest for unit, rest in readings.items() if len(rest) == len(cells)}
+        at = [(CACHE_LENGTHS[cell.quantity], cell.beta) for cell in cells]
+        readings = {
+            unit: [counted.get((unit, *where), math.nan) - cell.value for where, cell in zip(at, cells, strict=True)]
+            for unit in ("kv_group", "head")
+        }
+        complete = {unit: rest for unit, rest in readings.items() if not any(map(math.isnan, rest))}
         if not complete:
             continue
         nearest = min(complete, key=lambda unit: sum(map(abs, complete[unit])))
@@ -163,8 +167,7 @@ def text_numbers() -> Iterator[Audited]:
         )
         yield Audited(
             f"audit/{number.id}", "a number in the text is that of Table 2",
-            f"Section 4.1, {label(number.model)}, {number.method}, {number.quantity}", (step,), consistent,
-            () if consistent else (number.id,),
+            number.place, (step,), consistent, (number.id,),
         )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ def overlap() -> Iterator[Audited]:
             "confidence intervals called non-overlapping do not overlap" if claimed
             else "section 4.4 does not say of this model that its intervals are apart",
             f"Section 4.4 and Table 5, {label(model)}, {norm.upper()}", (step,), holds,
-            () if holds else ("text/non-overlapping",),
+            ("text/non-overlapping",),
         )  # fmt: skip
 
 
@@ -205,7 +208,7 @@ def intervals() -> Iterator[Audited]:
         yield Audited(
             f"audit/width/{where}",
             "the 95 % interval of a mean of values that are not negative reaches at most 1.97 means to each side",
-            cell.place, (step,), possible, () if possible else (cell.id,),
+            cell.place, (step,), possible, (cell.id,),
         )  # fmt: skip
         middle = (low + high) / 2
         centred = abs(middle - mean.value) <= 1.5 * CACHE_DIGIT
@@ -236,5 +239,5 @@ def eviction_ratio() -> Audited:
         ]
     return Audited(
         "audit/eviction-ratio", "the ratio called an eviction ratio gives the printed cache when so much is evicted",
-        "Appendix B and Table 2", tuple(steps), consistent, () if consistent else ("appendix/eviction-ratio",),
+        "Appendix B and Table 2", tuple(steps), consistent, ("appendix/eviction-ratio",),
     )  # fmt: skip

@@ -25,7 +25,7 @@ def models_named() -> Audited:
         "Section 4.1 and Table 2",
         (f"text: {', '.join(sorted(named))}", f"Table 2: {', '.join(sorted(shown))}",
          f"in the text only: {', '.join(only_text) or 'none'}; in the table only: {', '.join(only_table) or 'none'}"),
-        named == shown, () if named == shown else (TESTED,),
+        named == shown, (TESTED,),
     )  # fmt: skip
 
 
@@ -33,45 +33,42 @@ def threshold() -> Audited:
     """Alpha is compared with a recency ratio."""
     quote = STATEMENTS["appendix/alpha"].quote
     alpha, tokens = float(quote.rpartition(" ")[2]), int(_numbers(quote)[0])
-    possible = 0 <= alpha <= 1
     return Audited(
         "audit/alpha", "a threshold on a ratio between 0 and 1 lies between 0 and 1", "Appendix B and equation 1",
         (f"α = {alpha:g}; RR = local weights / all weights ≤ 1, so no RR exceeds α",
          f"{alpha:g} / {tokens} tokens = {alpha / tokens:.3f}: a tenth of the sample, it reads as k of equation 1"),
-        possible, () if possible else ("appendix/alpha",),
+        0 <= alpha <= 1, ("appendix/alpha",),
     )  # fmt: skip
 
 
 def masked_prediction() -> Audited:
     """Masked prediction needs bidirectional attention."""
-    masked = "masked prediction" in STATEMENTS["text/masked-prediction"].quote
+    task = "text/masked-prediction"
     return Audited(
         "audit/masked-prediction", "a training task suits the models that are trained on it", "Sections 3.1 and 4.2",
         (f"trained: {', '.join(BACKBONE_LABELS.values())}, all with causal attention",
          "masked prediction reads what follows the mask; causal attention does not"),
-        not masked, ("text/masked-prediction",) if masked else (),
+        "masked prediction" not in STATEMENTS[task].quote, (task,),
     )  # fmt: skip
 
 
 def figure5_samples() -> Audited:
     """The samples of Figure 5, in the text and in its caption."""
     text, caption = (STATEMENTS[name].quote for name in ("figure5/samples", "figure5/caption-samples"))
-    same = _numbers(text)[-1] == _numbers(caption)[-1]
     return Audited(
         "audit/figure5-samples", "text and caption of a figure give the same number of samples",
         "Section 4.4 and Figure 5",
         (f"section 4.4: “{text}”", f"caption of Figure 5: “{caption}”"),
-        same, () if same else ("figure5/samples", "figure5/caption-samples"),
+        _numbers(text)[-1] == _numbers(caption)[-1], ("figure5/samples", "figure5/caption-samples"),
     )  # fmt: skip
 
 
 def prefill_symbol() -> Audited:
     """Table 1's cache of the prefill phase in terms of the generated length."""
     cell = next(c for c in CELLS if c.id == "table1/prefill/attention/cache_size")
-    wrong = "l_g" in cell.printed
     return Audited(
         "audit/prefill-symbol", "the cache after prefilling grows with the length of the prompt, l_p", cell.place,
         (f"printed: {cell.printed}; section 3.2: “l_g the length of generated tokens”, of which a prefill has none",
          "the cache peak beside it, O(l_p^2 + l_p · d), uses l_p; O(l_p · d) is meant"),
-        not wrong, (cell.id,) if wrong else (),
+        "l_g" not in cell.printed, (cell.id,),
     )  # fmt: skip

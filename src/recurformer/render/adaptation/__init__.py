@@ -11,16 +11,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from recurformer.render.adaptation.figures import head_map, recovery_curve
-from recurformer.render.adaptation.summary import (
-    COMPARED,
-    MIXERS,
-    STEPS,
-    Found,
-    compared,
-    notes,
-    replaced_share,
-    steps,
-)
+from recurformer.render.adaptation.summary import MIXERS, Found, notes, replaced_share, tables
 from recurformer.render.page import render_page
 from recurformer.render.style import save_figure
 from recurformer.render.tables.cell_text import cell
@@ -71,10 +62,7 @@ def card(found: Found) -> str:
         "The cache is smaller. The numbers below show the cost. Pictures are in `adaptation.html`, all numbers in "
         "`adaptation.json`.",
         f"## Origin\n\n{_origin(base)}",
-        "## Before and after",
-        _table(COMPARED, compared(found)),
-        "## Step by step",
-        _table(STEPS, steps(found)),
+        *(f"## {title}\n\n{_table(*table)}" for title, table in tables(found).items()),
         "\n".join(f"- {note}" for note in notes(found)),
         f"## Loading\n\nFOLDER is the folder of this file.\n\n{LOADING}",
     ]
@@ -83,7 +71,7 @@ def card(found: Found) -> str:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
-    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 def _origin(base: Mapping[str, Any]) -> str:
@@ -111,7 +99,7 @@ def adaptation_page(found: Found) -> str:
         name=found["base"]["name"],
         mixer=MIXERS[found["recipe"]["mixer"]],
         share=f"{100 * replaced_share(found):.0f} %",
-        tables={"Before and after": (COMPARED, compared(found)), "Step by step": (STEPS, steps(found))},
+        tables=tables(found),
         notes=notes(found),
         pictures={caption: _source(figure) for caption, figure in pictures.items()},
     )

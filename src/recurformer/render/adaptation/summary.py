@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from recurformer.render.tables.cell_text import NOTHING, interval, number
+from recurformer.render.tables.cell_text import NOTHING, estimated, number
 
 Found = Mapping[str, Any]
 """The content of adaptation.json."""
@@ -70,7 +70,7 @@ def compared(found: Found) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def steps(found: Found) -> list[tuple[str, str, str, str]]:
+def steps(found: Found) -> list[tuple[str, ...]]:
     """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
     return [
         (
@@ -79,6 +79,11 @@ def steps(found: Found) -> list[tuple[str, str, str, str]]:
         )
         for row in found["stages"]
     ]  # fmt: skip
+
+
+def tables(found: Found) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """Title of a table -> its headings and its rows."""
+    return {"Before and after": (COMPARED, compared(found)), "Step by step": (STEPS, steps(found))}
 
 
 def notes(found: Found) -> list[str]:
@@ -100,7 +105,7 @@ def notes(found: Found) -> list[str]:
 
 def _with_interval(row: Found, name: str, decimals: int) -> str:
     low, high = row[f"{name}_interval"]
-    return f"{number(row[name], decimals)} {interval(low, high, decimals)}"
+    return estimated(row[name], low, high, decimals)
 
 
 def _answers(row: Found) -> str:

@@ -20,15 +20,7 @@ from recurformer.render.figures.figure6 import figure6
 from recurformer.render.figures.recovery import recovery
 
 FIGURES: dict[str, Callable[..., Figure]] = {
-    "figure1": figure1,
-    "figure2": figure2,
-    "figure3": figure3,
-    "figure4": figure4,
-    "figure5": figure5,
-    "figure6": figure6,
-    "recovery": recovery,
-    "equal_bytes": equal_bytes,
-    **ABLATIONS,
-}
+    figure.__name__: figure for figure in (figure1, figure2, figure3, figure4, figure5, figure6, recovery, equal_bytes)
+} | ABLATIONS
 
 __all__ = ["FIGURES"]

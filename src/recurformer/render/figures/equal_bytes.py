@@ -5,26 +5,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import models_in_order, require
-from recurformer.render.recovery import MIXERS, at_equal_bytes, last_points, points, state_bytes, untrained
-from recurformer.render.style import WIDTH, Series, add_note, series, styled
-
-PANELS = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+from recurformer.render.measurements import by_model, require
+from recurformer.render.recovery import MIXERS, QUANTITIES, at_equal_bytes, last_points, points, state_bytes, untrained
+from recurformer.render.style import WIDTH, Series, add_note, legend_above, series, styled
 
 
-def compared(found: pd.DataFrame) -> pd.DataFrame:
-    """The points of the arms that are compared at equal bytes, of equally many tokens in all, with `state` (KiB)."""
-    arms = found[at_equal_bytes(found)]
-    return arms.assign(state=state_bytes(arms) / 1024)
-
-
-def _looks(arms: pd.DataFrame) -> dict[str, Series]:
-    return {mixer: series(place) for place, mixer in enumerate(MIXERS, 1) if mixer in set(arms["mixer"])}
-
-
-def _draw_quality(axes: Axes, arms: pd.DataFrame, quantity: str) -> None:
+def _draw_quality(axes: Axes, arms: pd.DataFrame, quantity: str, looks: dict[str, Series]) -> None:
     """One mark an arm; sizes of the same mixer are joined."""
-    for mixer, look in _looks(arms).items():
+    for mixer, look in looks.items():
         rows = arms[arms["mixer"] == mixer]
         for kept, filled in ((rows[rows["tokens"] == 0], False), (last_points(rows), True)):
             mean = kept.groupby("state")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
@@ -34,46 +22,39 @@ def _draw_quality(axes: Axes, arms: pd.DataFrame, quantity: str) -> None:
                           linewidth=1, capsize=2, label=MIXERS[mixer] if filled else None)  # fmt: skip
     axes.set_yscale("log")
     axes.set_xlabel("bytes that do not grow with the text (KiB)")
-    axes.set_ylabel(PANELS[quantity])
-
-
-def _draw_layers(axes: Axes, errors: pd.DataFrame, looks: dict[str, Series]) -> None:
-    for mixer, look in looks.items():
-        mean = errors[errors["mixer"] == mixer].groupby("layer")["after"].mean()
-        axes.plot(mean.index, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("layer")
-    axes.set_ylabel("share that the closed form misses")
+    axes.set_ylabel(QUANTITIES[quantity])
 
 
 @styled
 def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     """Quality over bytes held, hollow before any training, filled after the same tokens; and the closed form's error.
 
-    Args:
-        recovery: as of the figure `recovery`; the arms at equal bytes are shown, of the first model.
-        layer_errors: model, arm, mixer, beta, seed, layer, after (relative squared error on held-out windows), of the
-            same arms; those without a closed form have none.
+    Of several models the first is shown. Arms without a closed form have no error.
 
     Raises:
-        ValueError: missing columns, no rows, no such arm or no original.
+        ValueError: no arm at equal bytes or no original.
     """
-    found = points(recovery)
-    model = models_in_order(found)[0]
-    found = found[found["model"] == model]
-    arms = compared(found)
+    model, found = by_model(points(recovery))[0]
+    arms = found[at_equal_bytes(found)]
     if arms.empty:
         raise ValueError("recovery measurements have no arms at equal bytes: nothing to compare")
+    arms = arms.assign(state=state_bytes(arms) / 1024)
     errors = require(layer_errors, "layer_errors")
+    looks = {mixer: series(place) for place, mixer in enumerate(MIXERS, 1) if mixer in set(arms["mixer"])}
     figure = Figure(figsize=(1.45 * WIDTH, 3.6), label="Equal bytes")
     panels = figure.subplots(1, 3)
-    for axes, quantity in zip(panels, PANELS, strict=False):
-        _draw_quality(axes, arms, quantity)
+    for axes, quantity in zip(panels, QUANTITIES, strict=False):
+        _draw_quality(axes, arms, quantity, looks)
     original = float(untrained(found, model)["perplexity"])
     panels[1].axhline(original, color=series(0).colour, linewidth=1, label="original")
-    _draw_layers(panels[2], errors[errors["model"] == model], _looks(arms))
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5)
+    for mixer, look in looks.items():
+        chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
+        mean = chosen.groupby("layer")["after"].mean()
+        panels[2].plot(mean.index, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3)
+    panels[2].set_ylim(0, 1)
+    panels[2].set_xlabel("layer")
+    panels[2].set_ylabel("share that the closed form misses")
+    legend_above(figure, panels[1:2], ncols=5)
     ends = last_points(arms)
     add_note(
         figure,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 from recurformer.paper import label
-from recurformer.render.measurements import models_in_order, require, require_values
+from recurformer.render.measurements import by_model, require, require_values
 from recurformer.render.style import WIDTH, add_note, styled
 
 SHOWN = 5
@@ -23,6 +23,8 @@ STEP = 1.3
 RADIUS = 0.36
 """Of the gates and of the sum."""
 SHADES = "Oranges"
+Token = tuple[float, str, float]
+"""Where a token stands, its index and its weight."""
 Colour = tuple[float, float, float, float] | str
 ARROW = {"arrowstyle": "-|>", "color": "0.25", "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
 
@@ -57,64 +59,51 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> 
     axes.annotate("", end, start, arrowprops=ARROW)
 
 
-def _tokens(weights: pd.Series) -> list[tuple[float, str, float | None]]:
-    """What stands in the line of values: (place, name, weight), the ellipsis without a weight."""
+def _tokens(weights: pd.Series) -> list[Token]:
+    """The last tokens, and the first one two places before them where it is not among them."""
     query = int(weights.index.max())
     shown = [key for key in weights.index if key > query - SHOWN]
-    line: list[tuple[float, str, float | None]] = []
-    if weights.index.min() not in shown:
-        line = [(0.0, "V_0", float(weights.iloc[0])), (STEP, "", None)]
-    for key in shown:
-        back = query - key
-        line.append((STEP * len(line), "V_t" if back == 0 else f"V_{{t-{back}}}", float(weights[key])))
-    return line
+    first = [] if weights.index.min() in shown else [(0.0, "0", float(weights.iloc[0]))]
+    return first + [
+        (STEP * place, "t" if key == query else f"{{t-{query - key}}}", float(weights[key]))
+        for place, key in enumerate(shown, 2 * len(first))
+    ]
 
 
-def _draw_values(axes: Axes, line: list[tuple[float, str, float | None]], norm: Normalize) -> None:
+def _draw_values(axes: Axes, tokens: list[Token], norm: Normalize) -> None:
     shades = mpl.colormaps[SHADES]
-    for x, name, weight in line:
-        if weight is None:
-            axes.text(x, 0, "…", ha="center", va="center", fontsize=12)
-        else:
-            _box(axes, x, 0, f"${name}$", shades(norm(weight)), width=WIDE)
+    for place, (x, index, weight) in enumerate(tokens):
+        if x > STEP * place == STEP:
+            axes.text(STEP, 0, "…", ha="center", va="center", fontsize=12)
+        _box(axes, x, 0, f"$V_{index}$", shades(norm(weight)), width=WIDE)
 
 
-def _draw_attention(axes: Axes, weights: pd.Series, norm: Normalize) -> None:
-    """Values, their softmax weights, one weighted sum."""
-    line = _tokens(weights)
-    _draw_values(axes, line, norm)
-    last = line[-1][0]
-    for x, name, weight in line:
-        if weight is not None:
-            _arrow(axes, (x, CELL / 2), (x, 1.2))
-            key = name.replace("V", "K")
-            _box(axes, x, 1.6, f"$f(Q_tK_{key[2:]}^{{\\top}})$", "white", width=1.18, size=6.2)
-            start, centre = np.array([x, 2.0]), np.array([last / 2, 3.2])
-            edge = centre - RADIUS * (centre - start) / np.linalg.norm(centre - start)
-            _arrow(axes, (x, 2.0), (edge[0], edge[1]))
+def _draw_attention(axes: Axes, tokens: list[Token]) -> None:
+    """Softmax weights of the values, one weighted sum."""
+    last = tokens[-1][0]
+    for x, index, _ in tokens:
+        _arrow(axes, (x, CELL / 2), (x, 1.2))
+        _box(axes, x, 1.6, f"$f(Q_tK_{index}^{{\\top}})$", "white", width=1.18, size=6.2)
+        start, centre = np.array([x, 2.0]), np.array([last / 2, 3.2])
+        edge = centre - RADIUS * (centre - start) / np.linalg.norm(centre - start)
+        _arrow(axes, (x, 2.0), (edge[0], edge[1]))
     _node(axes, last / 2, 3.2, "$\\sum$", size=9)
     _arrow(axes, (last / 2, 3.2 + RADIUS), (last / 2, 4.0))
     _box(axes, last / 2, 4.4, "$V_t^{\\,update}$", "0.93", width=1.7)
 
 
-def _draw_mamba(axes: Axes, weights: pd.Series, norm: Normalize) -> None:
+def _draw_mamba(axes: Axes, tokens: list[Token]) -> None:
     """Values through input gates into a state that decays with each token; the output gate reads it at the query."""
-    line = _tokens(weights)
-    _draw_values(axes, line, norm)
-    before = None
-    for x, name, weight in line:
-        if weight is None:
-            continue
-        index = name[2:]
+    for place, (x, index, _) in enumerate(tokens):
         _arrow(axes, (x, CELL / 2), (x, 1.2 - RADIUS))
         _node(axes, x, 1.2, f"$B_{index}$")
         _arrow(axes, (x, 1.2 + RADIUS), (x, 2.2))
         _box(axes, x, 2.6, f"$h_{index}$", "0.93", width=WIDE)
-        if before is not None:
+        if place:
+            before = tokens[place - 1][0]
             _arrow(axes, (before + WIDE / 2, 2.6), (x - WIDE / 2, 2.6))
             axes.text((before + x) / 2, 2.75, "$A$", ha="center", va="bottom", fontsize=8)
-        before = x
-    last = line[-1][0]
+    last = tokens[-1][0]
     _arrow(axes, (last, 3.0), (last, 4.4 - RADIUS))
     _node(axes, last, 4.4, "$C_t$")
     _arrow(axes, (last - RADIUS, 4.4), (last - 1.0, 4.4))
@@ -141,9 +130,7 @@ def figure1(influence: pd.DataFrame) -> Figure:
     Raises:
         ValueError: one mixer only, or more than one query or head.
     """
-    require(influence, "influence")
-    model = models_in_order(influence)[0]
-    rows = influence[influence["model"] == model]
+    model, rows = by_model(require(influence, "influence"))[0]
     require_values(rows, "influence", "mixer", ["attention", "mamba"])
     rows_by_mixer = {mixer: _weights(rows, mixer) for mixer in ("attention", "mamba")}
     attended = rows[rows["mixer"] == "attention"].iloc[0]
@@ -155,10 +142,12 @@ def figure1(influence: pd.DataFrame) -> Figure:
     draws = (_draw_attention, _draw_mamba)
     for column, (weights, draw, title) in enumerate(zip(rows_by_mixer.values(), draws, titles, strict=True)):
         top, bottom = panels[:, column]
-        draw(top, weights, norm)
+        tokens = _tokens(weights)
+        _draw_values(top, tokens, norm)
+        draw(top, tokens)
         top.set_title(title)
         top.set_aspect("equal")
-        top.set_xlim(-0.7, STEP * (len(_tokens(weights)) - 1) + 0.7)
+        top.set_xlim(-0.7, tokens[-1][0] + 0.7)
         top.set_ylim(-0.5, 4.9)
         top.set_axis_off()
         _draw_row(bottom, weights, norm)
@@ -166,12 +155,12 @@ def figure1(influence: pd.DataFrame) -> Figure:
     scale = mpl.cm.ScalarMappable(norm=norm, cmap=SHADES)
     bar = figure.colorbar(scale, ax=panels, shrink=0.7, label="weight of the value in the update")
     bar.ax.tick_params(labelsize=7)
-    position = int(np.max(attended["query"]))
     add_note(
         figure,
         f"{label(model)}, layer {attended['layer']}: attention head {attended['head']} before, the layer's Mamba "
-        f"block after the conversion, at query token t = {position}.\n$f(x) = \\mathrm{{softmax}}(x/\\sqrt{{d_k}})$; "
-        "$B_i$, $C_i$: input and output gates; $A$: state transition. Weights of each side sum to 1; darker is more.\n"
+        f"block after the conversion, at query token t = {attended['query']}.\n"
+        "$f(x) = \\mathrm{softmax}(x/\\sqrt{d_k})$; $B_i$, $C_i$: input and output gates; $A$: state transition. "
+        "Weights of each side sum to 1; darker is more.\n"
         "Mamba weights: of each token through convolution, SiLU (its sigmoid is a gate), selective scan and skip $D$; "
         "mean size over channels. Left out: the block's output gate, one factor a channel, and its projections.",
     )

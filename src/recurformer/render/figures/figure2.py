@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.figures.matrix import causal_matrix, log_norm, show_causal
-from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.measurements import by_model, groups, require, require_values
 from recurformer.render.style import WIDTH, add_note, series, styled
 
 QUANTITIES = ("value_norm", "attention", "contribution")
@@ -21,8 +21,8 @@ def figure2(sink: pd.DataFrame) -> Figure:
     require(sink, "sink")
     heads = [
         (model, layer, head, rows)
-        for model in models_in_order(sink)
-        for (layer, head), rows in groups(sink[sink["model"] == model], ["layer", "head"])
+        for model, of_model in by_model(sink)
+        for (layer, head), rows in groups(of_model, ["layer", "head"])
     ]
     figure = Figure(figsize=(WIDTH + 0.6, 0.55 + 2.55 * len(heads)), label="Figure 2")
     parts = figure.subfigures(len(heads), 1, squeeze=False)[:, 0]

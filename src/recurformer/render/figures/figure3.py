@@ -7,17 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import CELLS, label
-from recurformer.render.measurements import groups, models_in_order, require
+from recurformer.render.measurements import by_model, groups, require
 from recurformer.render.style import WIDTH, Series, add_note, grid, legend_above, series, styled
 
 WINDOW_SHARE = 20
-"""A curve is smoothed over one part in so many of its points."""
+"""A curve is the running mean over one part in so many of its points, over fewer at both ends."""
 PANELS_IN_A_ROW = 3
-
-
-def _smooth(curve: pd.Series) -> pd.Series:
-    """Centred running mean over a twentieth of the points, shorter at both ends."""
-    return curve.rolling(max(1, round(len(curve) / WINDOW_SHARE)), center=True, min_periods=1).mean()
 
 
 def _draw_model(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[float, Series]) -> None:
@@ -27,7 +22,8 @@ def _draw_model(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[float
         for seed in curves:
             axes.plot(curves.index, curves[seed], color=look.colour, alpha=0.25, linewidth=0.7)
         name = "original" if beta == 0 else f"RecurFormer, β = {beta:g}"
-        smooth = _smooth(curves.mean(axis=1))
+        points = max(1, round(len(curves) / WINDOW_SHARE))
+        smooth = curves.mean(axis=1).rolling(points, center=True, min_periods=1).mean()
         spacing = max(1, len(smooth) // 8)
         axes.plot(
             smooth.index, smooth, color=look.colour, linestyle=look.dashes, label=name,
@@ -40,10 +36,6 @@ def _draw_model(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[float
             label=f"paper's perplexity, {'original' if beta == 0 else f'β = {beta:g}'}",
         )  # fmt: skip
     axes.set_xlabel("training step")
-
-
-def _size(columns: int, lines: int) -> tuple[float, float]:
-    return WIDTH if columns > 1 else 0.7 * WIDTH, 0.8 + 2.6 * lines
 
 
 @styled
@@ -60,20 +52,20 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     logged = metrics[metrics["loss"].map(math.isfinite)]
     if logged.empty:
         raise ValueError("metrics measurements have no finite loss")
-    models = models_in_order(logged)
-    figure, panels, columns = grid("Figure 3", len(models), PANELS_IN_A_ROW, _size)
+    models = by_model(logged)
+    figure, panels, columns = grid(
+        "Figure 3", len(models), PANELS_IN_A_ROW,
+        lambda columns, lines: (WIDTH if columns > 1 else 0.7 * WIDTH, 0.8 + 2.6 * lines),
+    )  # fmt: skip
     converted = sorted(set(logged["beta"]) - {0})
     looks = {beta: series(place) for place, beta in enumerate([0, *converted])}
-    for model, axes in zip(models, panels, strict=True):
-        _draw_model(axes, model, logged[logged["model"] == model], looks)
+    for (model, rows), axes in zip(models, panels, strict=True):
+        _draw_model(axes, model, rows, looks)
         axes.set_title(label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("training loss (nats per token)")
     legend_above(figure, panels, ncols=3)
     seeds = logged["seed"].nunique()
-    add_note(
-        figure,
-        "Thick: running mean over a twentieth of the logged points" + (f", mean of {seeds} seeds" if seeds > 1 else "")
-        + "; faint: as logged.",
-    )  # fmt: skip
+    of_seeds = f", mean of {seeds} seeds" if seeds > 1 else ""
+    add_note(figure, f"Thick: running mean over a twentieth of the logged points{of_seeds}; faint: as logged.")
     return figure

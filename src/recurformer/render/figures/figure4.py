@@ -11,11 +11,6 @@ from recurformer.render.style import WIDTH, add_note, grid, legend_above, series
 PANELS_IN_A_ROW = 4
 
 
-def _draw_runs(axes: Axes, rows: pd.DataFrame) -> None:
-    every = accuracy_of(rows, RUN).reset_index(name="accuracy")
-    axes.plot(every["beta"], every["accuracy"], "x", color="0.6", markersize=4, label="every learning rate and seed")
-
-
 def _draw_best(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
     by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
     mean = by_seed.mean()
@@ -64,12 +59,13 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     test = mqar[mqar["split"] == "test"]
     reason = why_not_run(mqar, best)
     panels = groups(test, "length", sort=True)
-    figure, every, columns = grid(
+    figure, shown, columns = grid(
         "Figure 4", len(panels), PANELS_IN_A_ROW, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True
     )
     betas = sorted(test["beta"].unique())
-    for place, ((length, rows), axes) in enumerate(zip(panels, every, strict=True)):
-        _draw_runs(axes, rows)
+    for place, ((length, rows), axes) in enumerate(zip(panels, shown, strict=True)):
+        every, name = accuracy_of(rows, RUN), "every learning rate and seed"
+        axes.plot(every.index.get_level_values("beta"), every, "x", color="0.6", markersize=4, label=name)
         if reason:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
             axes.text(0.5, 0.5, "not-run", transform=axes.transAxes, ha="center", va="center", bbox=plate, zorder=4)
@@ -81,8 +77,8 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_xlabel("heads replaced, β")
         axes.set_xticks(betas, [f"{beta:g}" for beta in betas], rotation=60)
         axes.set_ylim(-0.03, 1.05)
-    for axes in every[::columns]:
+    for axes in shown[::columns]:
         axes.set_ylabel("accuracy (share of correct values)")
-    legend_above(figure, every[:1], ncols=2)
+    legend_above(figure, shown[:1], ncols=2)
     add_note(figure, _note(test, best, reason))
     return figure

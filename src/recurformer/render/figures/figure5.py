@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.figures.matrix import causal_matrix, log_norm, show_causal
-from recurformer.render.measurements import groups, models_in_order, require, require_values
+from recurformer.render.measurements import by_model, groups, require, require_values
 from recurformer.render.style import WIDTH, add_note, styled
 
 LEVELS = ("high", "mid", "low")
@@ -21,11 +21,9 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
         ValueError: a level is missing, several heads at one level, or no positive weight.
     """
     require(attention_map, "attention_map")
-    models = models_in_order(attention_map)
-    viewed = attention_map[attention_map["key"] > 0]
+    models = {model: rows[rows["key"] > 0] for model, rows in by_model(attention_map)}
     maps, titles = {}, {}
-    for model in models:
-        rows_of_model = viewed[viewed["model"] == model]
+    for model, rows_of_model in models.items():
         require_values(rows_of_model, f"attention_map ({model})", "level", LEVELS)
         for level in LEVELS:
             rows = rows_of_model[rows_of_model["level"] == level]
@@ -50,9 +48,7 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
         axes.set_xlabel("")
     bar = figure.colorbar(image, ax=panels, shrink=0.8 if len(models) == 1 else 0.5, extend="min")
     bar.set_label("mean attention weight")
-    samples = ", ".join(
-        f"{label(model)} {int(viewed.loc[viewed['model'] == model, 'samples'].max()):,}" for model in models
-    )
+    samples = ", ".join(f"{label(model)} {int(rows['samples'].max()):,}" for model, rows in models.items())
     add_note(
         figure,
         f"Samples: {samples}. The first token (0) is left out of the view, not of the attention. Logarithmic colours. "

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import groups, models_in_order, require
+from recurformer.render.measurements import by_model, require
 from recurformer.render.style import WIDTH, add_note, grid, styled
 
 PANELS_IN_A_ROW = 3
@@ -28,28 +28,27 @@ def figure6(profile: pd.DataFrame) -> Figure:
         ValueError: several thresholds for one model.
     """
     require(profile, "profile")
-    models = models_in_order(profile)
-    shares, facts = {}, {}
-    for model, rows in groups(profile, "model"):
+    shares, facts = {}, []
+    for model, rows in by_model(profile):
         if rows["threshold"].nunique() != 1:
             raise ValueError(f"profile measurements of {model} have several thresholds: RA-I is counted against one")
         samples = rows["sample"].nunique()
         shares[model] = ra_i_matrix(rows) / samples
-        facts[model] = f"{label(model)}: {samples:,} samples, α = {rows['threshold'].iloc[0]:g}"
+        facts.append(f"{label(model)}: {samples:,} samples, α = {rows['threshold'].iloc[0]:g}")
     tallest = max(len(share) for share in shares.values())
 
     def size(columns: int, lines: int) -> tuple[float, float]:
         return WIDTH if columns > 1 else 0.55 * WIDTH, 0.9 + lines * min(4.2, 0.6 + 0.14 * tallest)
 
-    figure, panels, columns = grid("Figure 6", len(models), PANELS_IN_A_ROW, size)
-    for model, axes in zip(models, panels, strict=True):
+    figure, panels, columns = grid("Figure 6", len(shares), PANELS_IN_A_ROW, size)
+    for (model, share), axes in zip(shares.items(), panels, strict=True):
         axes.grid(False)
-        image = axes.imshow(np.ma.masked_invalid(shares[model]), vmin=0, vmax=1, aspect="auto")
+        image = axes.imshow(np.ma.masked_invalid(share), vmin=0, vmax=1, aspect="auto")
         axes.set_title(label(model))
         axes.set_xlabel("head")
         axes.locator_params(integer=True)
     for axes in panels[::columns]:
         axes.set_ylabel("layer")
     figure.colorbar(image, ax=figure.axes, shrink=0.8).set_label("RA-I / samples")
-    add_note(figure, "; ".join(facts[model] for model in models) + ". Layers and heads count from 0.")
+    add_note(figure, "; ".join(facts) + ". Layers and heads count from 0.")
     return figure

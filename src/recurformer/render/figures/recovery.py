@@ -6,22 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.recovery import ARMS, arm_label, at_equal_bytes, last_points, points, untrained
-from recurformer.render.style import WIDTH, add_note, series, styled
-
-PANELS = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
-
-
-def _draw_arm(axes: Axes, rows: pd.DataFrame, quantity: str, place: int) -> None:
-    look, name = series(place), arm_label(rows["arm"].iloc[0], rows["mixer"].iloc[0])
-    mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
-    if quantity == "divergence" and rows["arm"].iloc[0] == "original":
-        mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
-    axes.plot(mean.index, mean[quantity], color=look.colour, linestyle=look.dashes, marker=look.marker,
-              markersize=4, label=name)  # fmt: skip
-    axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
-                      linewidth=0)  # fmt: skip
+from recurformer.render.measurements import by_model, groups
+from recurformer.render.recovery import ARMS, QUANTITIES, arm_label, at_equal_bytes, last_points, points, untrained
+from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
@@ -31,8 +18,16 @@ def _places(curves: pd.DataFrame) -> dict[str, int]:
 
 
 def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
+    """One line an arm over the tokens that it has read."""
     for arm, place in _places(curves).items():
-        _draw_arm(axes, curves[curves["arm"] == arm], quantity, place)
+        look, rows = series(place), curves[curves["arm"] == arm]
+        mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
+        if quantity == "divergence" and arm == "original":
+            mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
+        axes.plot(mean.index, mean[quantity], color=look.colour, linestyle=look.dashes, marker=look.marker,
+            markersize=4, label=arm_label(arm, rows["mixer"].iloc[0]))  # fmt: skip
+        axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
+            linewidth=0)  # fmt: skip
     if quantity == "perplexity":
         axes.axhline(baseline, color="0.5", linewidth=0.8, label="original, as it was")
     first = curves.loc[curves["tokens"] > 0, "tokens"].min()
@@ -41,7 +36,7 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
     axes.set_xticks([0, *(10.0**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max())])
     axes.set_yscale("log")
     axes.set_xlabel("tokens seen")
-    axes.set_ylabel(PANELS[quantity])
+    axes.set_ylabel(QUANTITIES[quantity])
 
 
 def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
@@ -70,16 +65,13 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the share of heads
     with the most recipes; and where each share ended.
 
-    Args:
-        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood (nats per token),
-            divergence (nats per token), bytes_10240, bytes_61440. Of several models the first is shown.
+    Of several models the first is shown.
 
     Raises:
-        ValueError: missing columns, no rows, no converted model or no original.
+        ValueError: no converted model or no original.
     """
-    found = points(recovery)
-    model = models_in_order(found)[0]
-    found = found[(found["model"] == model) & ~at_equal_bytes(found)]
+    model, found = by_model(points(recovery))[0]
+    found = found[~at_equal_bytes(found)]
     baseline = float(untrained(found, model)["perplexity"])
     converted = found[found["beta"] > 0]
     if converted.empty:
@@ -89,19 +81,17 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
     panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
-    for axes, quantity in zip(panels, PANELS, strict=False):
+    for axes, quantity in zip(panels, QUANTITIES, strict=False):
         _draw_tokens(axes, curves, quantity, baseline)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
         _draw_betas(panels[2], found, baseline, _places(curves))
         panels[2].set_title("all shares")
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
-    windows = int(found["windows"].min())
+    legend_above(figure, panels[1:2], ncols=3)
     add_note(
         figure,
-        f"{windows} held-out windows; bands: 95 % interval over them. All recipes read equally many tokens in "
-        "equal batches; those of the closed form count. The learning rate falls to 0 at the end of each run, so "
-        "an earlier point is worse than a shorter run would be.",
-    )  # fmt: skip
+        f"{int(found['windows'].min())} held-out windows; bands: 95 % interval over them. All recipes read equally "
+        "many tokens in equal batches; those of the closed form count. The learning rate falls to 0 at the end of each "
+        "run, so an earlier point is worse than a shorter run would be.",
+    )
     return figure

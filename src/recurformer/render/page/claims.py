@@ -55,14 +55,6 @@ def _cost(name: str, claims: Iterable[Claim], runs: Mapping[str, Mapping[str, An
     }
 
 
-def _check_runs(claims: Iterable[Claim], runs: Mapping[str, Any]) -> None:
-    for claim in claims:
-        if claim["evidence"] and (unknown := [run for run in claim["evidence"]["rests_on"] if run not in runs]):
-            raise ValueError(
-                f"{claim['id']}: its evidence names run {unknown[0]}, of which the environment has no record"
-            )
-
-
 def claims_page(ledger: Mapping[str, Any]) -> str:
     """A self-contained HTML page of the content of claims.json and, under "environment", of its runs' records.
 
@@ -70,7 +62,10 @@ def claims_page(ledger: Mapping[str, Any]) -> str:
         ValueError: the environment knows nothing of a run that a claim rests on.
     """
     claims, runs = ledger["claims"], ledger["environment"]["runs"]
-    _check_runs(claims, runs)
+    for claim in claims:
+        for run in claim["evidence"]["rests_on"] if claim["evidence"] else ():
+            if run not in runs:
+                raise ValueError(f"{claim['id']}: its evidence names run {run}, of which the environment has no record")
     names = dict.fromkeys(map(_group, claims))
     groups = {name: [claim for claim in claims if _group(claim) == name] for name in names}
     return render_page(

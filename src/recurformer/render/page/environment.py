@@ -11,17 +11,14 @@ Record = Mapping[str, Any]
 
 
 def _hosts(records: Iterable[Record]) -> list[dict[str, Any]]:
+    names = ("processor", "cores", "system")
     counts = Counter(
-        (
-            record["host"]["processor"],
-            record["host"]["cores"],
-            record["host"]["system"],
-            record["accelerator"]["name"] if record["accelerator"] else None,
-        )
+        (*(record["host"][name] for name in names), record["accelerator"]["name"] if record["accelerator"] else None)
         for record in records
     )
-    names = ("processor", "cores", "system", "accelerator")
-    return [dict(zip(names, host, strict=True)) | {"runs": runs} for host, runs in counts.most_common()]
+    return [
+        {**dict(zip((*names, "accelerator"), host, strict=True)), "runs": runs} for host, runs in counts.most_common()
+    ]
 
 
 def environment(runs: Mapping[Path, Record]) -> dict[str, Any]:
@@ -52,11 +49,11 @@ def environment(runs: Mapping[Path, Record]) -> dict[str, Any]:
         "locks": dict(Counter(record["lock"] for record in unique).most_common()),
         "dirty": sum(bool(record["git"]["dirty"]) for record in unique),
         "runs": {
-            record["run"]: {
-                "stage": record["stage"],
-                "core_minutes": costs[record["run"]].core_minutes,
-                "gpu_minutes": costs[record["run"]].gpu_minutes,
+            run: {
+                "stage": runs[places[run]]["stage"],
+                "core_minutes": cost.core_minutes,
+                "gpu_minutes": cost.gpu_minutes,
             }
-            for record in unique
+            for run, cost in costs.items()
         },
     }

@@ -29,6 +29,15 @@ def interval(low: float, high: float, decimals: int) -> str:
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
 
 
+def estimated(value: float, low: float, high: float, decimals: int) -> str:
+    """A number with its interval, where it has one.
+
+    >>> estimated(0.5, 0.25, 0.75, 2), estimated(3, float("nan"), float("nan"), 1)
+    ('0.50 [0.25, 0.75]', '3.0')
+    """
+    return f"{number(value, decimals)} {interval(low, high, decimals)}".strip()
+
+
 def counted(count: int, noun: str) -> str:
     """So many of something.
 

@@ -1,15 +1,17 @@
 """Ours, the paper's and the difference: the layout that Tables 2 and 4 share."""
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, interval, number
+from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, estimated, number
 from recurformer.render.tables.measured import NEEDED, QUANTITIES, SETTINGS, Key, Row, Value, settings_of
-from recurformer.render.tables.table import display_of
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
@@ -40,25 +42,22 @@ def long_frame(
         (its verdict there), runs (ids of the runs behind ours).
     """
     entries = []
-    for row in rows:
-        for quantity in QUANTITIES:
-            cell = printed.get((row, quantity))
-            for place, setting in enumerate(settings_of(values, row, quantity)):
-                value = values.get((row, quantity, setting), Value(float("nan"), source=""))
-                entries.append(
-                    {
-                        "model": row.model, "method": row.method, "beta": row.beta, "quantity": quantity,
-                        "setting": setting, "compared": place == 0, "ours": value.ours, "low": value.low,
-                        "high": value.high, "samples": value.samples,
-                        "paper": cell.value if cell else float("nan"), "printed": cell.printed if cell else "",
-                        "status": value.source or (NOT_RUN if cell else ""),
-                        "claim": cell.id if cell else "", "verdict": verdicts.get(cell.id, "") if cell else "",
-                        "runs": value.runs,
-                    }
-                )  # fmt: skip
-    frame = pd.DataFrame(entries)
-    frame["beta"] = frame["beta"].astype(float)
-    frame["samples"] = frame["samples"].astype("Int64")
+    for row, quantity in product(rows, QUANTITIES):
+        cell = printed.get((row, quantity))
+        paper = (cell.value, cell.printed) if cell else (math.nan, "")
+        claim = (cell.id, verdicts.get(cell.id, "")) if cell else ("", "")
+        for place, setting in enumerate(settings_of(values, row, quantity)):
+            value = values.get((row, quantity, setting), Value(math.nan, source=""))
+            status = value.source or (NOT_RUN if cell else "")
+            ours = (value.ours, value.low, value.high, value.samples)
+            entries.append((*astuple(row), quantity, setting, place == 0, *ours, *paper, status, *claim, value.runs))
+    frame = pd.DataFrame(
+        entries,
+        columns=[
+            "model", "method", "beta", "quantity", "setting", "compared", "ours", "low", "high", "samples", "paper",
+            "printed", "status", "claim", "verdict", "runs",
+        ],
+    ).astype({"beta": float, "samples": "Int64"})  # fmt: skip
     frame.insert(list(frame).index("status"), "difference", frame["ours"] - frame["paper"])
     return frame
 
@@ -66,44 +65,40 @@ def long_frame(
 def _ours_text(entry: Any) -> str:
     if entry.status in {"", NOT_RUN}:
         return entry.status or NOTHING
-    text = number(entry.ours, DECIMALS[entry.quantity])
-    limits = interval(entry.low, entry.high, DECIMALS[entry.quantity])
-    return f"{text} {limits}".strip() + ORIGINS.get(entry.status, "")
+    text = estimated(entry.ours, entry.low, entry.high, DECIMALS[entry.quantity])
+    return text + ORIGINS.get(entry.status, "")
 
 
-def display(long: pd.DataFrame) -> pd.DataFrame:
+def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
     """The lines as text: of every quantity ours beside the paper's, and what recordings of cards have of it."""
+    known = long[~long["status"].isin(["", NOT_RUN])]
     cards = {
-        quantity: [
-            setting
-            for setting in rows.loc[~rows["status"].isin(["", NOT_RUN]), "setting"].unique()
-            if setting not in SETTINGS[str(quantity)]
-        ]
-        for quantity, rows in long.groupby("quantity")
+        quantity: [name for name in known.loc[known["quantity"] == quantity, "setting"].unique() if name not in usual]
+        for quantity, usual in SETTINGS.items()
     }
     lines = []
     for (model, method, beta), rows in groups(long, ["model", "method", "beta"]):
-        line = {("", "Model"): label(model), ("", "Method"): method, ("", "β"): number(beta, 2)}
+        line = {"Model": label(model), "Method": method, "β": number(beta, 2)}
         for quantity in QUANTITIES:
             entries = {entry.setting: entry for entry in records(rows[rows["quantity"] == quantity])}
             first = next(entry for entry in entries.values() if entry.compared)
-            line["", quantity] = beside(_ours_text(first), first.printed or NOTHING, MARKS.get(first.verdict, NOTHING))
+            line[quantity] = beside(_ours_text(first), first.printed or NOTHING, MARKS.get(first.verdict, NOTHING))
             for card in cards[quantity]:
-                line["", f"{quantity}, {card}"] = _ours_text(entries[card]) if card in entries else NOTHING
+                line[f"{quantity}, {card}"] = _ours_text(entries[card]) if card in entries else NOTHING
         lines.append(line)
-    return display_of(lines)
+    return lines
 
 
 def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
     """h_gq before conversion: of the models that have learned the task, and of each whose h_gq is withheld."""
-    weak = [model for model, score in scores.items() if score < NEEDED]
     texts = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
-    learned = ", ".join(f"{text} ({label(model)})" for model, text in texts.items() if model not in weak)
+    learned = ", ".join(f"{texts[model]} ({label(model)})" for model, score in scores.items() if score >= NEEDED)
     passed = [f"Without conversion h_gq is {learned}; a comparison needs {NEEDED:g}."] if learned else []
     return passed + [
         f"h_gq of {label(model)}: not-run: the unconverted model reaches only {texts[model]} of the {NEEDED:g} "
         "that a comparison needs."
-        for model in weak
+        for model, score in scores.items()
+        if score < NEEDED
     ]
 
 
@@ -111,8 +106,7 @@ def _memory_model_note(memory: pd.DataFrame) -> list[str]:
     """How far the memory model is from what was measured."""
     if "error" not in memory or memory["error"].isna().all():
         return []
-    ends = float(memory["error"].min()), float(memory["error"].max())
-    low, high = (number(100 * error, 1, signed=True) for error in ends)
+    low, high = (number(100 * error, 1, signed=True) for error in memory["error"].agg(["min", "max"]))
     return [f"The memory model's error where l_m was measured: {low} % to {high} %."]
 
 

@@ -82,17 +82,14 @@ def cache_values(cache: pd.DataFrame, source: str = "counted") -> dict[Key, Valu
     lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
     chosen = ranked_by_profile(cache[cache["length"].isin(lengths)])
     if chosen.empty:
-        raise ValueError(
-            f"cache measurements have no length {' or '.join(map(str, lengths))}: these are cs_10k and cs_60k"
-        )
+        known = " or ".join(map(str, lengths))
+        raise ValueError(f"cache measurements have no length {known}: these are cs_10k and cs_60k")
     values: dict[Key, Value] = {}
     for row in records(chosen):
         key = (replacing(row.model, row.beta), lengths[row.length], row.unit)
         if key in values:
-            raise ValueError(
-                f"cache measurements have several rows for model {row.model}, beta {row.beta}, length {row.length}, "
-                f"{row.unit}"
-            )
+            cell = f"model {row.model}, beta {row.beta}, length {row.length}, {row.unit}"
+            raise ValueError(f"cache measurements have several rows for {cell}")
         values[key] = Value(float(row.ratio), source=source, runs=getattr(row, "run", ""))
     return values
 

@@ -7,9 +7,9 @@ import pandas as pd
 
 from recurformer.paper import label
 from recurformer.render.ablations import CONTINUATION, PASSKEY, identified
-from recurformer.render.measurements import groups, records, runs_of
+from recurformer.render.measurements import COLUMNS, groups, records, runs_of
 from recurformer.render.recovery import LENGTHS, RUN, arm_label, last_points, points, untrained
-from recurformer.render.tables.cell_text import NOTHING, interval, number
+from recurformer.render.tables.cell_text import NOTHING, estimated, number
 from recurformer.render.tables.table import Table
 
 UNTOUCHED = "original, as it was"
@@ -19,7 +19,7 @@ SHOWN_LENGTHS = dict(zip(LENGTHS, ("10k", "60k"), strict=True))
 def _of(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame:
     """The rows of a kind of the ablations that were measured on the model of a run."""
     if rows is None:
-        return pd.DataFrame({"ratio": []})
+        return pd.DataFrame(columns=COLUMNS[kind])
     family, method = {"original": ("original", "full"), "paper": ("mixer", "mamba")}.get(
         run.arm, ("recovered", run.arm)
     )
@@ -29,31 +29,20 @@ def _of(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame:
     return found[chosen & (found["trained"] == (run.tokens > 0)) & (found["seed"] == run.seed)]
 
 
-def _passkeys(needle: pd.DataFrame | None, run: Any) -> dict[str, Any]:
-    rows = _of(needle, "needle", run)
-    if rows.empty:
-        return {}
-    asked = rows[rows["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
-    return {f"passkeys_{length}": f"{row.correct} of {row.queries}" for length, row in asked.iterrows()}
-
-
-def _continuation(continuation: pd.DataFrame | None, run: Any) -> float:
-    rows = _of(continuation, "continuation", run)
-    return CONTINUATION.shown(CONTINUATION.estimate(rows).mean) if len(rows) else np.nan
-
-
 def _lines(ends: pd.DataFrame, original: pd.Series, needle: Any, continuation: Any, runs: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for run in records(ends):
-        over = run.perplexity / original["perplexity"]
-        held = {f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
-                for length, name in SHOWN_LENGTHS.items()}  # fmt: skip
+        needles, written = _of(needle, "needle", run), _of(continuation, "continuation", run)
+        asked = needles[needles["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
         rows.append({
             **{name: getattr(run, name) for name in (*RUN, "tokens")}, "minutes": run.seconds / 60,
             **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
-            "over_original": over,
+            "over_original": run.perplexity / original["perplexity"],
             **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
-            "continuation": _continuation(continuation, run), **_passkeys(needle, run), **held,
+            "continuation": CONTINUATION.shown(CONTINUATION.estimate(written).mean) if len(written) else np.nan,
+            **{f"passkeys_{row.Index}": f"{row.correct} of {row.queries}" for row in asked.itertuples()},
+            **{f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
+               for length, name in SHOWN_LENGTHS.items()},
             "windows": run.windows, "runs": runs(run.rows),
         })  # fmt: skip
     return rows
@@ -64,14 +53,8 @@ def recovery_table(
 ) -> Table:
     """Every arm at the end of its run: quality on held-out windows, needles, continuations, cache, tokens and minutes.
 
-    Args:
-        recovery: model, arm, mixer, beta, seed, tokens, seconds, window, negative_log_likelihood, divergence (both in
-            nats per token), bytes_10240, bytes_61440.
-        needle: identity, task, length, depth, sample, correct, queries.
-        continuation: identity, window, position, tokens, negative_log_likelihood.
-
     Raises:
-        ValueError: missing columns, no rows, or no original.
+        ValueError: no original.
     """
     found = points(recovery)
     rows: list[dict[str, Any]] = []
@@ -86,16 +69,16 @@ def recovery_table(
     seeds = {key: rows["seed"].unique() for key, rows in groups(frame, ["model", "arm"])}
     lines = [
         {
-            ("", "Model"): label(row.model),
-            ("", "Recipe"): (arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED)
+            "Model": label(row.model),
+            "Recipe": (arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED)
             + (f", seed {row.seed}" if len(seeds[row.model, row.arm]) > 1 and row.tokens else ""),
-            ("", "β"): number(row.beta, 2),
-            ("", "tokens"): number(row.tokens, 0),
-            ("", "minutes"): number(row.minutes, 1),
+            "β": number(row.beta, 2),
+            "tokens": number(row.tokens, 0),
+            "minutes": number(row.minutes, 1),
             ("held-out windows", "perplexity"): _with(row, "perplexity", 2),
             ("held-out windows", "over original"): number(row.over_original, 3),
             ("held-out windows", "KL"): _with(row, "divergence", 3),
-            ("", "continuation perplexity"): number(row.continuation, 2),
+            "continuation perplexity": number(row.continuation, 2),
             **{("passkeys", name[9:]): getattr(row, name) if isinstance(getattr(row, name), str) else NOTHING
                for name in passkeys},
             **{("cache", name): number(getattr(row, f"cache_{name}"), 4) for name in SHOWN_LENGTHS.values()},
@@ -111,11 +94,10 @@ def recovery_table(
         "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, SmolLM2 has not "
         "learned it.",
     )
-    display = pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
-    return Table("recovery", "Quality of a converted model by recipe", frame, display, notes)
+    return Table("recovery", "Quality of a converted model by recipe", frame, lines, notes)
 
 
 def _with(row: Any, name: str, decimals: int) -> str:
     """A value with its interval."""
     low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
-    return f"{number(getattr(row, name), decimals)} {interval(low, high, decimals)}"
+    return estimated(getattr(row, name), low, high, decimals)

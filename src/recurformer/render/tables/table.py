@@ -1,10 +1,11 @@
 """A rendered table: numbers for machines, text for readers, and its four file formats."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from tabulate import tabulate
@@ -45,9 +46,8 @@ def escape(text: str) -> str:
     return "".join([*pieces, _escape_plain(text[end:])])
 
 
-def display_of(lines: Sequence[dict[tuple[str, str], str]]) -> pd.DataFrame:
-    """The lines of a table, each of (group, heading) -> text."""
-    return pd.DataFrame(lines, columns=pd.MultiIndex.from_tuples(lines[0]))
+Line = Mapping[Any, str]
+"""One line of a table: heading, or (group, heading) -> text of the cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Table:
         name: "table1" ... "table5", "reviewer_questions"; the name of its files.
         title: caption, one sentence.
         frame: the numbers, tidy: what the CSV file holds.
-        display: the same as text, one row a line; columns are pairs (group, heading), the group "" where there is none.
+        lines: the same as text; all have the same headings.
         notes: how to read it, and the reason of every cell that was not run.
         runs: ids of the runs behind it.
     """
@@ -66,8 +66,8 @@ class Table:
     name: str
     title: str
     frame: pd.DataFrame
-    display: pd.DataFrame
-    notes: tuple[str, ...]
+    lines: Sequence[Line]
+    notes: Sequence[str]
     runs: tuple[str, ...] = ()
 
     def measured_by(self, study: str, hardware: str, runs: Sequence[str]) -> "Table":
@@ -82,8 +82,8 @@ class Table:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Group and heading of each column."""
-        return [(str(column[0]), str(column[1])) for column in self.display.columns.to_flat_index()]
+        """Group and heading of each column; the group is "" where there is none."""
+        return [("", name) if isinstance(name, str) else name for name in self.lines[0]]
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -93,13 +93,13 @@ class Table:
     @property
     def rows(self) -> list[list[str]]:
         """The cells, line by line."""
-        return self.display.astype(str).to_numpy().tolist()
+        return [list(line.values()) for line in self.lines]
 
     @property
     def words(self) -> list[bool]:
         """Which columns hold words rather than numbers: those that are aligned to the left."""
-        share = self.display.map(lambda text: str(text)[:1].isalpha()).mean()
-        return [group == "" and words > 0.5 for (group, _), words in zip(self.columns, share, strict=True)]
+        begins = ([text[:1].isalpha() for text in cells] for cells in zip(*self.rows, strict=True))
+        return [not group and 2 * sum(some) > len(some) for (group, _), some in zip(self.columns, begins, strict=True)]
 
     def to_csv(self) -> str:
         """The numbers, 10 significant digits, empty where there is none."""
@@ -122,8 +122,9 @@ class Table:
 
     def to_latex(self) -> str:
         """A `table` environment for the packages amssymb, booktabs and adjustbox, with the label `tab:<name>`."""
-        widths = self.display.map(lambda text: len(str(text))).max()
-        alignment = "".join(map(_alignment, self.words, widths))
+        sentences = (max(map(len, cells)) > WIDEST_LINE for cells in zip(*self.rows, strict=True))
+        left = (r"p{0.4\textwidth}" if broken else "l" for broken in sentences)
+        alignment = "".join(letter if words else "r" for letter, words in zip(left, self.words, strict=True))
         lines = [
             *(f"% run {run}" for run in self.runs),
             r"\begin{table}",
@@ -165,9 +166,8 @@ class Table:
         """
         path = Path(path)
         if path.suffix not in FORMATS:
-            raise ValueError(
-                f"{path}: a table is written as {', '.join(FORMATS)}, not {path.suffix or 'without a suffix'}"
-            )
+            named = path.suffix or "without a suffix"
+            raise ValueError(f"{path}: a table is written as {', '.join(FORMATS)}, not {named}")
         path.write_text(FORMATS[path.suffix](self), encoding="utf-8")
 
 
@@ -177,13 +177,6 @@ FORMATS: dict[str, Callable[[Table], str]] = {
     ".tex": Table.to_latex,
     ".html": Table.to_html,
 }
-
-
-def _alignment(words: bool, characters: int) -> str:
-    """The letter of a LaTeX column; sentences are broken into lines."""
-    if not words:
-        return "r"
-    return "l" if characters <= WIDEST_LINE else r"p{0.4\textwidth}"
 
 
 def _latex_line(cells: Sequence[str]) -> str:

@@ -5,10 +5,10 @@ import pandas as pd
 
 from recurformer.paper import CELLS, EXPONENTS
 from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
-from recurformer.render.measurements import require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, beside, number
+from recurformer.render.measurements import records, require, runs_of
+from recurformer.render.tables.cell_text import NOTHING, beside, number
 from recurformer.render.tables.table import Table
-from recurformer.render.verdicts import LEGEND, Verdicts, mark
+from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 
 def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
@@ -77,27 +77,21 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     if "exponent" not in frame:
         raise ValueError("complexity measurements have no row of a mixer, phase and quantity that Table 1 knows")
     frame["difference"] = frame["exponent"] - frame["paper_exponent"]
-    lengths = sorted(complexity["length"].unique())
-    display = pd.DataFrame(
+    lines = [
         {
-            ("", "Phase"): frame["phase"].str.capitalize(),
-            ("", "Mixer"): frame["mixer"].map(MIXER_HEADINGS),
-            ("", "Quantity"): frame["quantity"].map(QUANTITY_HEADINGS),
-            ("", "Paper"): frame["paper"],
-            ("", "Exponent"): [
-                beside(NOT_RUN if np.isnan(ours) else number(ours, 2), number(paper, 0), mark(verdicts, claim))
-                for ours, paper, claim in zip(frame["exponent"], frame["paper_exponent"], frame["claim"], strict=True)
-            ],
+            "Phase": row.phase.capitalize(), "Mixer": MIXER_HEADINGS[row.mixer],
+            "Quantity": QUANTITY_HEADINGS[row.quantity], "Paper": row.paper,
+            "Exponent": beside(number(row.exponent, 2), number(row.paper_exponent, 0), MARKS.get(row.verdict, NOTHING)),
         }
-    )
+        for row in records(frame)
+    ]  # fmt: skip
     notes = (
         "Paper: as printed; l_p is the length of the input, l_g that of the generated text, d the model dimension. "
         "The exponent in parentheses is the highest power of a length in it.",
         "Ours: slope of log(bytes) over log(length), least squares over the lengths "
-        f"{', '.join(f'{length:,}' for length in lengths)}. CSV: also between the two longest of them, where "
-        "lower-order terms weigh least.",
+        f"{', '.join(f'{length:,}' for length in sorted(complexity['length'].unique()))}. CSV: also between the two "
+        "longest of them, where lower-order terms weigh least.",
         LEGEND,
     )
-    return Table(
-        "table1", "Growth of cache peak and cache size with the length, printed and measured", frame, display, notes
-    )
+    title = "Growth of cache peak and cache size with the length, printed and measured"
+    return Table("table1", title, frame, lines, notes)

@@ -1,7 +1,5 @@
 """Table 3: perplexity after continual training, original against RecurFormer."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -9,7 +7,7 @@ from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
 from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, counted, number
 from recurformer.render.tables.measured import replacing
-from recurformer.render.tables.table import Table, display_of
+from recurformer.render.tables.table import Line, Table
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 SPLIT = "validation"
@@ -49,26 +47,19 @@ def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
     return frame[column] / original.reindex(pd.MultiIndex.from_frame(frame[["model", "stage"]])).to_numpy()
 
 
-def _line(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+def _line(model: str, beta: float, rows: pd.DataFrame) -> Line:
     """One line of text from the stages of one model at one beta."""
-    stages = rows.set_index("stage").reindex(MOMENTS)
-    ours = {stage: number(float(stages["ours"][stage]), 3) for stage in MOMENTS}
-    trained: dict[Any, Any] = stages.loc["trained"].to_dict()
-    if trained["status"] == NOT_RUN:
-        ours["trained"] = NOT_RUN
+    stages = rows.set_index("stage").reindex(MOMENTS).to_dict("index")
+    before, after = stages["converted" if beta else "before"], stages["trained"]
+    printed = after["printed"] if pd.notna(after["paper"]) else NOTHING
+    ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
     return {
-        ("", "Model"): label(rows["model"].iloc[0]),
-        ("", "Method"): replacing(rows["model"].iloc[0], rows["beta"].iloc[0]).method,
-        ("", "β"): number(rows["beta"].iloc[0], 2),
-        ("", "before training"): ours["converted" if rows["beta"].iloc[0] else "before"],
-        ("", "after training"): beside(
-            ours["trained"],
-            trained["printed"] if pd.notna(trained["paper"]) else NOTHING,
-            MARKS.get(trained["verdict"], NOTHING),
-        ),
-        ("", "over original"): beside(
-            number(trained["ours_over_original"], 3), number(trained["paper_over_original"], 3), ""
-        ).strip(),
+        "Model": label(model),
+        "Method": replacing(model, beta).method,
+        "β": number(beta, 2),
+        "before training": number(before["ours"], 3),
+        "after training": beside(number(after["ours"], 3), printed, MARKS.get(after["verdict"], NOTHING)),
+        "over original": beside(ours, paper, "").strip(),
     }
 
 
@@ -90,7 +81,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
     order = {name: place for place, name in enumerate([*models, *MOMENTS])}
     frame = frame.sort_values(["model", "beta", "stage"], key=lambda column: column.replace(order), ignore_index=True)
-    lines = [_line(rows) for _, rows in groups(frame, ["model", "beta"])]
+    lines = [_line(model, beta, rows) for (model, beta), rows in groups(frame, ["model", "beta"])]
     not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]
     notes = [
         "A cell: ours, the paper's value in parentheses, the verdict. “Before training”: right after the conversion.",
@@ -108,4 +99,4 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
             "weights and a GPU (config/paper.yaml)."
         )
     title = "Perplexity on held-out Wikipedia articles, original and RecurFormer"
-    return Table("table3", title, frame, display_of(lines), tuple(notes))
+    return Table("table3", title, frame, lines, notes)

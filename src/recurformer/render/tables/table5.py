@@ -5,8 +5,8 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, beside, interval, number
-from recurformer.render.tables.table import Table, display_of
+from recurformer.render.tables.cell_text import NOT_RUN, beside, estimated
+from recurformer.render.tables.table import Line, Table
 from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
 
 KEYS = ["model", "norm", "tokens"]
@@ -39,14 +39,11 @@ def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(runs=frame["model"].map(runs))
 
 
-def _norm_text(rows: pd.DataFrame, norm: str) -> dict[tuple[str, str], str]:
+def _norm_text(rows: pd.DataFrame, norm: str) -> str:
     row = rows[rows["norm"] == norm].iloc[0]
-    ours = f"{number(row['ours'], 4)} {interval(row['mean_low'], row['mean_high'], 4)}"
-    paper = f"{number(row['paper'], 4)} {interval(row['paper_low'], row['paper_high'], 4)}".strip()
-    marks = " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
-    return {
-        ("", f"{norm.upper()} contribution"): beside(ours if row["status"] == "measured" else NOT_RUN, paper, marks)
-    }
+    ours = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
+    paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
+    return beside(ours, paper, " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark))
 
 
 def _direction(rows: pd.DataFrame) -> str:
@@ -75,15 +72,13 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
     order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
     frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
-    lines = [
+    lines: list[Line] = [
         {
-            ("", "Model"): label(model),
-            ("", "Tokens"): TOKENS[tokens],
-            **_norm_text(rows, "l1"),
-            **_norm_text(rows, "l2"),
+            "Model": label(model), "Tokens": TOKENS[tokens],
+            **{f"{norm.upper()} contribution": _norm_text(rows, norm) for norm in ("l1", "l2")},
         }
         for (model, tokens), rows in groups(frame, ["model", "tokens"])
-    ]
+    ]  # fmt: skip
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(
@@ -111,4 +106,4 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
             f"{', '.join(not_run)}: not-run: its published weights were not profiled in this study (config/paper.yaml)."
         )
     title = "Contributions of the first token and of the other tokens: ours, the paper's, and the difference"
-    return Table("table5", title, frame, display_of(lines), tuple(notes))
+    return Table("table5", title, frame, lines, notes)

@@ -1,5 +1,7 @@
 """Where the heads lie that a selector puts first: one map of layers by heads a selector, RA-I's choice marked."""
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR
 from recurformer.render.figures.ablations.selectors import look_of, selectors_in_order
-from recurformer.render.measurements import models_in_order, require, require_values
+from recurformer.render.measurements import by_model, require, require_values
 from recurformer.render.selection import SHARE
 from recurformer.render.style import WIDTH, add_note, styled
 
@@ -23,11 +25,8 @@ def rank_map(scores: pd.DataFrame) -> pd.DataFrame:
     Args:
         scores: layer, head, score of one selector and seed; equal scores share the mean of their ranks.
     """
-    from scipy.stats import rankdata  # slow to import, as in recurformer.tasks.interval
-
-    table = scores.pivot(index="layer", columns="head", values="score")
-    before = (rankdata(table.to_numpy()) - 1).reshape(table.shape)
-    return pd.DataFrame(before / max(table.size - 1, 1), table.index, table.columns)
+    later = (scores["score"].rank() - 1) / max(len(scores) - 1, 1)
+    return scores.assign(later=later).pivot(index="layer", columns="head", values="later")
 
 
 def _draw(axes: Axes, later: pd.DataFrame, ours: pd.DataFrame) -> AxesImage:
@@ -51,16 +50,15 @@ def ablation_head_maps(head_scores: pd.DataFrame) -> Figure:
     rows = require(head_scores, "head_scores")
     first = rows["seed"] == rows.groupby(["model", "by"])["seed"].transform("min")
     rows, several = rows[first], not first.all()
-    models = models_in_order(rows)
-    lines = {model: -(-rows.loc[rows["model"] == model, "by"].nunique() // COLUMNS) for model in models}
-    figure = Figure(figsize=(WIDTH, 0.9 + 2.5 * sum(lines.values())), label="Heads by selector")
-    parts = figure.subfigures(len(models), 1, squeeze=False, height_ratios=list(lines.values()))[:, 0]
-    for model, part in zip(models, parts, strict=True):
-        of_model = rows[rows["model"] == model]
+    models = by_model(rows)
+    lines = [math.ceil(of_model["by"].nunique() / COLUMNS) for _, of_model in models]
+    figure = Figure(figsize=(WIDTH, 0.9 + 2.5 * sum(lines)), label="Heads by selector")
+    parts = figure.subfigures(len(models), 1, squeeze=False, height_ratios=lines)[:, 0]
+    for (model, of_model), part, height in zip(models, parts, lines, strict=True):
         require_values(of_model, f"head_scores ({model})", "by", [PAPERS_SELECTOR])
         maps = {by: rank_map(of_model[of_model["by"] == by]) for by in selectors_in_order(of_model["by"])}
         part.suptitle(label(model))
-        panels = part.subplots(lines[model], COLUMNS, squeeze=False, sharex=True, sharey=True)
+        panels = part.subplots(height, COLUMNS, squeeze=False, sharex=True, sharey=True)
         for axes in panels.ravel()[len(maps) :]:
             axes.set_axis_off()
         for (by, later), axes in zip(maps.items(), panels.ravel(), strict=False):

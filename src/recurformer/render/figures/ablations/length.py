@@ -1,7 +1,5 @@
 """Quality against generated length: by position in a continuation, and by hop in HashHop."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,11 +10,9 @@ from recurformer.paper import label
 from recurformer.render.ablations import (
     CONTINUATION,
     HASHHOP,
-    METHODS,
     Measure,
-    after_training,
+    as_paper_does,
     identified,
-    of,
     scores,
     why_not_run,
 )
@@ -26,9 +22,8 @@ from recurformer.render.figures.ablations.looks import (
     by_method,
     line_style,
     say_not_run,
-    sentence,
 )
-from recurformer.render.measurements import models_in_order
+from recurformer.render.measurements import by_model
 from recurformer.render.style import WIDTH, add_note, grid, styled
 
 COMMON_SETTING = 0.5
@@ -48,19 +43,12 @@ def at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of every method at its setting nearest to `COMMON_SETTING`, trained where it was trained, RA-I only; the
     original as it came and trained.
     """
-    changed = after_training(pd.concat([of(rows, family) for family in METHODS if family != "original"]))
-    paper = pd.concat([of(rows, "original"), changed])
+    paper = as_paper_does(rows)
     distance = (paper["setting"] - COMMON_SETTING).abs()
     nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
     found = paper[distance == nearest]
     first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")
     return found[found["setting"] == first]
-
-
-def right_up_to(rows: pd.DataFrame) -> pd.Series:
-    """Share of samples that are right up to each hop, from the first."""
-    hops = np.arange(1, int(rows["hops"].max()) + 1)
-    return pd.Series([(rows["correct"] >= hop)[rows["hops"] >= hop].mean() for hop in hops], hops)
 
 
 def loss_by_position(rows: pd.DataFrame) -> pd.Series:
@@ -90,16 +78,15 @@ def _draw_positions(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_hops(axes: Axes, rows: pd.DataFrame) -> None:
+    """Share of samples that are right up to each hop, from the first."""
     for method, found in by_method(rows):
-        share = right_up_to(found)
-        axes.plot(share.index, share, **line_style(method))
+        hops = np.arange(1, int(found["hops"].max()) + 1)
+        share = [(found["correct"] >= hop)[found["hops"] >= hop].mean() for hop in hops]
+        axes.plot(hops, share, **line_style(method))
     axes.set_xlabel("hop")
     axes.set_ylabel("samples right up to the hop")
     axes.set_ylim(-0.04, 1.06)
     axes.locator_params(axis="x", integer=True)
-
-
-DRAWN = {CONTINUATION: _draw_positions, HASHHOP: _draw_hops}
 
 
 def _caches(rows: pd.DataFrame) -> str:
@@ -113,26 +100,14 @@ def _caches(rows: pd.DataFrame) -> str:
 
 
 def _settings(rows: pd.DataFrame) -> str:
-    changed = rows[rows["family"] != "original"]
-    asked = {
-        "budget": sorted(changed.loc[changed["family"] == "eviction", "setting"].unique()),
-        "β": sorted(changed.loc[changed["family"].isin(["mixer", "layers"]), "setting"].unique()),
-        "share of KV heads": sorted(changed.loc[changed["family"] == "pooled", "setting"].unique()),
-    }
-    return ", ".join(f"{name} {' to '.join(f'{value:.2g}' for value in found[:: max(len(found) - 1, 1)])}"
-        for name, found in asked.items() if found)  # fmt: skip
-
-
-def _parts(frames: dict[Measure, pd.DataFrame | None]) -> Iterator[tuple[Measure, str, pd.DataFrame, str]]:
-    """Measure, model, rows at the common setting, and why they are not shown."""
-    for measure, frame in frames.items():
-        if frame is None:
-            continue
-        rows = measure.chosen(identified(frame, measure.kind))
-        points = scores(frame, measure)
-        for model in models_in_order(rows):
-            reason = why_not_run(points[points["model"] == model], measure)
-            yield measure, model, at_common_setting(rows[rows["model"] == model]), reason
+    """From the lowest to the highest that was asked for, of each kind of setting."""
+    families = {"budget": ["eviction"], "β": ["mixer", "layers"], "share of KV heads": ["pooled"]}
+    asked = {name: rows.loc[rows["family"].isin(some), "setting"] for name, some in families.items()}
+    return ", ".join(
+        f"{name} {' to '.join(f'{value:.2g}' for value in dict.fromkeys([found.min(), found.max()]))}"
+        for name, found in asked.items()
+        if len(found)
+    )
 
 
 @styled
@@ -140,9 +115,15 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
     """Quality against generated length, every method at about the same share: one panel a measure and model.
 
     Continuations: nats per token above the original's, by position. HashHop: share of samples right up to each hop.
-
     """
-    parts = list(_parts({CONTINUATION: continuation, HASHHOP: ablation_hashhop}))
+    parts: list[tuple[Measure, str, pd.DataFrame, str]] = []
+    for measure, frame in ((CONTINUATION, continuation), (HASHHOP, ablation_hashhop)):
+        if frame is not None:
+            points = scores(frame, measure)
+            parts += [
+                (measure, model, at_common_setting(rows), why_not_run(points[points["model"] == model], measure))
+                for model, rows in by_model(measure.chosen(identified(frame, measure.kind)))
+            ]
     if not parts:
         raise ValueError("no continuation, ablation_hashhop measurements to show")
     figure, every, _ = grid(
@@ -151,13 +132,13 @@ def ablation_length(continuation: pd.DataFrame | None = None, ablation_hashhop: 
     )  # fmt: skip
     notes = []
     for (measure, model, rows, reason), axes in zip(parts, every, strict=True):
-        name = "continuation" if measure is CONTINUATION else "HashHop"
+        draw, name = (_draw_positions, "continuation") if measure is CONTINUATION else (_draw_hops, "HashHop")
         axes.set_title(f"{label(model)}: {name}")
         if reason:
             say_not_run(axes)
-            notes.append(sentence(reason))
+            notes.append(f"Not-run: {reason}.")
             continue
-        DRAWN[measure](axes, rows)
+        draw(axes, rows)
         size = int(scores(rows, measure)["samples"].min())
         notes.append(
             f"{label(model)}, {name}: {_settings(rows)}; {size:,} samples or more a line; cache held after "

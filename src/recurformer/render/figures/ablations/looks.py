@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from recurformer.render.ablations import METHODS, method_label
@@ -77,24 +78,22 @@ def line_style(method: Method) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:
+    """A legend to the right of the axes."""
+    return figure.legend(handles=handles, loc="outside right center", fontsize=7.5, handlelength=2.6)
+
+
 def add_methods_legend(figure: Figure, methods: set[Method], extra: tuple[Line2D, ...] = ()) -> None:
-    """A legend to the right of the axes, family by family."""
+    """A legend of methods, family by family."""
     handles: list[Line2D] = []
     for family, heading in HEADINGS.items():
         members = [method for method in in_order(methods) if method[0] == family]
         if members and heading:
             handles.append(Line2D([], [], linestyle="none", label=heading))
         handles += [Line2D([], [], label=method_label(*method), **line_style(method)) for method in members]
-    handles += extra
-    legend = figure.legend(handles=handles, loc="outside right center", fontsize=7.5, handlelength=2.6)
-    for text in legend.get_texts():
+    for text in legend_beside(figure, [*handles, *extra]).get_texts():
         if text.get_text() in HEADINGS.values():
             text.set_fontweight("bold")
-
-
-def sentence(reason: str) -> str:
-    """A reason as a sentence of a note."""
-    return f"{reason[0].upper()}{reason[1:]}."
 
 
 def say_not_run(axes: Axes) -> None:

@@ -11,16 +11,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from recurformer.paper import label
-from recurformer.render.ablations import CONTINUATION, MEASURES, NEEDLE, Measure, method_label, scores, why_not_run
+from recurformer.render.ablations import CONTINUATION, HASHHOP, NEEDLE, Measure, method_label, scores, why_not_run
 from recurformer.render.figures.ablations.looks import (
     Method,
     add_methods_legend,
     by_method,
     line_style,
     say_not_run,
-    sentence,
 )
-from recurformer.render.measurements import models_in_order
+from recurformer.render.measurements import by_model
 from recurformer.render.style import WIDTH, add_note, grid, styled
 
 PANELS_IN_A_ROW = 2
@@ -50,13 +49,11 @@ def panels_of(frames: Mapping[str, pd.DataFrame | None], chosen: Callable[[pd.Da
         ValueError: there are none.
     """
     panels = []
-    for measure in MEASURES:
+    for measure in (HASHHOP, NEEDLE, CONTINUATION):
         frame = frames.get(measure.kind)
         if frame is None:
             continue
-        points = scores(frame, measure)
-        for model in models_in_order(points):
-            of_model = points[points["model"] == model]
+        for model, of_model in by_model(scores(frame, measure)):
             shown = chosen(of_model)
             if set(shown["family"]) - {"original"}:
                 panels.append(Panel(measure, model, shown, why_not_run(of_model, measure)))
@@ -129,7 +126,7 @@ def notes_of(panels: list[Panel]) -> list[str]:
         tasks.append("Needles: the tasks that the original has learned.")
     if any(panel.measure is CONTINUATION for panel in shown):
         tasks.append("Perplexity: intervals of the change, without the original's differences between windows of text.")
-    reasons = [sentence(panel.reason) for panel in panels if panel.reason]
+    reasons = [f"Not-run: {panel.reason}." for panel in panels if panel.reason]
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, ScalarFormatter
 
-from recurformer.render.ablations import CONTINUATION, METHODS, after_training, of
+from recurformer.render.ablations import CONTINUATION, after_training, as_paper_does, of
 from recurformer.render.figures.ablations.looks import OURS
 from recurformer.render.figures.ablations.panels import Panel, quality_figure
 
@@ -41,16 +41,13 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
     ours = of(panel.points, "mixer", "mamba")
     below = 6 if panel.measure is CONTINUATION else -11  # on the side where there is room: its line is at the edge
     for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
-        place: dict[str, Any] = {
-            "xy": (ratio, score),
-            "xytext": (5, below if score > LOW else 6),
-            "text": f"β {beta:g}",
-        }
-        if score > top:
-            arrow = {"arrowstyle": "->", "color": OURS}
-            place = {"xy": (ratio, top), "xytext": (0, -24), "text": f"β {beta:g}: {score:,.0f}", "ha": "center",
-                     "arrowprops": arrow}  # fmt: skip
-        text = axes.annotate(**place, textcoords="offset points", fontsize=7, zorder=6)
+        name, offset, far = f"β {beta:g}", (5, below if score > LOW else 6), score > top
+        if far:
+            name, offset = f"{name}: {score:,.0f}", (0, -24)
+        arrow: dict[str, Any] = {"ha": "center", "arrowprops": {"arrowstyle": "->", "color": OURS}} if far else {}
+        text = axes.annotate(
+            name, (ratio, min(score, top)), offset, textcoords="offset points", fontsize=7, zorder=6, **arrow
+        )
         text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
 
 
@@ -68,9 +65,7 @@ def _name_betas_and_front(axes: Axes, panel: Panel) -> None:
 
 
 def _everything(points: pd.DataFrame) -> pd.DataFrame:
-    """The original as it came and trained likewise, everything else trained where it was trained."""
-    changed = after_training(pd.concat([of(points, family) for family in METHODS if family != "original"]))
-    shown = pd.concat([of(points, "original"), changed])
+    shown = as_paper_does(points)
     return shown[~((shown["family"] == "mixer") & shown["method"].isin(CONTROLS))]
 
 

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from recurformer.paper import label
 from recurformer.render.figures.matrix import show_shares
-from recurformer.render.measurements import models_in_order, require
+from recurformer.render.measurements import by_model, require
 from recurformer.render.selection import changed_share, default_setting, one_unit
 from recurformer.render.style import SERIES, WIDTH, add_note, styled
 
@@ -35,7 +35,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
     """Share of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
     rows = one_unit(require(ra_i_settings, "ra_i_settings"))
     rows = rows.assign(changed=changed_share(rows))
-    models = models_in_order(rows)
+    models = by_model(rows)
     betas = sorted(rows["beta"].unique())
     places = np.linspace(0, len(betas) - 1, min(len(betas), BETAS_SHOWN)).round().astype(int)
     shown = [betas[place] for place in places]
@@ -43,8 +43,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
     panels = figure.subplots(len(models), len(shown), squeeze=False, sharex="row", sharey="row")
     top = max(float(rows["changed"].max()), 0.1)
     notes = []
-    for model, line in zip(models, panels, strict=True):
-        of_model = rows[rows["model"] == model]
+    for (model, of_model), line in zip(models, panels, strict=True):
         default = default_setting(of_model)
         for beta, axes in zip(shown, line, strict=True):
             at_beta = of_model[of_model["beta"] == beta]

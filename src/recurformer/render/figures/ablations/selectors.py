@@ -8,7 +8,7 @@ from recurformer.paper import label
 from recurformer.render.ablations import PAPERS_SELECTOR, method_label, original
 from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
-from recurformer.render.measurements import groups, models_in_order, require
+from recurformer.render.measurements import by_model, groups, require
 from recurformer.render.selection import SHARE, agreement
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, legend_above, styled
 
@@ -117,16 +117,14 @@ def ablation_selectors(
     frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
     given = {kind: frame for kind, frame in frames.items() if frame is not None}
     panels = panels_of(given, _chosen) if given or head_scores is None else []
-    agreements = pd.DataFrame({"model": []}) if head_scores is None else agreement(require(head_scores, "head_scores"))
-    models = models_in_order(agreements)
+    models = [] if head_scores is None else by_model(agreement(require(head_scores, "head_scores")))
     lines = (len(panels) + 1) // 2 + len(models)
     figure = Figure(figsize=(WIDTH, 1.4 + 2.4 * lines), label="RA-I against other selectors")
     every = list(figure.subplots(lines, 2, squeeze=False).ravel())
     for panel, axes in zip(panels, every, strict=False):
         _draw_quality(axes, panel)
-    for place, model in enumerate(models):
-        start = 2 * (lines - len(models) + place)
-        _draw_agreements(every[start : start + 2], model, agreements[agreements["model"] == model])
+    for place, (model, of_model) in enumerate(models, lines - len(models)):
+        _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
     if len(panels) % 2:
         every[len(panels)].set_axis_off()
     legend_above(figure, every, ncols=4)

@@ -9,24 +9,24 @@ from matplotlib.lines import Line2D
 
 from recurformer.paper import label
 from recurformer.render.ablations import HASHHOP_SIZES, LEARNED, identified, method_label, scores
-from recurformer.render.figures.ablations.looks import COLOURS, OURS, Method, by_method, is_ours, nth_look, say_not_run
+from recurformer.render.figures.ablations.looks import (
+    COLOURS,
+    OURS,
+    Method,
+    by_method,
+    is_ours,
+    legend_beside,
+    nth_look,
+    say_not_run,
+)
 from recurformer.render.figures.ablations.panels import draw_line
-from recurformer.render.measurements import groups, models_in_order
+from recurformer.render.measurements import by_model, groups
 from recurformer.render.style import WIDTH, add_note, styled
 
 LENGTH_AXES = {"tokens": "chains in the prompt", "text": "characters in the prompt"}
 """Form of the task -> what its size counts."""
 Drawn = tuple[Method, float]
 """A method and its share of heads replaced."""
-
-
-def _scored(rows: pd.DataFrame) -> pd.DataFrame:
-    """The scores of everything at every size: those of `scores`, hops, size, as_trained."""
-    scored = [
-        scores(found, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(found["as_trained"].iloc[0]))
-        for (hops, size), found in groups(rows, ["hops", "size"])
-    ]
-    return pd.concat(scored, ignore_index=True)
 
 
 def _lines(points: pd.DataFrame) -> list[tuple[Drawn, pd.DataFrame]]:
@@ -70,11 +70,14 @@ def _name(drawn: Drawn) -> str:
 def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     """h_gq over the prompt's length, at the hops of the training, and over the hops, at its length: a row a model."""
     rows = identified(hashhop_sizes, HASHHOP_SIZES.kind)
-    points = _scored(rows)
-    models, looks = models_in_order(points), _looks(points)
+    points = pd.concat([
+        scores(found, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(found["as_trained"].iloc[0]))
+        for (hops, size), found in groups(rows, ["hops", "size"])
+    ], ignore_index=True)  # fmt: skip
+    models, looks = by_model(points), _looks(points)
     figure = Figure(figsize=(WIDTH + 0.8, 1.6 + 2.6 * len(models)), label="HashHop at other lengths and hops")
-    for model, (by_size, by_hops) in zip(models, figure.subplots(len(models), 2, squeeze=False), strict=True):
-        of_model = points[points["model"] == model]
+    lines = figure.subplots(len(models), 2, squeeze=False)
+    for (model, of_model), (by_size, by_hops) in zip(models, lines, strict=True):
         trained = of_model[of_model["as_trained"]]
         length = LENGTH_AXES[rows["form"].iloc[0]]
         for axes, column, kept, axis, unit in (
@@ -88,12 +91,7 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
                 continue
             _draw(axes, shown, column, looks)
             axes.set_xlabel(axis)
-    figure.legend(
-        handles=[Line2D([], [], label=_name(drawn), **style) for drawn, style in looks.items()],
-        loc="outside right center",
-        fontsize=7.5,
-        handlelength=2.6,
-    )
+    legend_beside(figure, [Line2D([], [], label=_name(drawn), **style) for drawn, style in looks.items()])
     add_note(
         figure,
         f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
