@@ -99,7 +99,7 @@ def _code(function: Callable[..., object]) -> str:
 
 def _calls(record: Mapping[str, Any]) -> str:
     """File, line and name of the functions that measured or rendered what a run wrote."""
-    name, functions = record["stage"], []
+    name, functions = record["stage"], list[Callable[..., Any] | None]()
     if name == "figure":
         from recurformer.render.figures import FIGURES
 

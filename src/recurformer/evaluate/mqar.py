@@ -1,6 +1,6 @@
 """Figure 4: multi-query associative recall of a Transformer converted before its training (section 4.3)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +29,6 @@ def run_mqar(
     output_dir: str | Path,
     mamba: Mapping[str, int] | None = None,
     device: str = "cpu",
-    on_log: Callable[[dict[str, float]], None] | None = None,
 ) -> pd.DataFrame:
     """Initialise, choose heads, convert, train, test.
 
@@ -44,7 +43,6 @@ def run_mqar(
         output_dir: folder for the metric log and the checkpoints of the training.
         mamba: d_state, d_conv, expand, dt_rank of `convert`.
         device: where to train.
-        on_log: called with every row of the metric log.
 
     Returns:
         One row a slice: beta, learning_rate, seed, split ("test": the tested slices; "validation": other samples of the
@@ -57,7 +55,7 @@ def run_mqar(
     curriculum = round(settings.curriculum_share * recipe["steps"])
     dataset = MQARBatches(settings.train, settings.vocabulary, recipe["batch_size"], seed, curriculum)
     recipe |= {"batch_size": 1}  # an item is a batch
-    train(model, dataset, output_dir=output_dir, seed=seed, on_log=on_log, **recipe)
+    train(model, dataset, output_dir=output_dir, seed=seed, **recipe)
     sizes = {"vocabulary": settings.vocabulary, "samples": settings.test_samples, "seed": seed}
     slices = {"validation": settings.train, "test": settings.test}
     splits = [mqar_rows(model, listed, split=split, **sizes).assign(split=split) for split, listed in slices.items()]
