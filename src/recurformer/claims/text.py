@@ -36,12 +36,16 @@ def _claims_table(decisions: Iterable[Decision]) -> str:
 
 
 def _findings_table(ledger: Ledger) -> list[str]:
-    """One line for each distinct fact: the verdicts of its claims, with their numbers."""
+    """One line for each distinct fact: the verdicts of its claims, with their numbers, and the first ids."""
     rows = [
-        [cell(one["fact"]), ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items())]
+        [
+            cell(one["fact"]),
+            ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items()),
+            ", ".join(one["claims"][:2]) + ", …" * (len(one["claims"]) > 2),
+        ]
         for one in ledger.findings()
     ]
-    table = tabulate(rows, ("finding", "its claims"), tablefmt="pipe", disable_numparse=True)
+    table = tabulate(rows, ("finding", "its claims", "ids"), tablefmt="pipe", disable_numparse=True)
     return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
 
 
