@@ -4,21 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from itertools import cycle
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_mixers import OTHERS, shared
 from tiny_models import HEADS, MAMBA, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-import recurformer
 from recurformer.cli.main import main
 from recurformer.model.convert import convert
 from recurformer.model.export import save_with_code
 from recurformer.tasks.tokenizer import byte_tokenizer
 
 CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one", **dict(PAIRS)}
+MODELS = {name: partial(shared_converted, name, heads) for name, heads in CASES.items()}
+MODELS |= {mixer: partial(shared, mixer, "qwen2_gqa", "ragged") for mixer in OTHERS}
 PROCESS = """
 import sys
 import torch
@@ -49,28 +52,28 @@ def run_elsewhere(directories, tmp_path, prelude="", arguments=""):
     return [torch.load(directory / "result.pt") for directory in directories]
 
 
-def save_all(tmp_path, save):
-    directories = []
-    for backbone, heads in CASES.items():
-        directory = tmp_path / backbone
-        save(shared_converted(backbone, heads), directory)
-        torch.save(tokens(2, 9), directory / "ids.pt")
-        directories.append(directory)
-    return directories
-
-
-def check_results(results, module, tolerance=0.0):
-    for (backbone, heads), (found, logits, generated) in zip(CASES.items(), results, strict=True):
-        model, ids = shared_converted(backbone, heads), tokens(2, 9)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("save", "prelude", "arguments", "module", "tolerance"),
+    [
+        (PreTrainedModel.save_pretrained, "import recurformer", "", "recurformer.model.modeling", 0),
+        # importing the package raises ImportError; the exported code has no C++ sources: torch scans
+        (save_with_code, "sys.modules['recurformer'] = None", "trust_remote_code=True", "transformers_modules", 1e-5),
+    ],
+    ids=["with the package", "without the package"],
+)
+def test_a_fresh_process_opens_every_model(save, prelude, arguments, module, tolerance, tmp_path):
+    directories, ids = [tmp_path / name for name in MODELS], tokens(2, 9)
+    for make, directory in zip(MODELS.values(), directories, strict=True):
+        save(make(), directory)
+        torch.save(ids, directory / "ids.pt")
+    results = run_elsewhere(directories, tmp_path, prelude, arguments)
+    for make, (found, logits, generated) in zip(MODELS.values(), results, strict=True):
+        model = make()
         assert module in found
         assert torch.allclose(logits, model(ids).logits, rtol=0, atol=tolerance)
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         assert torch.equal(generated, expected)
-
-
-def test_fresh_process_with_the_package(tmp_path):
-    directories = save_all(tmp_path, lambda model, directory: model.save_pretrained(directory))
-    check_results(run_elsewhere(directories, tmp_path, prelude="import recurformer"), "recurformer.model.modeling")
 
 
 def export(model, directory):
@@ -81,14 +84,6 @@ def export(model, directory):
     assert main(["export", str(plain), str(directory)]) == 0
 
 
-@pytest.mark.parametrize("save", [recurformer.save_with_code, export])
-def test_fresh_process_without_the_package(tmp_path, save):
-    directories = save_all(tmp_path, save)
-    without = "sys.modules['recurformer'] = None"  # importing it raises ImportError
-    results = run_elsewhere(directories, tmp_path, prelude=without, arguments="trust_remote_code=True")
-    check_results(results, "transformers_modules", tolerance=1e-5)  # its code has no C++ sources: torch scans
-
-
 def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
     model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(2, 9)
     save_with_code(model, tmp_path / "checkpoint")
@@ -97,8 +92,11 @@ def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
     assert torch.equal(both(ids).logits, model(ids).logits)
 
 
-def test_an_exported_folder_has_the_tokenizer_if_there_is_one(tmp_path, capsys):
+def test_an_exported_folder_holds_what_the_function_saves_and_the_tokenizer_if_there_is_one(tmp_path, capsys):
     export(shared_converted("qwen2_gqa", "ragged"), tmp_path / "with")
+    save_with_code(shared_converted("qwen2_gqa", "ragged"), tmp_path / "function")
+    for file in (tmp_path / "function").iterdir():
+        assert (tmp_path / "with" / file.name).read_bytes() == file.read_bytes()
     assert AutoTokenizer.from_pretrained(tmp_path / "with")("ab") == byte_tokenizer()("ab")
     shared_converted("qwen2_gqa", "ragged").save_pretrained(tmp_path / "plain")
     assert main(["export", str(tmp_path / "plain"), str(tmp_path / "without")]) == 0

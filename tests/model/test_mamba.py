@@ -53,15 +53,6 @@ def test_pieces_equal_one_run(cuts, d_conv):
     check_continuation(make_block(d_conv=d_conv), cuts)
 
 
-@pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")
-def test_pieces_differ_when_the_scan_forgets_its_state(cuts, monkeypatch):
-    monkeypatch.setattr(
-        mamba, "selective_scan", lambda *a, initial_state=None, **kw: selective_scan(*a, initial_state=None, **kw)
-    )
-    with pytest.raises(AssertionError):
-        check_continuation(make_block(), cuts)
-
-
 def make_mixer(block):
     config = MambaConfig(
         hidden_size=WIDTH, state_size=5, conv_kernel=4, expand=2, time_step_rank=3, num_hidden_layers=1, use_bias=False

@@ -3,33 +3,13 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_checkpoint import run_elsewhere
-from test_mixers import OTHERS, every_mixer, make, shared
+from test_mixers import every_mixer, make, shared
 from tiny_models import HEADS, make_backbone, tokens
 from transformers import AutoModelForCausalLM
 
 from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.convert import convert
-from recurformer.model.export import save_with_code
 from recurformer.model.mixers import MIXERS
-
-
-@pytest.mark.slow
-def test_checkpoints_open_in_a_fresh_process_with_and_without_the_package(tmp_path):
-    ids, greedy = tokens(2, 9), {"max_new_tokens": 5, "do_sample": False}
-    for mixers, prelude, arguments in (
-        (OTHERS, "import recurformer", ""),
-        (["gated"], "sys.modules['recurformer'] = None", "trust_remote_code=True"),  # whose code imports all others
-    ):
-        directories = [tmp_path / f"{mixer}{arguments}" for mixer in mixers]
-        for mixer, directory in zip(mixers, directories, strict=True):
-            save_with_code(shared(mixer, "qwen2_gqa", "ragged"), directory)
-            torch.save(ids, directory / "ids.pt")
-        results = run_elsewhere(directories, tmp_path, prelude, arguments)
-        for mixer, (_, logits, generated) in zip(mixers, results, strict=True):
-            model = shared(mixer, "qwen2_gqa", "ragged")
-            assert torch.equal(logits, model(ids).logits)
-            assert torch.equal(generated, model.generate(ids, attention_mask=torch.ones_like(ids), **greedy))
 
 
 @every_mixer

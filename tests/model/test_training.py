@@ -2,18 +2,18 @@
 
 import pytest
 import torch
-from tiny_models import MAMBA, MATRIX, difference, make_backbone, make_converted, shared_converted, tokens
+from test_mixers import CASES as MIXER_CASES
+from test_mixers import make as make_with_mixer
+from tiny_models import MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, StaticCache, Trainer, TrainingArguments
 
 from recurformer.model.convert import convert
 from recurformer.model.fold import folded
+from recurformer.model.mixers import MIXERS
 
 CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
 SLOW = pytest.mark.slow
-to_compile = pytest.mark.parametrize(
-    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
-)
 some_models = pytest.mark.parametrize(("backbone", "heads"), CASES)
 
 
@@ -23,9 +23,9 @@ def gradients(model, ids):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
-def test_every_parameter_gets_a_gradient(backbone, heads):
-    model = make_converted(backbone, heads).train()
+@pytest.mark.parametrize(("mixer", "backbone", "heads"), [case for case in MIXER_CASES if case[0] != "zero"])
+def test_every_parameter_gets_a_gradient(mixer, backbone, heads):
+    model = make_with_mixer(mixer, backbone, heads).train()
     for name, gradient in gradients(model, tokens(2, 40)).items():
         assert gradient.isfinite().all() and gradient.any(), name
 
@@ -43,17 +43,17 @@ def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant
     assert len(calls) == 2  # it ran again for the backward pass
 
 
-@some_models
-def test_bfloat16_stays_near_float32(backbone, heads):
-    model, ids = make_converted(backbone, heads), tokens(2, 30)
+@pytest.mark.parametrize("heads", ["mixed", "beta_one", "ragged"])
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
+def test_bfloat16_stays_near_float32(mixer, heads):
+    model, ids = make_with_mixer(mixer, heads=heads), tokens(2, 30)
     expected = model(ids).logits
     model = model.to(torch.bfloat16)
     result = model(ids, use_cache=True)
     assert result.logits.dtype == torch.bfloat16 and difference(result.logits, expected) < 0.15
-    states = [
-        layer.recurrent_states[0] for layer in result.past_key_values.layers if hasattr(layer, "recurrent_states")
-    ]
-    assert states and all(state.dtype == torch.float32 for state in states)
+    for layer in result.past_key_values.layers:
+        state = getattr(layer, "recurrent_states", {0: None})[0]
+        assert state is None or state.dtype == (torch.long if mixer == "window" else torch.float32)
     pieces = model(ids[:, :17], use_cache=True)
     rest = model(ids[:, 17:], past_key_values=pieces.past_key_values, use_cache=True)
     assert difference(torch.cat([pieces.logits, rest.logits], 1), result.logits) < 0.15
@@ -89,10 +89,13 @@ def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
 
 
-@to_compile
-def test_forward_and_backward_compile_in_one_graph(backbone, heads):
+@pytest.mark.parametrize(
+    ("mixer", "heads"),
+    [("mamba", "ragged"), ("gated", "mixed"), ("mean", "mixed"), pytest.param("window_state", "ragged", marks=SLOW)],
+)
+def test_forward_and_backward_compile_in_one_graph(mixer, heads):
     torch.compiler.reset()
-    model, ids = make_converted(backbone, heads).train(), tokens(2, 40)
+    model, ids = make_with_mixer(mixer, heads=heads).train(), tokens(2, 40)
     expected, expected_logits = gradients(model, ids), model(ids, use_cache=False).logits
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     model.zero_grad()
@@ -103,7 +106,9 @@ def test_forward_and_backward_compile_in_one_graph(backbone, heads):
         assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name
 
 
-@to_compile
+@pytest.mark.parametrize(
+    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
+)
 def test_decoding_compiles_in_one_graph(backbone, heads):
     torch.compiler.reset()
     model, ids = shared_converted(backbone, heads), tokens(2, 14)
