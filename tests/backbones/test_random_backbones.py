@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from recurformer.backbones import BACKBONE_SOURCES, load_backbone, make_random, open_backbone, save_backbone
+from recurformer.backbones import load_backbone, make_random, open_backbone, save_backbone
 from recurformer.corpora.package import ResourceError
 from recurformer.model.convert import convert
 from recurformer.model.families import FAMILIES
@@ -67,10 +67,8 @@ def test_without_a_tokenizer():
             "there is no architecture 'gpt2'; choose one of llama, qwen2, mistral",
         ),
         ({"source": "random", "heads": 4, "kv_heads": 3}, "heads 4 is not a multiple of kv_heads 3"),
-        ({"source": "random", "hidden_size": 30, "heads": 4}, "hidden_size 30 is not a multiple of heads 4"),
         ({"source": "random", "tokenizer": "words"}, "there is no tokenizer 'words'; choose one of hash, byte"),
         ({"source": "disk"}, "backbone source is 'disk'; choose one of wheel, shape, random, hub"),
-        ({}, "backbone source is None"),
         (
             {"source": "shape", "nmae": "llama2-7b"},
             "backbone source 'shape': .*nmae|missing a required argument: 'name'",
@@ -85,10 +83,6 @@ def test_wrong_settings_are_one_clear_line(settings, message):
     with pytest.raises(ValueError, match=message) as caught:
         open_backbone(settings)
     assert "\n" not in str(caught.value)
-
-
-def test_every_source_is_callable():
-    assert {"wheel", "shape", "random", "hub"} <= set(BACKBONE_SOURCES)
 
 
 def test_save_and_load(tmp_path):
@@ -139,8 +133,3 @@ def test_truncated_safetensors_are_one_clear_line(tmp_path, keep):
     with pytest.raises(ResourceError, match="model holds no readable model") as caught:
         load_backbone(place)
     assert "\n" not in str(caught.value)
-
-
-def test_a_directory_without_a_model(tmp_path):
-    with pytest.raises(ResourceError, match=r"has no config.json"):
-        load_backbone(tmp_path)

@@ -2,22 +2,9 @@
 
 import pytest
 import torch
-from tiny_models import (
-    BACKBONES,
-    HEADS,
-    MAMBA,
-    difference,
-    make_backbone,
-    tokens,
-)
+from tiny_models import BACKBONES, HEADS, MAMBA, difference, make_backbone, tokens
 from torch import Tensor, nn
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    MistralConfig,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, Olmo2Config, Olmo2ForCausalLM
 
 from recurformer.model.config import CONFIGS, RecurFormerLlamaConfig
 from recurformer.model.convert import convert

@@ -68,22 +68,6 @@ def test_static_cache_with_padding_and_chunked_prefill(backbone, heads):
     check_same(generate(model, ids, prefill_chunk_size=4, **static), generate(model, ids))
 
 
-@pytest.mark.parametrize("heads", ["mixed", "attention_free_first", "beta_one", "ragged"])
-def test_the_cache_holds_retained_kv_heads_only(heads):
-    model = shared_converted("qwen2_gqa", heads)
-    cache = model(tokens(2, LENGTH), use_cache=True).past_key_values
-    for index, replaced in enumerate(model.config.recurrent_heads):
-        layer, retained = cache.layers[index], sorted(set(range(6)) - set(replaced))
-        kv_heads = len({head // 3 for head in retained})
-        if kv_heads:
-            assert layer.keys.shape == layer.values.shape == (2, kv_heads, LENGTH, 8)
-        elif model.config.layer_types[index] == "hybrid":
-            assert layer.keys.shape == (2, 1, LENGTH, 1)  # beta = 1: the token counter
-        if replaced:
-            assert layer.recurrent_states[0].shape == (2, 2 * len(replaced) * 8, 4)
-            assert layer.conv_states[0].shape == (2, 2 * len(replaced) * 8, 4)
-
-
 @some_models
 def test_embeddings_may_stand_for_the_prompt(backbone, heads):
     model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)

@@ -1,9 +1,7 @@
 """Mixers beside attention in training: gradients, precision, compilation, learning rates, first weights."""
 
 import torch
-from test_generate import (
-    LENGTH,
-)
+from test_generate import LENGTH
 from test_mixers import every_mixer, make
 from tiny_models import HEADS, difference, make_backbone, tokens
 from transformers import DynamicCache

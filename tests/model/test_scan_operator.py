@@ -101,13 +101,6 @@ def test_default_backends(monkeypatch):
     assert scan.choose_backend(on_gpu, single["A"], True, None) == "mamba_ssm"
 
 
-def test_the_backends_that_ran_are_known(monkeypatch):
-    monkeypatch.setattr(scan, "used_backends", set())
-    selective_scan(**make_inputs(1, 2, 3, 2), backend="torch")
-    selective_scan(**make_inputs(1, 2, 3, 2))
-    assert scan.used_backends == {"torch", "reference"}
-
-
 def test_errors_name_the_argument(monkeypatch):
     inputs = make_inputs(1, 2, 3, 2, dtype=torch.float32)
     with pytest.raises(ValueError, match=r"backend='quick'.*choose one of mamba_ssm.*torch, reference"):
