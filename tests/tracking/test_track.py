@@ -51,12 +51,6 @@ def test_running_trainings_and_logs_without_a_record_are_left_out(study, noteboo
     assert capsys.readouterr().err == ("results/other.metrics.jsonl: left out, no run record beside it names it\n")
 
 
-def test_a_broken_log_is_named(study, capsys):
-    (study / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert track() == 1
-    assert "results/metrics.jsonl: not the metric log of a training (KeyError" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
