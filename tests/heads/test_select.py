@@ -180,13 +180,6 @@ def test_bad_options_are_refused(options, message):
         select_heads(by_hand(), **{"beta": 0.5, **options})
 
 
-def test_a_head_without_a_measured_score_is_refused():
-    scores = torch.zeros(2, 4)
-    scores[1, 2] = float("nan")
-    with pytest.raises(ValueError, match="layer 1 head 2 has no score"):
-        select_heads(by_hand(), 0.5, by="retrieval", measured=scores)
-
-
 def test_profiles_of_converted_models_are_refused():
     profile = by_hand()
     profile.rr[:, 1, 3] = float("nan")
