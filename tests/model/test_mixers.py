@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from test_decode_graph import decode, expected_logits, make_graph, only_torch_steps, prompts
+from test_decode_graph import GRAPHED, decode, expected_logits, make_graph, only_torch_steps, prompts
 from test_generate import (
     LENGTH,
     check_chunked_forward,
@@ -186,9 +186,12 @@ def test_a_replayed_graph_decodes(mixer, heads, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@every_other
-def test_a_cuda_graph_decodes(mixer):
-    model = make(mixer, heads="ragged").requires_grad_(False).cuda()
+@pytest.mark.parametrize(
+    ("mixer", "backbone", "heads"),
+    [*(("mamba", *pair) for pair in GRAPHED), *((mixer, *GRAPHED[1]) for mixer in OTHERS)],
+)
+def test_a_cuda_graph_decodes(mixer, backbone, heads):
+    model = make(mixer, backbone, heads).requires_grad_(False).cuda()
     with recurformer.DecodeGraph(model, rows=2, max_length=16) as graph:
         for seed, padded in ((0, False), (1, True)):
             ids, mask = (x.cuda() for x in prompts(seed, padded))

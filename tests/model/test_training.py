@@ -1,16 +1,18 @@
-"""Training: gradients, checkpointing, the library's Trainer, bfloat16, compilation."""
+"""Training: gradients, checkpointing, the library's Trainer, bfloat16, compilation, learning rates, first weights."""
 
 import pytest
 import torch
+from test_generate import LENGTH
 from test_mixers import CASES as MIXER_CASES
-from test_mixers import make as make_with_mixer
-from tiny_models import MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
+from test_mixers import every_mixer, make
+from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
 from torch.utils.data import Dataset
-from transformers import AutoModelForCausalLM, StaticCache, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
 from recurformer.model.convert import convert
 from recurformer.model.fold import folded
 from recurformer.model.mixers import MIXERS
+from recurformer.train.optimiser import parameter_groups
 
 CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
 SLOW = pytest.mark.slow
@@ -25,7 +27,7 @@ def gradients(model, ids):
 
 @pytest.mark.parametrize(("mixer", "backbone", "heads"), [case for case in MIXER_CASES if case[0] != "zero"])
 def test_every_parameter_gets_a_gradient(mixer, backbone, heads):
-    model = make_with_mixer(mixer, backbone, heads).train()
+    model = make(mixer, backbone, heads).train()
     for name, gradient in gradients(model, tokens(2, 40)).items():
         assert gradient.isfinite().all() and gradient.any(), name
 
@@ -46,7 +48,7 @@ def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant
 @pytest.mark.parametrize("heads", ["mixed", "beta_one", "ragged"])
 @pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
 def test_bfloat16_stays_near_float32(mixer, heads):
-    model, ids = make_with_mixer(mixer, heads=heads), tokens(2, 30)
+    model, ids = make(mixer, heads=heads), tokens(2, 30)
     expected = model(ids).logits
     model = model.to(torch.bfloat16)
     result = model(ids, use_cache=True)
@@ -95,7 +97,7 @@ def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
 )
 def test_forward_and_backward_compile_in_one_graph(mixer, heads):
     torch.compiler.reset()
-    model, ids = make_with_mixer(mixer, heads=heads).train(), tokens(2, 40)
+    model, ids = make(mixer, heads=heads).train(), tokens(2, 40)
     expected, expected_logits = gradients(model, ids), model(ids, use_cache=False).logits
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     model.zero_grad()
@@ -147,3 +149,39 @@ def test_inductor():
     model, ids = convert(make_backbone("qwen2_gqa", num_hidden_layers=1), [[1, 3, 4, 5]], **MAMBA), tokens(2, 40)
     compiled = torch.compile(model, fullgraph=True)
     assert difference(compiled(ids, use_cache=False).logits, model(ids, use_cache=False).logits) < 1e-4
+
+
+@every_mixer
+def test_gradients_pass_through_a_cache(mixer):
+    model, ids = make(mixer).train(), tokens(1, LENGTH)
+    gradients = []
+    for cuts in ((LENGTH,), (6, 1, LENGTH - 7)):
+        x = model.model.embed_tokens(ids).detach().requires_grad_()
+        cache = DynamicCache(config=model.config)
+        for piece in x.split(cuts, 1):
+            last = model(inputs_embeds=piece, past_key_values=cache, use_cache=True).logits[:, -1]
+        gradients.append(torch.autograd.grad(last.square().sum(), x)[0])
+    assert difference(*gradients) < 1e-4
+
+
+def test_new_parameters_learn_at_the_rate_of_mixers():
+    model = make("gated")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    rates = {names[id(p)]: group["lr"] for group in parameter_groups(model, 1.0, 2.0, 0.1) for p in group["params"]}
+    new = {name for name, rate in rates.items() if rate == 2.0}
+    prefixes = [f"model.layers.{layer}.self_attn.gated." for layer in (0, 2)]
+    assert new == {prefix + name for prefix in prefixes for name in ("A_log", "D", "dt_proj.weight", "dt_proj.bias")}
+    assert {rate for name, rate in rates.items() if name not in new} == {1.0}
+
+
+def test_conversion_starts_each_mixer_by_its_own_rules():
+    """The library skips modules without parameters of their own, and leaves their linear layers at its own start."""
+    original, ids = make_backbone("qwen2_gqa"), tokens(2, 20)
+    window, both, retention = (
+        convert(original, HEADS["mixed"], mixer=name, window_tokens=5, sink_tokens=2)
+        for name in ("window", "window_state", "retention")
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(both(ids).logits, window(ids).logits)
+    gate = retention.model.layers[0].self_attn.mixer.gate
+    assert not gate.weight.any() and (gate.bias > 0).all()
