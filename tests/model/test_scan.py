@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scan_cases import KernelDouble, compare, definition, deviation, make_inputs
 
-from recurformer.model import scan_block, scan_cuda
+from recurformer.model import native, scan_block, scan_cuda
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
 from recurformer.model.scan_block import BLOCK, block_steps
 
+needs_kernels = pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 
 
@@ -131,7 +132,7 @@ def test_inputs_are_left_alone(backend, length, kernel_double):
     assert all(torch.equal(inputs[name], before[name]) for name in inputs)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
+@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm", pytest.param("cpp", marks=needs_kernels)])
 @pytest.mark.parametrize("length", [1, 50])
 def test_bfloat16_inputs_keep_a_float32_state(backend, length, kernel_double):
     inputs = make_inputs(2, 6, length, 4, dtype=torch.bfloat16)
@@ -141,6 +142,8 @@ def test_bfloat16_inputs_keep_a_float32_state(backend, length, kernel_double):
     assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
     assert deviation(last, expected_last) < 1e-6  # the inputs are exact numbers: only the output is rounded
     assert deviation(y, expected) < 1e-2
+    y.sum().backward()
+    assert inputs["u"].grad.dtype == torch.bfloat16
 
 
 def test_autocast_does_not_lower_the_precision():

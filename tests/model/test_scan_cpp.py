@@ -107,17 +107,6 @@ def test_more_threads_than_samples_and_the_reverse(batch):
         torch.set_num_threads(before)
 
 
-def test_bfloat16_inputs_keep_a_float32_state():
-    inputs = make_inputs(2, 6, 50, 4, dtype=torch.bfloat16)
-    inputs["A"], inputs["initial_state"] = (inputs[n].detach().float() for n in ("A", "initial_state"))
-    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend="cpp")
-    expected, expected_last = definition(**inputs, delta_softplus=True)
-    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
-    assert deviation(last, expected_last) < 1e-6 and deviation(y, expected) < 1e-2
-    assert selective_scan(**inputs, delta_softplus=True, backend="cpp").sum().backward() is None
-    assert inputs["u"].grad.dtype == torch.bfloat16
-
-
 def test_operator_is_well_formed():
     inputs = make_inputs(2, 3, 40, 4, dtype=torch.float32)
     rows = [x.detach().transpose(-1, -2).contiguous().requires_grad_() if x.dim() > 1 else x for x in inputs.values()]
