@@ -28,9 +28,7 @@ CUTS = {
     "steps": (1,) * LENGTH,
 }
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
-every_model = pytest.mark.parametrize(
-    ("backbone", "heads"), [("llama_mha", "beta_one"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "ragged")]
-)
+every_model = pytest.mark.parametrize(("backbone", "heads"), [("llama_mha", "beta_one"), ("qwen2_gqa", "ragged")])
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
