@@ -1,7 +1,6 @@
 """The examples of docs/extending.md, as they stand: one thing more of each kind, through the registries alone."""
 
 import shutil
-import subprocess
 import sys
 
 import pandas as pd
@@ -17,6 +16,7 @@ from recurformer.claims.claim import STATEMENTS, Statement
 from recurformer.claims.register import all_claims
 from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
+from recurformer.cli.study import read_study
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import SELECTORS
 from recurformer.model import families
@@ -28,9 +28,9 @@ from recurformer.plan.rules import WORKS, Light, request
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
-from recurformer.study import load_study
 from tests.baselines.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
+from tests.workflow.dry_runs import DryRun
 
 BLOCKS = {
     first.removeprefix("# "): code for first, _, code in (b.code.partition("\n") for b in blocks("docs/extending.md"))
@@ -131,17 +131,8 @@ def test_its_rule_is_planned(tmp_path, monkeypatch):
         # its stage and its work are declared in this process only
         rules.write("\n\n" + example.replace('code("article_lengths")', '""').replace("**BESIDE_CARDS", "mem_mb=400"))
     target = "results/smoke/corpus/article_lengths.csv"
-    answer = subprocess.run(
-        [sys.executable, "-m", "snakemake", "-n", "-p", target, "--configfile", "config/smoke.yaml"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in answer.stdout + answer.stderr
+    planned = DryRun(tmp_path, target, "--configfile", "config/smoke.yaml")
+    assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in planned.out + planned.err
     monkeypatch.setitem(WORKS, "article_lengths", Light(400))
-    assert (
-        request(
-            "article_lengths",
-            load_study(yaml.safe_load((ROOT / "config/smoke.yaml").read_text())).model_dump(mode="json"),
-            {},
-        ).memory_mb
-        == 400
-    )
+    smoke = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
+    assert request("article_lengths", smoke, {}).memory_mb == 400

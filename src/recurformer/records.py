@@ -27,7 +27,9 @@ VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval"
 
 def _git(*words: str) -> str | None:
     here = Path(__file__).parent
-    answer = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["git", "--no-optional-locks", "-C", str(here), *words], capture_output=True, text=True, check=False
+    )
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 

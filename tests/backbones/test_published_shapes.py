@@ -25,21 +25,6 @@ def test_published_number_of_parameters_in_seconds_and_no_memory(name):
     assert all(parameter.is_meta and parameter.dtype == torch.bfloat16 for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "heads", "kv_heads", "head_dim"),
-    [
-        ("llama2-7b", 32, 32, 32, 128),
-        ("qwen2-7b", 28, 28, 4, 128),
-        ("qwen2-0.5b", 24, 14, 2, 64),
-        ("smollm2-135m", 30, 9, 3, 64),
-    ],
-)
-def test_heads(name, layers, heads, kv_heads, head_dim):
-    config = load_shape(name)
-    found = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
-    assert found == (layers, heads, kv_heads) and config.hidden_size // heads == head_dim
-
-
 def test_each_call_gives_its_own_configuration():
     load_shape("llama2-7b").num_hidden_layers = 1
     assert load_shape("llama2-7b").num_hidden_layers == 32

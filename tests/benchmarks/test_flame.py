@@ -24,12 +24,9 @@ def only(line: str) -> flame.Sample:
     ("stack", "kind"),
     [
         (f"{STAGE};{LINEAR};at::_ops::linear::call (libtorch_cpu.so);malloc (libc.so.6)", OPERATOR),
-        (f"{STAGE};{LINEAR};gomp_team_barrier_wait_end (libgomp.so.1.0.0)", OPERATOR),
         (f"{STAGE};call (recurformer/model/native.py:90);scan_forward (mamba-avx2-0d89e02440c293b8.so)", OPERATOR),
         (f"{STAGE};add (torch/_refs/__init__.py:1102);_check_with (torch/__init__.py:1700)", OPERATOR),
-        (f"{STAGE};{LINEAR};THPVariable_linear (libtorch_python.so);malloc (libc.so.6)", BETWEEN),
         (f"{STAGE};at::backward (libtorch_cpu.so);{LINEAR};malloc (libc.so.6)", BETWEEN),
-        (f"{STAGE};{LINEAR}", BETWEEN),
         (f"{STAGE};_find_and_load (<frozen importlib._bootstrap>:1176);c10::start (libc10.so)", PROCESS),
         (f"{MAIN};<module> (recurformer:8);collect (libpython3.11.so.1.0)", PROCESS),
     ],

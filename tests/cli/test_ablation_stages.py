@@ -181,14 +181,3 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     assert main(["continuation", *where, *STAGES["continuation"][0], *words]) == 0
     rows = read_rows(out)
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
-
-
-@pytest.mark.parametrize(("pairs", "hops"), [(8, 8), (32, 4)])
-def test_hashhop_takes_lengths_and_hops_that_nobody_trained(world, tmp_path, pairs, hops):
-    """Both layouts, as many full chains as fill the list."""
-    out = tmp_path / "rows.parquet"
-    sizes = ["--task-pairs", str(pairs), "--task-hops", str(hops), "--task-chains", str(pairs // hops)]
-    assert run_stage(world, "ablation-hashhop", out, *sizes, checkpoint="-converted") == 0
-    rows = read_rows(out)
-    assert rows.groupby("variant").size().to_dict() == {"official": 4, "paper": 4}
-    assert (rows.hops == hops).all() and rows.correct.between(0, hops).all()

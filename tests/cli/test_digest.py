@@ -87,7 +87,6 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"profile", "train-hashhop", "convert"}),
-        ("heads/profile.py", {"select", "profile", "attention-map"}, {"train-hashhop", "contribution"}),
         ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
         (
             "corpora/windows.py",
@@ -95,7 +94,6 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
             {"train-hashhop", "profile-hashhop", "hashhop", "mqar"},
         ),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
-        ("study/method.py", set(), set(STAGES)),
         ("cli/main.py", set(), set(STAGES)),
         ("tracking/live.py", set(), TRAININGS),
         ("render/style.py", {"figure"}, {"select", "compare"}),
@@ -110,11 +108,8 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
 @pytest.mark.parametrize(
     ("module", "function", "stages"),
     [
-        ("train", "mqar", {"mqar"}),
         ("train", "train_hashhop", {"train-hashhop"}),
-        ("hashhop", "hashhop", {"hashhop"}),
         ("hashhop", "_print_quality", {"ablation-hashhop", "hashhop-sizes"}),
-        ("evaluate", "needle", {"needle"}),
         ("resumable", "train_and_keep", {"train", "train-hashhop", "recover"}),
         ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],

@@ -91,12 +91,6 @@ def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
     assert "scores of (2, 3) layers and heads, profile of (2, 4)" in refused(capsys, place, command, "retrieval", few)
 
 
-def test_a_model_that_looks_nothing_up_is_refused_in_one_line(place, capsys):
-    command = "head-scores {place}/hashes {place}/none.parquet --name tiny --by retrieval --minimum-accuracy 0.99"
-    error = refused(capsys, place, command, "--task-vocabulary 64 --task-hops 4 --task-pairs 8")
-    assert "of the values, below minimum_accuracy=0.99" in error
-
-
 def test_settings_of_ra_i_are_compared(place):
     target = place / "settings.csv"
     command = f"ra-i-settings {{place}}/text {target} --articles {{place}}/articles.parquet --name tiny"

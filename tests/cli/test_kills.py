@@ -14,13 +14,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-import torch
 
 from recurformer.backbones import make_random
 from recurformer.cli.main import main
 from recurformer.files import atomic_path
 from recurformer.model.convert import convert
 from recurformer.tasks.tokenizer import hash_tokenizer
+from tests.one_thread import one_thread
+
+__all__ = ["one_thread"]  # a child would have only one of several
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
 RECIPE = ["--steps", "8", "--batch-size", "2", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
@@ -88,15 +90,6 @@ def content(folder):
     found = {name: path.read_bytes() for name, path in files.items() if path.name != "run.json"}
     rows = [json.loads(line) for line in found.pop("metrics.jsonl", b"").splitlines()]
     return files.keys(), found, [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """A child would have only one of several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from recurformer.costs import Cost
 from recurformer.plan.dry_run import Job, dry_run, read_dry_run
 from recurformer.plan.estimates import FORMULA, estimate, past_costs
 from recurformer.plan.listing import by_rule, summary, totals
+from tests.workflow.dry_runs import ROOT, link_workflow
 
-ROOT = Path(__file__).parents[2]
 SMOKE = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
 MQAR = "mqar/beta-{}/lr-{}/seed-0"
@@ -31,9 +31,7 @@ def past_run(folder, minutes, was, *, threads=1, megabytes="500.0"):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A folder that holds links to the workflow and nothing that it made."""
-    for name in ("Snakefile", "workflow", "config", "profiles"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(link_workflow(tmp_path))
     return tmp_path
 
 

@@ -1,14 +1,11 @@
 """Run records: what they hold, and how a file leads to the runs behind it."""
 
-import json
 import os
 import shutil
 
 import pytest
 import torch
 
-from recurformer.cli.main import main
-from recurformer.heads.profile import HeadProfile
 from recurformer.model import scan
 from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
 
@@ -99,19 +96,6 @@ def test_no_record_is_left_by_a_run_that_failed(tmp_path):
     ):
         raise RuntimeError
     assert not list(tmp_path.iterdir())
-
-
-def test_a_stage_records_the_files_that_its_arguments_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rr = torch.rand(2, 2, 4, generator=torch.Generator().manual_seed(0))
-    HeadProfile(rr, window=2, threshold=0.5, exclude_first=True, kv_heads=4, tokens=8).save("profile.parquet")
-    argv = ["select", "profile.parquet", "heads.json", "--beta", "0.5", "--seed", "7", "--record", "heads.run.json"]
-    assert main(argv) == 0
-    record = json.loads((tmp_path / "heads.run.json").read_text())
-    assert [file["path"] for file in record["inputs"]] == ["profile.parquet"]
-    assert record["outputs"] == ["heads.json"]
-    assert record["argv"] == ["recurformer", *argv]
-    assert record["seed"] == 7
 
 
 def test_a_record_names_the_scan_backends_that_ran(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.cluster.workspace import ROOT, needs, snakemake, workflow_in
+from tests.cluster.workspace import ROOT, needs, snakemake
+from tests.workflow.dry_runs import link_workflow
 
 PROFILE = ROOT / "workflow/profiles/cluster-generic"
 DIES_ONCE = """
@@ -25,7 +26,7 @@ def plugin():
 @pytest.mark.slow
 def test_a_job_of_the_workflow_runs(tmp_path):
     target = "results/smoke/caches/pyramidinfer.csv"
-    answer = snakemake(PROFILE, target, "--configfile", "config/smoke.yaml", folder=workflow_in(tmp_path))
+    answer = snakemake(PROFILE, target, "--configfile", "config/smoke.yaml", folder=link_workflow(tmp_path))
     assert answer.returncode == 0, answer.stderr
     assert "with external jobid" in answer.stderr
     assert (tmp_path / target).is_file()

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.cluster.workspace import PROFILES, ROOT, needs, snakemake, workflow_in
+from tests.cluster.workspace import PROFILES, ROOT, needs, snakemake
+from tests.workflow.dry_runs import link_workflow
 
 TARGET = "results/smoke/mqar/beta-0.5/lr-0.01/seed-0/mqar.csv"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -40,7 +41,7 @@ def test_an_extra_brings_the_plugin(profile):
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_plugin_takes_every_key(profile, tmp_path):
     needs(profile)
-    answer = dry_run(f"workflow/profiles/{profile}", workflow_in(tmp_path))
+    answer = dry_run(f"workflow/profiles/{profile}", link_workflow(tmp_path))
     assert answer.returncode == 0, answer.stderr
     assert "rule mqar:" in answer.stdout + answer.stderr
 
@@ -49,14 +50,16 @@ def test_a_key_that_no_plugin_knows_is_refused(tmp_path):
     needs("slurm")
     bad = shutil.copytree(ROOT / "workflow/profiles/slurm", tmp_path / "bad") / "profile.yaml"
     bad.write_text(bad.read_text().replace("slurm-status-command", "slurm-status-comand"))
-    answer = dry_run(bad.parent, workflow_in(tmp_path))
+    answer = dry_run(bad.parent, link_workflow(tmp_path))
     assert answer.returncode != 0
     assert "slurm-status-comand" in answer.stderr
 
 
 def test_rules_on_cards_ask_every_cluster_for_one(tmp_path):
     """The plugins for LSF and HTCondor do not know the resource `gpu`."""
-    answer = snakemake("profiles/default", "--dry-run", "--configfile", "config/gpu.yaml", folder=workflow_in(tmp_path))
+    answer = snakemake(
+        "profiles/default", "--dry-run", "--configfile", "config/gpu.yaml", folder=link_workflow(tmp_path)
+    )
     asked = re.findall(r"^rule (\w+):.*?^    resources: (.*?)$", answer.stdout, flags=re.MULTILINE | re.DOTALL)
     on_card = {rule for rule, resources in asked if "gpu=1" in resources.split(", ")}
     assert {"mqar", "train_text", "device_tests"} <= on_card

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.cluster.workspace import ROOT, needs, run, workflow_in
+from tests.cluster.workspace import ROOT, needs, run
+from tests.workflow.dry_runs import link_workflow
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 HERE = ROOT / "tests/cluster"
@@ -44,7 +45,7 @@ def slurm():
 @pytest.mark.slow
 def test_jobs_of_the_workflow_run_and_one_that_dies_runs_again(tmp_path):
     targets = ["results/smoke/caches/complexity.csv", "results/smoke/caches/pyramidinfer.csv"]
-    answer = run(HERE / "with_slurm", HERE / "smoke_study", *targets, folder=workflow_in(tmp_path))
+    answer = run(HERE / "with_slurm", HERE / "smoke_study", *targets, folder=link_workflow(tmp_path))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "2 JobState=COMPLETED" in answer.stdout
     assert "1 JobState=FAILED" in answer.stdout

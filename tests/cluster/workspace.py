@@ -12,12 +12,6 @@ ROOT = Path(__file__).parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "workflow/profiles").glob("*/profile.yaml"))
 
 
-def workflow_in(folder):
-    for name in ("Snakefile", "workflow", "config", "profiles"):
-        (folder / name).symlink_to(ROOT / name)
-    return folder
-
-
 def needs(executor):
     """Skip a test where the plugin is missing."""
     if find_spec(f"snakemake_executor_plugin_{executor.replace('-', '_')}") is None:

@@ -102,17 +102,11 @@ def test_a_gated_model_opens_to_the_token_in_the_variable(hub, home):
     [
         ("config.json", Answer(403, "GatedRepo", "Your request is awaiting a review."), "is gated: accept its licence"),
         ("tree", Answer(401, "RepoNotFound", "Repository not found"), f"the hub has no model {REPO}, or it is private"),
-        ("tree", Answer(404, "RepoNotFound", "Repository not found"), f"the hub has no model {REPO}, or it is private"),
         ("tree", Answer(404, "RevisionNotFound", "Invalid rev id"), f"has no revision {REVISION}: correct it"),
         (
             "tree",
             Answer(401, "", "Invalid credentials in Authorization header"),
             f"the hub refuses access to {REPO} (401): set HF_TOKEN to a valid token",
-        ),
-        (
-            "config.json",
-            Answer(403, "", "Please enable access to public gated repositories in your token's settings"),
-            f"the hub refuses access to {REPO} (403): set HF_TOKEN to a valid token",
         ),
     ],
 )

@@ -13,7 +13,6 @@ from recurformer.heads.scores import (
     lookup_accuracy,
     retrieval_scores,
     sensitivity_scores,
-    window_mask,
 )
 from recurformer.model.layout import sliding_layers
 from recurformer.tasks import IGNORED
@@ -114,24 +113,6 @@ def test_sensitivity_is_the_loss_under_an_explicit_mask(model, samples):
     assert expected.std() > 0.01
     expected = of_full_attention(model, expected.double())
     torch.testing.assert_close(scores, expected, atol=1e-7, rtol=0, equal_nan=True)
-
-
-def test_the_window_changes_all_and_only_the_tokens_that_count():
-    model, input_ids = make_backbone("llama_mha").double(), tokens(1, LENGTH)
-    for last, changes in ((WINDOW + SINKS, False), (WINDOW + SINKS + 1, True)):
-        labels = torch.full_like(input_ids, IGNORED)
-        labels[:, last] = input_ids[:, last]
-        assert (abs(direct_sensitivity(model, 1, 2, (input_ids, labels))) > 1e-12) == changes
-
-
-def test_a_window_holds_the_latest_and_the_first_tokens():
-    assert window_mask(5, 2, 1).int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 0, 1, 1, 0],
-        [1, 0, 0, 1, 1],
-    ]
 
 
 def test_the_model_is_left_as_it_was(samples):

@@ -202,11 +202,9 @@ def test_no_whole_attention_matrix_is_made():
     ("arguments", "message"),
     [
         ({"window": 200}, "window=200 must be at least 0 and below 200"),
-        ({"window": -1}, "window=-1"),
         ({"threshold": 1.5}, "threshold=1.5 must lie in"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"input_ids": torch.empty(0, 10, dtype=torch.long)}, r"got shape \(0, 10\)"),
-        ({"input_ids": torch.zeros(10, dtype=torch.long)}, r"got shape \(10,\)"),
         ({"attention_mask": torch.ones(1, 10)}, r"attention_mask has shape \(1, 10\)"),
         ({"attention_mask": torch.zeros(2, TOKENS)}, "sample 0: the tokens must be one unbroken run"),
         ({"attention_mask": ((torch.arange(TOKENS) - 55).abs() > 5).expand(2, -1)}, "one unbroken run"),

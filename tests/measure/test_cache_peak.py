@@ -1,6 +1,5 @@
 """Caches and peaks of real tensors on a small shape: what a card is asked for at full size."""
 
-import pandas as pd
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -72,17 +71,6 @@ def test_a_lack_of_memory_is_told_from_other_failures():
     assert cache_peak._prefill(Failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"), 4) is None
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         cache_peak._prefill(Failing("mat1 and mat2 shapes cannot be multiplied"), 4)
-
-
-def test_the_stage_writes_what_was_measured(tmp_path):
-    words = ["--name", "tiny", "--betas", "0.5", "--lengths", "32", "--device", "cpu", "--mamba-dt-rank", "4"]
-    shape = {"source": "random", "architecture": "llama", "hidden-size": 32, "layers": 1, "heads": 2, "kv-heads": 2}
-    shape |= {"head-dim": 16, "intermediate-size": 32, "tokenizer": "byte", "seed": 0}
-    words += [word for key, value in shape.items() for word in (f"--backbone-{key}", str(value))]
-    assert main(["cache-peak", str(tmp_path / "cache_peak.csv"), *words]) == 0
-    frame = pd.read_csv(tmp_path / "cache_peak.csv")
-    assert frame.beta.tolist() == [0.0, 0.5]
-    assert frame.total_bytes.tolist() == frame.counted_bytes.tolist()
 
 
 def test_a_missing_card_is_named(tmp_path, capsys, monkeypatch):

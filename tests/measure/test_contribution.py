@@ -92,36 +92,6 @@ def test_contributions_equal_their_definition(model, input_ids, batch_size, rows
         torch.testing.assert_close(found.other[norm], other, atol=1e-12, rtol=1e-12)
 
 
-@pytest.fixture
-def uniform_model():
-    """Every query attends uniformly; the values differ from token to token, all of their entries are 1 or -1."""
-    config = LlamaConfig(
-        hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-        intermediate_size=48, vocab_size=64, rms_norm_eps=0.0,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).double().eval()
-    generator = torch.Generator().manual_seed(4)
-    model.model.embed_tokens.weight.data = torch.randint(0, 2, (64, 32), generator=generator).double() * 2 - 1
-    for layer in model.model.layers:
-        for silent in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.o_proj, layer.mlp.down_proj):
-            silent.weight.data.zero_()
-        layer.self_attn.v_proj.weight.data = torch.eye(32, dtype=torch.float64)
-    return model
-
-
-def test_uniform_attention_is_neutral(uniform_model, input_ids):
-    tokens = 256
-    samples = input_ids[:2].repeat(1, 2)[:, :tokens]
-    found = token_contributions(uniform_model, samples)
-    weights, norms = weights_and_norms(uniform_model, samples)
-    assert weights[0, 0, 0, 9, :10].tolist() == pytest.approx([0.1] * 10)
-    share = (1 / torch.arange(2, tokens + 1, dtype=torch.float64)).mean()  # query t sees t + 1 tokens
-    for norm, length in (("l1", 8.0), ("l2", 8**0.5)):
-        assert norms[norm].flatten().unique().tolist() == pytest.approx([length])
-        torch.testing.assert_close(found.first[norm], (length * share).expand(2, LAYERS, HEADS), atol=1e-12, rtol=1e-12)
-        torch.testing.assert_close(found.first[norm], found.other[norm], atol=1e-12, rtol=1e-12)
-
-
 def test_heads_that_do_not_attend_are_left_out(model, input_ids):
     converted = convert(model, [[], [0, 1, 3]], d_state=4, dt_rank=2).eval()
     found = token_contributions(converted, input_ids[:2])

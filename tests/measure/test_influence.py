@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recurformer import HeadProfile, convert, selective_scan
+from recurformer import HeadProfile, convert
 from recurformer.measure.influence import (
     attention_influence,
     block_arguments,
@@ -16,7 +16,6 @@ from recurformer.measure.influence import (
     measure_influence,
     replaced_example,
     token_weights,
-    unrolled_weights,
 )
 from recurformer.measure.peak import PeakMemory
 
@@ -43,33 +42,6 @@ def models():
 @pytest.fixture(scope="module")
 def input_ids():
     return torch.randint(0, 64, (3, TOKENS), generator=torch.Generator().manual_seed(1))
-
-
-def random_scan(length: int = 12, channels: int = 5, width: int = 3) -> dict[str, torch.Tensor]:
-    torch.manual_seed(2)
-    return {
-        "u": torch.randn(2, channels, length, dtype=torch.float64),
-        "delta": F.softplus(torch.randn(2, channels, length, dtype=torch.float64)),
-        "A": -torch.rand(channels, width, dtype=torch.float64) * 3,
-        "B": torch.randn(2, width, length, dtype=torch.float64),
-        "C": torch.randn(2, width, length, dtype=torch.float64),
-        "D": torch.randn(channels, dtype=torch.float64),
-    }
-
-
-def unrolled_output(arguments: dict[str, torch.Tensor]) -> torch.Tensor:
-    """sum_s M[t, s, d] u[s, d] + D[d] u[t, d] for every t."""
-    u, columns = arguments["u"], []
-    for query in range(u.shape[-1]):
-        weights = unrolled_weights(*(arguments[name] for name in ("delta", "A", "B", "C")), query)
-        columns.append((weights * u[..., : query + 1]).sum(-1) + arguments["D"] * u[..., query])
-    return torch.stack(columns, -1)
-
-
-def test_unrolled_form_is_the_scan():
-    arguments = random_scan()
-    expected = selective_scan(**arguments)
-    torch.testing.assert_close(unrolled_output(arguments), expected, atol=1e-10, rtol=1e-10)
 
 
 def matrices_of(block, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,23 +162,6 @@ def test_decays_of_all_samples_never_exist_at_once(models):
     assert memory.peak < 2 * decays, "the decays of all samples, and one more such array"
     at_once = token_weights(**arguments, query=TOKENS - 1).abs().mean((0, 1))
     assert torch.equal(found, at_once / at_once.sum())
-
-
-@torch.no_grad()
-def test_a_state_that_forgets_at_once_reads_as_far_as_the_convolution(strong, input_ids):
-    """The weights are the block's, not a constant shape: a token enters by the convolution, and by the skip alone."""
-    block = strong.model.layers[0].self_attn.mamba
-    taps = block.conv1d.weight.shape[-1]
-    block.A_log.fill_(12.0)
-    found = mamba_influence(strong, input_ids, 0, 15)
-    assert found[-taps:].sum() == pytest.approx(1) and (found[-taps:] > 0.01).all()
-    block.x_proj.weight.zero_()
-    assert mamba_influence(strong, input_ids, 0, 15)[-taps:].sum() == pytest.approx(1)
-    block.conv1d.weight[..., :-1] = 0
-    assert mamba_influence(strong, input_ids, 0, 15)[-1] == pytest.approx(1)
-    block.x_proj.weight.normal_()
-    block.A_log.fill_(-12.0)
-    assert mamba_influence(strong, input_ids, 0, 15)[-1] < 0.5
 
 
 def test_bad_requests_are_refused(models, input_ids):

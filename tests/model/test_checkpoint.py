@@ -1,24 +1,29 @@
-"""Saving, loading in another process with and without the package, damaged files."""
+"""Saving, loading in another process with and without the package, damaged files, settings that are refused."""
 
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 from itertools import cycle
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import HEADS, MAMBA, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from test_mixers import OTHERS, every_mixer, make, shared
+from tiny_models import HEADS, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-import recurformer
 from recurformer.cli.main import main
+from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.convert import convert
 from recurformer.model.export import save_with_code
+from recurformer.model.mixers import MIXERS
 from recurformer.tasks.tokenizer import byte_tokenizer
 
 CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one", **dict(PAIRS)}
+MODELS = {name: partial(shared_converted, name, heads) for name, heads in CASES.items()}
+MODELS |= {mixer: partial(shared, mixer, "qwen2_gqa", "ragged") for mixer in OTHERS}
 PROCESS = """
 import sys
 import torch
@@ -49,28 +54,28 @@ def run_elsewhere(directories, tmp_path, prelude="", arguments=""):
     return [torch.load(directory / "result.pt") for directory in directories]
 
 
-def save_all(tmp_path, save):
-    directories = []
-    for backbone, heads in CASES.items():
-        directory = tmp_path / backbone
-        save(shared_converted(backbone, heads), directory)
-        torch.save(tokens(2, 9), directory / "ids.pt")
-        directories.append(directory)
-    return directories
-
-
-def check_results(results, module, tolerance=0.0):
-    for (backbone, heads), (found, logits, generated) in zip(CASES.items(), results, strict=True):
-        model, ids = shared_converted(backbone, heads), tokens(2, 9)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("save", "prelude", "arguments", "module", "tolerance"),
+    [
+        (PreTrainedModel.save_pretrained, "import recurformer", "", "recurformer.model.modeling", 0),
+        # importing the package raises ImportError; the exported code has no C++ sources: torch scans
+        (save_with_code, "sys.modules['recurformer'] = None", "trust_remote_code=True", "transformers_modules", 1e-5),
+    ],
+    ids=["with the package", "without the package"],
+)
+def test_a_fresh_process_opens_every_model(save, prelude, arguments, module, tolerance, tmp_path):
+    directories, ids = [tmp_path / name for name in MODELS], tokens(2, 9)
+    for build, directory in zip(MODELS.values(), directories, strict=True):
+        save(build(), directory)
+        torch.save(ids, directory / "ids.pt")
+    results = run_elsewhere(directories, tmp_path, prelude, arguments)
+    for build, (found, logits, generated) in zip(MODELS.values(), results, strict=True):
+        model = build()
         assert module in found
         assert torch.allclose(logits, model(ids).logits, rtol=0, atol=tolerance)
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         assert torch.equal(generated, expected)
-
-
-def test_fresh_process_with_the_package(tmp_path):
-    directories = save_all(tmp_path, lambda model, directory: model.save_pretrained(directory))
-    check_results(run_elsewhere(directories, tmp_path, prelude="import recurformer"), "recurformer.model.modeling")
 
 
 def export(model, directory):
@@ -81,14 +86,6 @@ def export(model, directory):
     assert main(["export", str(plain), str(directory)]) == 0
 
 
-@pytest.mark.parametrize("save", [recurformer.save_with_code, export])
-def test_fresh_process_without_the_package(tmp_path, save):
-    directories = save_all(tmp_path, save)
-    without = "sys.modules['recurformer'] = None"  # importing it raises ImportError
-    results = run_elsewhere(directories, tmp_path, prelude=without, arguments="trust_remote_code=True")
-    check_results(results, "transformers_modules", tolerance=1e-5)  # its code has no C++ sources: torch scans
-
-
 def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
     model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(2, 9)
     save_with_code(model, tmp_path / "checkpoint")
@@ -97,8 +94,11 @@ def test_package_and_exported_code_meet_in_one_process(tmp_path, monkeypatch):
     assert torch.equal(both(ids).logits, model(ids).logits)
 
 
-def test_an_exported_folder_has_the_tokenizer_if_there_is_one(tmp_path, capsys):
+def test_an_exported_folder_holds_what_the_function_saves_and_the_tokenizer_if_there_is_one(tmp_path, capsys):
     export(shared_converted("qwen2_gqa", "ragged"), tmp_path / "with")
+    save_with_code(shared_converted("qwen2_gqa", "ragged"), tmp_path / "function")
+    for file in (tmp_path / "function").iterdir():
+        assert (tmp_path / "with" / file.name).read_bytes() == file.read_bytes()
     assert AutoTokenizer.from_pretrained(tmp_path / "with")("ab") == byte_tokenizer()("ab")
     shared_converted("qwen2_gqa", "ragged").save_pretrained(tmp_path / "plain")
     assert main(["export", str(tmp_path / "plain"), str(tmp_path / "without")]) == 0
@@ -183,28 +183,17 @@ def test_a_wide_input_projection_of_an_earlier_version_is_refused(tmp_path):
 def test_a_disk_offloaded_model_gives_the_same_logits(tmp_path):
     model = make_converted("llama_mha", "mixed")
     model.save_pretrained(tmp_path / "checkpoint")
-    layers = {f"model.layers.{i}": "disk" for i in range(3)}
-    placement = {
-        "model.embed_tokens": "cpu",
-        "model.norm": "cpu",
-        "model.rotary_emb": "cpu",
-        "lm_head": "cpu",
-        **layers,
-    }
+    here = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+    placement = dict.fromkeys(here, "cpu") | {f"model.layers.{layer}": "disk" for layer in range(3)}
     offloaded = AutoModelForCausalLM.from_pretrained(
         tmp_path / "checkpoint", device_map=placement, offload_folder=tmp_path / "offload"
     )
     ids = tokens(2, 9)
     assert difference(offloaded(ids).logits, model(ids).logits) < 1e-6
-    with pytest.raises(ValueError, match="offloaded"):
-        stock = make_backbone("llama_mha")
-        stock.model.layers[0].to("meta")
-        convert(stock, HEADS["mixed"], **MAMBA)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("mixer", "window"), ("mixer", "hyena"), ("recurrent_heads", [[0], [], []]), ("mamba_d_state", 8)],
+    ("name", "value"), [("mixer", "window"), ("recurrent_heads", [[0], [], []]), ("mamba_d_state", 8)]
 )
 def test_a_config_that_was_changed_after_building_is_not_saved(name, value, tmp_path):
     for part in (lambda model: model, lambda model: model.model):
@@ -221,3 +210,41 @@ def test_a_config_whose_heads_do_not_exist_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match=r"heads\[2\] names head 99"):
         config.save_pretrained(tmp_path / "changed")
     assert not (tmp_path / "changed").exists()
+
+
+@every_mixer
+def test_saving_and_loading_keeps_everything(mixer, tmp_path):
+    model = shared(mixer, "llama_mha", "mixed")
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert loaded.config.mixer == mixer and loaded.config.window_tokens == 5 and loaded.config.sink_tokens == 2
+    assert torch.equal(loaded(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
+    own = {name for name in load_file(tmp_path / "model.safetensors") if f".{mixer}." in name}
+    assert bool(own) == (mixer not in {"window", "linear", "mean", "zero"})
+
+
+def test_a_config_without_the_keys_is_of_mamba(tmp_path):
+    written = make("mamba").config.to_dict()
+    for key in ("mixer", "window_tokens", "sink_tokens"):
+        del written[key]
+    config = type(make("mamba").config)(**written)
+    assert (config.mixer, config.window_tokens, config.sink_tokens) == ("mamba", 64, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixer": "hyena"}, f"mixer='hyena' is unknown; there are {', '.join(MIXERS)}"),
+        ({"window_tokens": 0}, "window_tokens=0 must be a whole number of at least 1"),
+        ({"sink_tokens": -1}, "sink_tokens=-1 must be a whole number of at least 0"),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_line(changes, message):
+    for refuse in (
+        lambda: RecurFormerLlamaConfig(**changes),
+        lambda: convert(make_backbone("llama_mha"), HEADS["mixed"], **changes),
+    ):
+        with pytest.raises(ValueError, match=f"{message}$") as error:
+            refuse()
+        assert "\n" not in str(error.value)

@@ -2,27 +2,13 @@
 
 import copy
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import (
-    BACKBONES,
-    HEADS,
-    MAMBA,
-    MATRIX,
-    difference,
-    make_backbone,
-    make_converted,
-    tokens,
-)
+from tiny_models import BACKBONES, HEADS, MAMBA, MATRIX, difference, make_backbone, make_converted, tokens
 from torch import nn
 from torch.nn import functional as F
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 from transformers.models.llama.modeling_llama import repeat_kv
 
 from recurformer.model.convert import convert
@@ -91,22 +77,16 @@ def test_every_layer_computes_algorithm_one(backbone, heads):
             assert difference(result, algorithm_one(stock, converted, x, cos_sin, replaced)) < 1e-5
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_decoding_with_ragged_groups_equals_a_full_forward(implementation):
-    model = make_converted("qwen2_gqa", "ragged")
-    model.set_attn_implementation(implementation)
-    ids = tokens(2, 12)
-    full = model(ids, use_cache=False, output_attentions=implementation == "eager")
+def test_eager_decoding_with_ragged_groups_equals_a_full_forward():
+    model, ids = make_converted("qwen2_gqa", "ragged"), tokens(2, 12)
+    model.set_attn_implementation("eager")
+    full = model(ids, use_cache=False, output_attentions=True)
     cache = model(ids[:, :8], use_cache=True).past_key_values
     for position in range(8, 12):
-        step = model(
-            ids[:, position : position + 1],
-            past_key_values=cache,
-            use_cache=True,
-            output_attentions=implementation == "eager",
-        )
+        piece = ids[:, position : position + 1]
+        step = model(piece, past_key_values=cache, use_cache=True, output_attentions=True)
         assert difference(step.logits[:, 0], full.logits[:, position]) < 1e-5
-        for weights, expected in zip(step.attentions or (), full.attentions or (), strict=True):
+        for weights, expected in zip(step.attentions, full.attentions, strict=True):
             assert weights.shape[1] == expected.shape[1]
             assert difference(weights[:, :, 0], expected[:, :, position, : position + 1]) < 1e-5
 
@@ -183,22 +163,3 @@ def test_a_value_head_enters_once_and_starts_as_all_its_copies(backbone, heads):
 def test_heads_may_be_any_integers():
     heads = [np.array([2, 0]), torch.tensor([1]), (5,)]
     assert convert(make_backbone("llama_mha"), heads).config.recurrent_heads == [[0, 2], [1], [5]]
-
-
-def test_seven_billion_parameters_convert_on_the_meta_device():
-    with torch.device("meta"):
-        base = LlamaForCausalLM(LlamaConfig()).to(torch.bfloat16)
-    start = time.perf_counter()
-    model = convert(base, [list(range(0, 32, 2))] * 32)
-    logits = model(torch.zeros(1, 10_000, dtype=torch.long, device="meta")).logits
-    assert time.perf_counter() - start < 20
-    assert logits.shape == (1, 10_000, 32_000)
-    assert all(p.is_meta and p.dtype == torch.bfloat16 for p in model.parameters())
-
-
-@pytest.mark.parametrize(("backbone", "heads"), dict(MATRIX).items())
-def test_shapes_on_meta_are_those_of_a_real_conversion(backbone, heads):
-    with torch.device("meta"):
-        model = convert(BACKBONES[backbone][0](BACKBONES[backbone][1]()), HEADS[heads], **MAMBA)
-    real = make_converted(backbone, heads).state_dict()
-    assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}

@@ -1,17 +1,16 @@
-"""Caches and generate(): every way to run the same tokens gives the same answer, and the checks see silent failures."""
+"""Checks that every way to run the same tokens gives the same answer, which `test_mixers.py` calls for every mixer; and
+what generation refuses: masks, caches and modes that the state cannot honour."""
 
 import pytest
 import torch
-from tiny_models import MATRIX, PAD, difference, shared_converted, tokens
-from transformers import DynamicCache, StaticCache
+from tiny_models import PAD, difference, make_backbone, shared_converted, tokens
+from transformers import Cache, DynamicCache, StaticCache
 
-from recurformer.model import mamba, modeling
-from recurformer.model.scan import selective_scan
-from recurformer.model.step import state_step
+from recurformer.model import modeling
+from recurformer.model.convert import convert
 
 LENGTH, NEW = 13, 6
 GREEDY = {"do_sample": False, "max_new_tokens": NEW, "return_dict_in_generate": True, "output_logits": True}
-every_model = pytest.mark.parametrize(("backbone", "heads"), MATRIX)
 some_models = pytest.mark.parametrize(
     ("backbone", "heads"),
     [("llama_mha", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "attention_free_first")],
@@ -63,130 +62,14 @@ def check_continuation(model, pieces):
     check_same(generate(model, history, past_key_values=first[2]), generate(model, history, use_cache=False))
 
 
-@every_model
-def test_greedy_with_cache_equals_without(backbone, heads):
-    check_greedy(shared_converted(backbone, heads))
-
-
-@every_model
-def test_any_chunking_equals_a_full_forward(backbone, heads):
-    for cuts in ((1,), (5,), (4, 8, 12), tuple(range(1, LENGTH))):
-        check_chunked_forward(shared_converted(backbone, heads), cuts)
-
-
-@every_model
-def test_left_padding_changes_nothing(backbone, heads):
-    check_left_padding(shared_converted(backbone, heads))
-
-
-@every_model
-def test_chunked_prefill_equals_one_prefill(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    check_same(generate(model, ids, prefill_chunk_size=5), generate(model, ids))
-
-
-@every_model
-def test_a_returned_cache_is_continued(backbone, heads):
-    check_continuation(shared_converted(backbone, heads), 4)
-
-
-@every_model
-def test_static_cache_equals_dynamic(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    check_same(generate(model, ids, cache_implementation="static", disable_compile=True), generate(model, ids))
-
-
-@every_model
-def test_beams_with_cache_equal_beams_without(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    beams = {"num_beams": 3, "max_new_tokens": NEW, "do_sample": False, "attention_mask": torch.ones_like(ids)}
-    assert torch.equal(model.generate(ids, **beams), model.generate(ids, use_cache=False, **beams))
-
-
 @some_models
 def test_static_cache_with_padding_and_chunked_prefill(backbone, heads):
     model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
     static = {"cache_implementation": "static", "disable_compile": True}
     check_left_padding(model, **static)
-    check_left_padding(model, prefill_chunk_size=4)
+    for size in (1, 4):  # the library's mask function takes every single token for a generated one
+        check_left_padding(model, prefill_chunk_size=size, **static)
     check_same(generate(model, ids, prefill_chunk_size=4, **static), generate(model, ids))
-
-
-@some_models
-def test_sampling_with_cache_equals_without(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    results = []
-    for use_cache in (True, False):
-        torch.manual_seed(0)
-        sampled = {"do_sample": True, "num_return_sequences": 3, "temperature": 2.0, "use_cache": use_cache}
-        results.append(model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, **sampled))
-    assert torch.equal(*results) and len(results[0]) == 6
-
-
-@every_model
-def test_permuting_the_batch_permutes_the_logits(backbone, heads):
-    model, ids, order = shared_converted(backbone, heads), tokens(4, LENGTH), torch.tensor([2, 0, 3, 1])
-    assert difference(model(ids[order]).logits, model(ids).logits[order]) < 1e-5
-
-
-@some_models
-def test_the_future_does_not_change_the_past(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    other = torch.cat([ids[:, :7], tokens(2, LENGTH - 7, seed=9)], 1)
-    assert difference(model(other).logits[:, :7], model(ids).logits[:, :7]) < 1e-5
-
-
-@some_models
-def test_a_preallocated_static_cache_decodes(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    cache = StaticCache(config=model.config, max_cache_len=32)
-    logits = [model(piece, past_key_values=cache, use_cache=True).logits for piece in ids.split([8, 4, 1], 1)]
-    assert difference(torch.cat(logits, 1), model(ids, use_cache=False).logits) < 1e-4
-
-
-@pytest.mark.parametrize("heads", ["mixed", "attention_free_first", "beta_one", "ragged"])
-def test_the_cache_holds_retained_kv_heads_only(heads):
-    model = shared_converted("qwen2_gqa", heads)
-    cache = model(tokens(2, LENGTH), use_cache=True).past_key_values
-    for index, replaced in enumerate(model.config.recurrent_heads):
-        layer, retained = cache.layers[index], sorted(set(range(6)) - set(replaced))
-        kv_heads = len({head // 3 for head in retained})
-        if kv_heads:
-            assert layer.keys.shape == layer.values.shape == (2, kv_heads, LENGTH, 8)
-        elif model.config.layer_types[index] == "hybrid":
-            assert layer.keys.shape == (2, 1, LENGTH, 1)  # beta = 1: the token counter
-        if replaced:
-            assert layer.recurrent_states[0].shape == (2, 2 * len(replaced) * 8, 4)
-            assert layer.conv_states[0].shape == (2, 2 * len(replaced) * 8, 4)
-
-
-def forget_initial_state(monkeypatch):
-    monkeypatch.setattr(
-        mamba, "selective_scan", lambda *a, initial_state=None, **kw: selective_scan(*a, initial_state=None, **kw)
-    )
-    monkeypatch.setattr(mamba, "state_step", lambda step: state_step(step._replace(state=step.state.zero_())))
-
-
-@every_model
-def test_the_checks_see_a_scan_that_forgets_its_state(backbone, heads, monkeypatch):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    whole = generate(model, ids, use_cache=False)
-    forget_initial_state(monkeypatch)
-    with pytest.raises(AssertionError):
-        check_greedy(model)
-    with pytest.raises(AssertionError):
-        check_chunked_forward(model, (5,))
-    with pytest.raises(AssertionError):
-        check_continuation(model, 4)
-    with pytest.raises(AssertionError):
-        check_same(generate(model, ids, prefill_chunk_size=5), whole)
-
-
-@every_model
-def test_the_checks_see_a_dropped_padding_mask(backbone, heads, monkeypatch):
-    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
-    with pytest.raises(AssertionError):
-        check_left_padding(shared_converted(backbone, heads))
 
 
 @some_models
@@ -204,3 +87,60 @@ def test_the_base_model_answers_in_the_form_that_is_asked_for():
     assert model.model(ids, return_dict=None).last_hidden_state.shape == (1, 4, 48)
     assert isinstance(model.model(ids, return_dict=False), tuple)
     assert model(ids[:, :1], past_key_values=cache, is_causal=True).logits.isfinite().all()
+
+
+def test_assisted_decoding_is_refused():
+    model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 13)
+    with pytest.raises(ValueError, match="stateful"):
+        model.generate(ids, assistant_model=make_backbone("llama_mha"), max_new_tokens=2)
+    with pytest.raises(ValueError, match="stateful"):
+        model.generate(ids, prompt_lookup_num_tokens=2, max_new_tokens=2)
+
+
+def test_packed_sequences_are_refused():
+    model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 8)
+    packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
+    with pytest.raises(ValueError, match="packed sequences"):
+        model(ids, position_ids=packed)
+    with pytest.raises(ValueError, match="packed sequences"):
+        model(ids, seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]))
+    compiled = torch.compile(lambda positions: modeling._refuse_packing(None, positions, {}), backend="eager")
+    with pytest.raises(RuntimeError, match="packed sequences"):
+        compiled(packed)
+    shifted = model(ids, position_ids=torch.arange(5, 13).unsqueeze(0), use_cache=False)  # not packed: one run
+    assert shifted.logits.isfinite().all()
+
+
+def test_masks_that_the_state_cannot_honour_are_refused():
+    model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 8)
+    with pytest.raises(ValueError, match="attention_mask has 4 dimensions"):
+        model(ids, attention_mask=torch.zeros(1, 1, 8, 8))
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        model.model()
+
+
+@pytest.mark.parametrize("heads", ["mixed", "attention_free_first", "beta_one"])
+@pytest.mark.parametrize(
+    "make_cache",
+    [
+        lambda config: DynamicCache(),
+        lambda config: DynamicCache(config=make_backbone("llama_mha").config),
+        lambda config: StaticCache(config=make_backbone("llama_mha").config, max_cache_len=32),
+        lambda config: Cache(layers=DynamicCache(config=config).layers[:2]),
+        lambda config: Cache(layers=DynamicCache(config=config).layers * 2),
+        lambda config: Cache(layers=DynamicCache(config=config).layers[::-1]),
+    ],
+    ids=["no config", "backbone's", "backbone's, static", "too few", "too many", "other order"],
+)
+def test_a_cache_of_other_layers_is_refused_in_one_line(heads, make_cache):
+    model, ids = shared_converted("llama_mha", heads), tokens(2, 4)
+    compiled = torch.compile(model.model, backend="eager")
+    for run in (model, compiled, model.generate):
+        with pytest.raises(ValueError, match=r"past_key_values: layer .*DynamicCache\(config=model.config\)") as error:
+            run(ids, past_key_values=make_cache(model.config))
+        assert "\n" not in str(error.value)
+
+
+def test_a_model_without_replaced_heads_takes_any_cache():
+    model, ids = convert(make_backbone("llama_mha"), [[], [], []]), tokens(2, 4)
+    assert difference(model(ids, past_key_values=DynamicCache()).logits, model(ids).logits) == 0

@@ -178,36 +178,6 @@ def test_gradients_are_those_of_the_definition(name, cuts):
         assert ours is None or difference(ours, expected) < 1e-9
 
 
-@every_mixer
-@pytest.mark.parametrize("cuts", [(), (3,), (40, 41, 42), tuple(range(1, LENGTH, 7))], ids=lambda cuts: f"{len(cuts)}")
-@torch.no_grad()
-def test_padding_enters_no_state(name, cuts):
-    """Rows with padding on the left give what the rest alone gives, whatever the padding holds."""
-    mixer, (values, heads), pad = make_mixer(name), make_inputs(), 9
-    mask = torch.ones(2, LENGTH, dtype=torch.long)
-    mask[0, :pad] = 0
-    whole = run(mixer, values, heads, mask, cuts)
-    alone = ReplacedHeads(*(x[:1, pad:] for x in heads[:3]), tuple(x[:, pad:] for x in heads.position_embeddings))
-    assert torch.allclose(whole[:1, pad:], run(mixer, values[:1, pad:], alone), rtol=0, atol=1e-11)
-    assert torch.allclose(whole[1:], run(mixer, values, heads)[1:], rtol=0, atol=1e-11)
-    assert whole.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["window", "retention", "window_state"])
-@torch.no_grad()
-def test_a_window_remembers_across_padding_behind_a_row(name):
-    """Rows of different length, padded on the right and then continued."""
-    mixer, (values, heads) = make_mixer(name), make_inputs()
-    gap = slice(50, 57)
-    mask = torch.ones(2, LENGTH, dtype=torch.long)
-    mask[:, gap] = 0
-    kept = mask[0].bool()
-    alone = ReplacedHeads(*(x[:, kept] for x in heads[:3]), tuple(x[:, kept] for x in heads.position_embeddings))
-    result = run(mixer, values, heads, mask, (gap.stop,))
-    expected = run(mixer, values[:, kept], alone)
-    assert torch.allclose(result[:, gap.stop :], expected[:, gap.start :], rtol=0, atol=1e-11)
-
-
 def test_gates_are_open_at_the_start():
     """The fresh block is a scan of SiLU(in_proj's first half), with neither convolution nor gate."""
     mixer, (values, _) = make_mixer("mamba_open", noise=0.0), make_inputs()

@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from test_decode_graph import decode, expected_logits, make_graph, only_torch_steps, prompts
+from test_decode_graph import GRAPHED, decode, expected_logits, make_graph, only_torch_steps, prompts
 from test_generate import (
     LENGTH,
     check_chunked_forward,
@@ -15,7 +15,7 @@ from test_generate import (
     check_same,
     generate,
 )
-from tiny_models import HEADS, MAMBA, PAD, PAIRS, difference, make_backbone, tokens, without_zeros
+from tiny_models import HEADS, MAMBA, MATRIX, PAIRS, carrying_far, difference, make_backbone, tokens, without_zeros
 from transformers import DynamicCache
 
 import recurformer
@@ -27,7 +27,7 @@ from recurformer.model.mixers import MIXERS
 OTHERS = [name for name in MIXERS if name != "mamba"]
 # heads of which every query has its own key and value, whole groups, and parts of groups
 BACKBONES = [("llama_mha", "mixed"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "beta_one"), ("qwen2_gqa", "ragged")]
-CASES = [(mixer, *backbone) for mixer in MIXERS for backbone in BACKBONES]
+CASES = [("mamba", *pair) for pair in MATRIX] + [(mixer, *pair) for mixer in OTHERS for pair in BACKBONES]
 READING = ["window", "linear", "retention", "window_state"]
 FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
 CASES += FAMILY_CASES
@@ -39,7 +39,8 @@ WINDOW = {"window_tokens": 5, "sink_tokens": 2}  # shorter than the inputs
 
 def make(mixer, backbone="qwen2_gqa", heads="mixed", **sizes):
     torch.manual_seed(0)
-    return without_zeros(convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | WINDOW | sizes))
+    model = convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | WINDOW | sizes)
+    return without_zeros(carrying_far(model))
 
 
 @cache
@@ -61,7 +62,8 @@ def test_any_chunking_equals_a_full_forward(mixer, backbone, heads):
 @every_case
 def test_left_padding_changes_nothing(mixer, backbone, heads):
     check_left_padding(shared(mixer, backbone, heads))
-    check_left_padding(shared(mixer, backbone, heads), prefill_chunk_size=3)
+    for size in (1, 3):
+        check_left_padding(shared(mixer, backbone, heads), prefill_chunk_size=size)
 
 
 @every_case
@@ -94,20 +96,6 @@ def test_the_checks_see_a_forgotten_state(mixer):
                 if state is not None:
                     state.zero_()
     assert difference(model(ids[:, 8:], past_key_values=cache).logits, model(ids).logits[:, 8:]) > 1e-2
-
-
-@every_case
-def test_padding_behind_a_row_is_not_seen(mixer, backbone, heads):
-    model, ids = shared(mixer, backbone, heads), tokens(1, LENGTH)
-    behind = torch.cat([ids, torch.full((1, 4), PAD)], 1)
-    mask = torch.arange(LENGTH + 4).unsqueeze(0) < LENGTH
-    assert difference(model(behind, attention_mask=mask.long()).logits[:, :LENGTH], model(ids).logits) < 1e-5
-
-
-@every_mixer
-def test_permuting_the_batch_permutes_the_logits(mixer):
-    model, ids, order = shared(mixer, "qwen2_gqa", "ragged"), tokens(4, LENGTH), torch.tensor([2, 0, 3, 1])
-    assert difference(model(ids[order]).logits, model(ids).logits[order]) < 1e-5
 
 
 @every_mixer
@@ -198,9 +186,12 @@ def test_a_replayed_graph_decodes(mixer, heads, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@every_other
-def test_a_cuda_graph_decodes(mixer):
-    model = make(mixer, heads="ragged").requires_grad_(False).cuda()
+@pytest.mark.parametrize(
+    ("mixer", "backbone", "heads"),
+    [*(("mamba", *pair) for pair in GRAPHED), *((mixer, *GRAPHED[1]) for mixer in OTHERS)],
+)
+def test_a_cuda_graph_decodes(mixer, backbone, heads):
+    model = make(mixer, backbone, heads).requires_grad_(False).cuda()
     with recurformer.DecodeGraph(model, rows=2, max_length=16) as graph:
         for seed, padded in ((0, False), (1, True)):
             ids, mask = (x.cuda() for x in prompts(seed, padded))

@@ -44,17 +44,6 @@ def test_the_accuracy_is_that_of_float32():
     assert deviation(selective_scan(**inputs, delta_softplus=True, backend="cpp"), exact) <= 1e-6
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_any_number_of_threads(threads):
-    inputs = make_inputs(3, 160, 80, 16, dtype=torch.float32)  # above the size from which threads are used
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        compare(inputs, "cpp", tolerance=3e-6)
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_strided_rows_of_a_projection_are_not_copied(monkeypatch):
     projection = torch.randn(2, 40, 2 * 24 + 2 * 4)
     u, z, B, C = (x.transpose(1, 2) for x in projection.split([24, 24, 4, 4], dim=-1))
@@ -118,44 +107,11 @@ def test_more_threads_than_samples_and_the_reverse(batch):
         torch.set_num_threads(before)
 
 
-def test_bfloat16_inputs_keep_a_float32_state():
-    inputs = make_inputs(2, 6, 50, 4, dtype=torch.bfloat16)
-    inputs["A"], inputs["initial_state"] = (inputs[n].detach().float() for n in ("A", "initial_state"))
-    y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True, backend="cpp")
-    expected, expected_last = definition(**inputs, delta_softplus=True)
-    assert (y.dtype, last.dtype) == (torch.bfloat16, torch.float32)
-    assert deviation(last, expected_last) < 1e-6 and deviation(y, expected) < 1e-2
-    assert selective_scan(**inputs, delta_softplus=True, backend="cpp").sum().backward() is None
-    assert inputs["u"].grad.dtype == torch.bfloat16
-
-
 def test_operator_is_well_formed():
     inputs = make_inputs(2, 3, 40, 4, dtype=torch.float32)
     rows = [x.detach().transpose(-1, -2).contiguous().requires_grad_() if x.dim() > 1 else x for x in inputs.values()]
     torch.library.opcheck(scan_rows, (*rows, True))
     torch.library.opcheck(scan_rows, (*rows[:5], None, None, None, None, True))
-
-
-def test_compiles_in_one_graph():
-    inputs = make_inputs(1, 3, 40, 4, dtype=torch.float32)
-
-    def loss(**values):
-        y, last = selective_scan(**values, delta_softplus=True, return_last_state=True, backend="cpp")
-        return y.square().sum() + last.sum()
-
-    eager = torch.autograd.grad(loss(**inputs), list(inputs.values()))
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    grads = torch.autograd.grad(compiled(**inputs), list(inputs.values()))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(grads, eager, strict=True))
-
-
-def test_memory_is_that_of_the_results():
-    """Beside results and gradients the operator keeps the state before every 32 steps, nothing per step."""
-    inputs = make_inputs(1, 8, 320, 16, dtype=torch.float32)
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-        selective_scan(**inputs, delta_softplus=True, backend="cpp")
-    assert sum(saved) <= sum(x.numel() for x in inputs.values()) + 320 // 32 * 8 * 16
 
 
 def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
@@ -171,11 +127,9 @@ def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
         native.build("NO AVX")
 
 
-@pytest.mark.parametrize("compiler", ["#!/bin/sh\necho step.cpp: error: a broken compiler >&2; exit 1\n", None])
-def test_without_a_working_compiler_torch_takes_over(tmp_path, compiler):
-    if compiler:
-        (tmp_path / "cc").write_text(compiler)
-        (tmp_path / "cc").chmod(stat.S_IRWXU)
+def test_without_a_working_compiler_torch_takes_over(tmp_path):
+    (tmp_path / "cc").write_text("#!/bin/sh\necho step.cpp: error: a broken compiler >&2; exit 1\n")
+    (tmp_path / "cc").chmod(stat.S_IRWXU)
     code = (
         "import torch; from recurformer.model import native, scan\n"
         "u = torch.randn(1, 4, 9); A = -torch.ones(4, 4); B = torch.randn(1, 4, 9)\n"
@@ -185,5 +139,5 @@ def test_without_a_working_compiler_torch_takes_over(tmp_path, compiler):
     environment = os.environ | {"CXX": str(tmp_path / "cc"), native.CACHE_VARIABLE: str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "{'torch'}" in done.stdout
-    assert ("error: a broken compiler" if compiler else "cc' is not there") in done.stdout
+    assert "error: a broken compiler" in done.stdout
     assert not list((tmp_path / "cache").glob("*.so"))

@@ -14,13 +14,18 @@ from recurformer.model.scan_block import BLOCK
 from recurformer.model.scan_inputs import ScanInputs
 from recurformer.model.scan_torch import blocked_scan
 
+needs_kernels = pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
+both_backends = pytest.mark.parametrize("backend", ["torch", pytest.param("cpp", marks=needs_kernels)])
 
-def test_torch_backend_saves_inputs_and_block_starts_only():
+
+@both_backends
+def test_inputs_and_block_starts_are_saved_only(backend):
+    """Beside results and gradients the state before every block, nothing per step."""
     batch, channels, length, width = 1, 8, 10 * BLOCK, 16
     inputs = make_inputs(batch, channels, length, width, dtype=torch.float32)
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
-        selective_scan(**inputs, delta_softplus=True, backend="torch")
+        selective_scan(**inputs, delta_softplus=True, backend=backend)
     starts = length // BLOCK * batch * channels * width
     assert sum(saved) <= sum(x.numel() for x in inputs.values()) + starts
 
@@ -54,11 +59,12 @@ def test_operator_is_well_formed():
     torch.library.opcheck(blocked_scan, (*arguments[:5], None, None, None, None, False))
 
 
-def test_compiles_in_one_graph():
-    inputs = make_inputs(1, 3, 40, 2, dtype=torch.float32)
+@both_backends
+def test_compiles_in_one_graph(backend):
+    inputs = make_inputs(1, 3, 40, 4, dtype=torch.float32)
 
     def loss(**values):
-        y, last = selective_scan(**values, delta_softplus=True, return_last_state=True)
+        y, last = selective_scan(**values, delta_softplus=True, return_last_state=True, backend=backend)
         return y.square().sum() + last.sum()
 
     eager = torch.autograd.grad(loss(**inputs), list(inputs.values()))
@@ -93,13 +99,6 @@ def test_default_backends(monkeypatch):
     monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
     on_gpu = SimpleNamespace(shape=(1, 2, 3), dtype=torch.bfloat16, is_cuda=True, is_meta=False)
     assert scan.choose_backend(on_gpu, single["A"], True, None) == "mamba_ssm"
-
-
-def test_the_backends_that_ran_are_known(monkeypatch):
-    monkeypatch.setattr(scan, "used_backends", set())
-    selective_scan(**make_inputs(1, 2, 3, 2), backend="torch")
-    selective_scan(**make_inputs(1, 2, 3, 2))
-    assert scan.used_backends == {"torch", "reference"}
 
 
 def test_errors_name_the_argument(monkeypatch):

@@ -4,17 +4,9 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import (
-    ALL,
-    BACKBONES,
-    MAMBA,
-    PAIRS,
-    make_backbone,
-)
+from tiny_models import ALL, BACKBONES, MAMBA, PAIRS, make_backbone
 from torch import Tensor
-from transformers import (
-    PreTrainedConfig,
-)
+from transformers import PreTrainedConfig
 
 from recurformer.model.convert import convert, split_weights
 from recurformer.model.layout import head_layout

@@ -1,19 +1,21 @@
-"""Training: gradients, checkpointing, the library's Trainer, bfloat16, compilation."""
+"""Training: gradients, checkpointing, the library's Trainer, bfloat16, compilation, learning rates, first weights."""
 
 import pytest
 import torch
-from tiny_models import MAMBA, MATRIX, difference, make_backbone, make_converted, shared_converted, tokens
+from test_generate import LENGTH
+from test_mixers import CASES as MIXER_CASES
+from test_mixers import every_mixer, make
+from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
 from torch.utils.data import Dataset
-from transformers import AutoModelForCausalLM, StaticCache, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
 from recurformer.model.convert import convert
 from recurformer.model.fold import folded
+from recurformer.model.mixers import MIXERS
+from recurformer.train.optimiser import parameter_groups
 
 CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
 SLOW = pytest.mark.slow
-to_compile = pytest.mark.parametrize(
-    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
-)
 some_models = pytest.mark.parametrize(("backbone", "heads"), CASES)
 
 
@@ -23,9 +25,9 @@ def gradients(model, ids):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(("backbone", "heads"), MATRIX)
-def test_every_parameter_gets_a_gradient(backbone, heads):
-    model = make_converted(backbone, heads).train()
+@pytest.mark.parametrize(("mixer", "backbone", "heads"), [case for case in MIXER_CASES if case[0] != "zero"])
+def test_every_parameter_gets_a_gradient(mixer, backbone, heads):
+    model = make(mixer, backbone, heads).train()
     for name, gradient in gradients(model, tokens(2, 40)).items():
         assert gradient.isfinite().all() and gradient.any(), name
 
@@ -43,17 +45,17 @@ def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant
     assert len(calls) == 2  # it ran again for the backward pass
 
 
-@some_models
-def test_bfloat16_stays_near_float32(backbone, heads):
-    model, ids = make_converted(backbone, heads), tokens(2, 30)
+@pytest.mark.parametrize("heads", ["mixed", "beta_one", "ragged"])
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
+def test_bfloat16_stays_near_float32(mixer, heads):
+    model, ids = make(mixer, heads=heads), tokens(2, 30)
     expected = model(ids).logits
     model = model.to(torch.bfloat16)
     result = model(ids, use_cache=True)
     assert result.logits.dtype == torch.bfloat16 and difference(result.logits, expected) < 0.15
-    states = [
-        layer.recurrent_states[0] for layer in result.past_key_values.layers if hasattr(layer, "recurrent_states")
-    ]
-    assert states and all(state.dtype == torch.float32 for state in states)
+    for layer in result.past_key_values.layers:
+        state = getattr(layer, "recurrent_states", {0: None})[0]
+        assert state is None or state.dtype == (torch.long if mixer == "window" else torch.float32)
     pieces = model(ids[:, :17], use_cache=True)
     rest = model(ids[:, 17:], past_key_values=pieces.past_key_values, use_cache=True)
     assert difference(torch.cat([pieces.logits, rest.logits], 1), result.logits) < 0.15
@@ -89,10 +91,13 @@ def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
 
 
-@to_compile
-def test_forward_and_backward_compile_in_one_graph(backbone, heads):
+@pytest.mark.parametrize(
+    ("mixer", "heads"),
+    [("mamba", "ragged"), ("gated", "mixed"), ("mean", "mixed"), pytest.param("window_state", "ragged", marks=SLOW)],
+)
+def test_forward_and_backward_compile_in_one_graph(mixer, heads):
     torch.compiler.reset()
-    model, ids = make_converted(backbone, heads).train(), tokens(2, 40)
+    model, ids = make(mixer, heads=heads).train(), tokens(2, 40)
     expected, expected_logits = gradients(model, ids), model(ids, use_cache=False).logits
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     model.zero_grad()
@@ -103,7 +108,9 @@ def test_forward_and_backward_compile_in_one_graph(backbone, heads):
         assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name
 
 
-@to_compile
+@pytest.mark.parametrize(
+    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
+)
 def test_decoding_compiles_in_one_graph(backbone, heads):
     torch.compiler.reset()
     model, ids = shared_converted(backbone, heads), tokens(2, 14)
@@ -142,3 +149,39 @@ def test_inductor():
     model, ids = convert(make_backbone("qwen2_gqa", num_hidden_layers=1), [[1, 3, 4, 5]], **MAMBA), tokens(2, 40)
     compiled = torch.compile(model, fullgraph=True)
     assert difference(compiled(ids, use_cache=False).logits, model(ids, use_cache=False).logits) < 1e-4
+
+
+@every_mixer
+def test_gradients_pass_through_a_cache(mixer):
+    model, ids = make(mixer).train(), tokens(1, LENGTH)
+    gradients = []
+    for cuts in ((LENGTH,), (6, 1, LENGTH - 7)):
+        x = model.model.embed_tokens(ids).detach().requires_grad_()
+        cache = DynamicCache(config=model.config)
+        for piece in x.split(cuts, 1):
+            last = model(inputs_embeds=piece, past_key_values=cache, use_cache=True).logits[:, -1]
+        gradients.append(torch.autograd.grad(last.square().sum(), x)[0])
+    assert difference(*gradients) < 1e-4
+
+
+def test_new_parameters_learn_at_the_rate_of_mixers():
+    model = make("gated")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    rates = {names[id(p)]: group["lr"] for group in parameter_groups(model, 1.0, 2.0, 0.1) for p in group["params"]}
+    new = {name for name, rate in rates.items() if rate == 2.0}
+    prefixes = [f"model.layers.{layer}.self_attn.gated." for layer in (0, 2)]
+    assert new == {prefix + name for prefix in prefixes for name in ("A_log", "D", "dt_proj.weight", "dt_proj.bias")}
+    assert {rate for name, rate in rates.items() if name not in new} == {1.0}
+
+
+def test_conversion_starts_each_mixer_by_its_own_rules():
+    """The library skips modules without parameters of their own, and leaves their linear layers at its own start."""
+    original, ids = make_backbone("qwen2_gqa"), tokens(2, 20)
+    window, both, retention = (
+        convert(original, HEADS["mixed"], mixer=name, window_tokens=5, sink_tokens=2)
+        for name in ("window", "window_state", "retention")
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(both(ids).logits, window(ids).logits)
+    gate = retention.model.layers[0].self_attn.mixer.gate
+    assert not gate.weight.any() and (gate.bias > 0).all()

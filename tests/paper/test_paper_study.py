@@ -1,8 +1,6 @@
 """The paper study, through a cache of the hub with small stand-ins, by the real workflow and without any network."""
 
 import os
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -18,10 +16,11 @@ from recurformer.corpora.package import file_sha256
 from recurformer.corpora.wikipedia import WIKIPEDIA_EXCERPT, read_pages
 from recurformer.study import load_study
 from tests.paper.hub_cache import ROOT, STUDY, write_hub_cache
+from tests.workflow.dry_runs import link_workflow, snakemake
 
 RESOURCES = Path(os.environ.get("RECURFORMER_RESOURCES", ROOT / "resources/downloads"))
 DUMP = RESOURCES / WIKIPEDIA_EXCERPT.file_name
-LINKED = "Snakefile workflow config recorded LICENSE README.md pyproject.toml requirements.lock tests"
+LINKED = "recorded LICENSE README.md pyproject.toml requirements.lock tests"
 STUDY_FILES = ["config/paper.yaml", "tests/paper/sizes.yaml"]
 WHOLE = os.environ.get("RECURFORMER_WHOLE_PAPER_STUDY")
 P = "results/paper"
@@ -50,18 +49,14 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder that holds nothing but links to the workflow."""
-    folder = tmp_path_factory.mktemp("study")
-    for name in LINKED.split():
-        (folder / name).symlink_to(ROOT / name)
-    return folder
+    return link_workflow(tmp_path_factory.mktemp("study"), *LINKED.split())
 
 
-def snakemake(folder, home, *words):
+def run(folder, home, *words):
     """Run a part of the study; what Snakemake said."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    command = [sys.executable, "-m", "snakemake", *words, "--cores", "2", "--configfile", *STUDY_FILES]
     environment = inherited | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return snakemake(folder, *words, "--cores", "2", "--configfile", *STUDY_FILES, environment=environment)
 
 
 def leaves(block, path=""):
@@ -94,7 +89,7 @@ def test_only_sizes_are_overridden():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_study_runs_offline_from_the_cache(folder, home):
-    answer = snakemake(folder, home, *(["all"] if WHOLE else SOME))
+    answer = run(folder, home, *(["all"] if WHOLE else SOME))
     assert answer.returncode == 0, answer.stderr[-5000:]
     results = folder / P
 
@@ -128,7 +123,7 @@ def test_the_study_runs_offline_from_the_cache(folder, home):
 @needs_text
 @pytest.mark.slow
 def test_a_backbone_that_is_not_in_the_cache_is_one_line(folder, tmp_path):
-    answer = snakemake(folder, tmp_path / "empty", f"{P}/backbones/llama2-7b", "--forcerun", "backbone")
+    answer = run(folder, tmp_path / "empty", f"{P}/backbones/llama2-7b", "--forcerun", "backbone")
     assert answer.returncode != 0
     said = [line for line in (folder / P / "logs/backbone/llama2-7b.log").read_text().splitlines() if line]
     assert len(said) == 1

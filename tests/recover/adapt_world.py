@@ -1,11 +1,9 @@
 """A tiny model and a few texts to adapt it on, and the command that does it."""
 
 import numpy as np
-import pytest
 import torch
 
 from recurformer.backbones import open_random, save_backbone
-from recurformer.cli.main import main
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", ".", "It", "is", "late", "!")
 MINUTES = "60"
@@ -34,12 +32,3 @@ def command(folder, *more, out="out", model="backbone"):
     texts = sorted(map(str, folder.glob("text*.txt")))
     flags = ["--tokens", "64", "--minutes", MINUTES, "--mixer", "mamba", *more]
     return ["adapt", str(folder / model), str(folder / out), *flags, "--text", *texts]
-
-
-@pytest.fixture(scope="session")
-def adapted(tmp_path_factory):
-    """A folder with the backbone, its texts and, in `out`, the result of a run that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("adapted")
-    write_world(folder)
-    assert main(command(folder)) == 0
-    return folder

@@ -1,3 +1,13 @@
-from adapt_world import adapted
+import pytest
+from adapt_world import command, write_world
 
-__all__ = ["adapted"]
+from recurformer.cli.main import main
+
+
+@pytest.fixture(scope="session")
+def adapted(tmp_path_factory):
+    """A folder with the backbone, its texts and, in `out`, the result of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("adapted")
+    write_world(folder)
+    assert main(command(folder)) == 0
+    return folder

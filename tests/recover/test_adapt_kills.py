@@ -8,13 +8,14 @@ import pytest
 from adapt_world import command
 
 from recurformer.cli.main import main
-from tests.cli.test_kills import child, ended, one_thread
+from tests.cli.test_kills import child, ended
+from tests.one_thread import one_thread
 
 __all__ = ["one_thread"]
 
 CHANGES = 230  # of a run, and more; a later one that the seed draws would not be met
 DRAWN = random.Random(18)
-THREE_KILLS = [tuple(DRAWN.randrange(CHANGES // kill) for kill in (1, 2, 3)) for _ in range(5)]
+THREE_KILLS = [tuple(DRAWN.randrange(CHANGES // kill) for kill in (1, 2, 3)) for _ in range(3)]
 
 
 @pytest.mark.slow

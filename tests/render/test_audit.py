@@ -28,10 +28,8 @@ def counted_caches(**differing: float) -> pd.DataFrame:
     ("name", "arithmetic"),
     [
         ("audit/monotone/qwen2-7b/cs_10k", "β 0.50 → 0.75: 0.3815 → 0.5930, larger by 0.2115"),
-        ("audit/monotone/qwen2-7b/cs_60k", "β 0.50 → 0.75: 0.3800 → 0.5900, larger by 0.2100"),
         ("audit/alpha", "102 / 1024 tokens = 0.100"),
         ("audit/overlap/llama2-7b/l1", "both hold [0.0254, 0.0486]"),
-        ("audit/overlap/qwen2-0.5b/l2", "both hold [0.0046, 0.0212]"),
         ("audit/width/llama2-7b/first/l2_interval", "(0.0067 − -0.0041) / 2 / 0.0013 = 4.15 > 1.97"),
         ("audit/eviction-ratio", "= 0.0472 ≠ 0.1054"),
         ("audit/centred/qwen2-7b/first/l1_interval", "(-0.5195 + 0.6602) / 2 = 0.07035 ≠ 0.0708"),

@@ -1,5 +1,6 @@
 import pandas as pd
 import pytest
+from rendering import pick
 
 from recurformer.render.compare import compare, summary
 
@@ -20,13 +21,6 @@ def write(path, **columns):
         frame.to_parquet(path)
 
 
-def only(frame: pd.DataFrame, **where) -> pd.Series:
-    for column, value in where.items():
-        frame = frame[frame[column] == value]
-    assert len(frame) == 1
-    return frame.iloc[0]
-
-
 def test_equal_trees_agree(trees):
     for folder in trees:
         write(folder / "cache.csv", model=["a", "b"], beta=[0.5, 0.9], ratio=[0.1, None])
@@ -42,7 +36,7 @@ def test_rows_meet_by_key_whatever_their_order(trees, name):
     recorded, results = trees
     write(recorded / name, model=["x", "y"], beta=[0.5, 0.9], ratio=[1.0, 2.0])
     write(results / name, beta=[0.9, 0.5], ratio=[2.5, 1.0], model=["y", "x"])
-    row = only(compare(recorded, results), column="ratio")
+    row = pick(compare(recorded, results), column="ratio")
     assert (row["rows"], row["unmatched"], row["differing"]) == (2, 0, 1)
     assert row["largest_difference"] == 0.5
     assert row["largest_relative"] == pytest.approx(0.2)
@@ -56,11 +50,11 @@ def test_missing_and_extra_files_rows_and_columns(trees):
     write(recorded / "both.csv", model=["a", "b"], value=[1, 2], old=[1, 1])
     write(results / "both.csv", model=["a", "c", "d"], value=[1, 2, 3], young=[1, 1, 1])
     comparison = compare(recorded, results)
-    assert only(comparison, file="gone.csv")["status"] == "missing"
-    assert only(comparison, file="tables/new.csv")["status"] == "extra"
-    assert only(comparison, status="column missing")["column"] == "old"
-    assert only(comparison, status="column extra")["column"] == "young"
-    row = only(comparison, column="value")
+    assert pick(comparison, file="gone.csv")["status"] == "missing"
+    assert pick(comparison, file="tables/new.csv")["status"] == "extra"
+    assert pick(comparison, status="column missing")["column"] == "old"
+    assert pick(comparison, status="column extra")["column"] == "young"
+    row = pick(comparison, column="value")
     assert (row["rows"], row["unmatched"], row["differing"]) == (1, 3, 0)
     text = summary(comparison)
     assert "missing (1): gone.csv" in text
@@ -72,7 +66,7 @@ def test_rows_do_not_meet_without_a_key_that_one_side_has(trees):
     recorded, results = trees
     write(recorded / "mqar.csv", beta=[0.5], correct=[7])
     write(results / "mqar.csv", beta=[0.5, 0.5], split=["validation", "test"], correct=[7, 0])
-    row = only(compare(recorded, results), column="correct")
+    row = pick(compare(recorded, results), column="correct")
     assert (row["rows"], row["unmatched"]) == (0, 3)
 
 
@@ -88,7 +82,7 @@ def test_values_are_compared_row_by_row(trees, models, ours, theirs, differing, 
     recorded, results = trees
     write(recorded / "a.csv", model=list(models), value=ours)
     write(results / "a.csv", model=list(models), value=theirs)
-    row = only(compare(recorded, results), column="value")
+    row = pick(compare(recorded, results), column="value")
     assert (row["rows"], row["differing"], row["largest_difference"]) == (len(models), differing, largest)
 
 
@@ -104,7 +98,7 @@ def test_files_of_texts_are_compared_by_their_rows(trees):
     recorded, results = trees
     write(recorded / "a.csv", model=["a", "b"])
     write(results / "a.csv", model=["a", "c"])
-    row = only(compare(recorded, results), file="a.csv")
+    row = pick(compare(recorded, results), file="a.csv")
     assert (row["rows"], row["unmatched"]) == (1, 2)
     assert "1 different" in summary(compare(recorded, results))
 
@@ -125,6 +119,6 @@ def test_values_are_held_against_their_recorded_intervals(trees):
     models, bounds = ["a", "b", "c", "d"], {"low": [1.0, 1.0, 1.0, None], "high": [2.0, 2.0, 2.0, None]}
     write(recorded / "tables/table4.csv", model=models, ours=[1.5, 1.5, 1.5, 1.0], runs=list("wxyz"), **bounds)
     write(results / "tables/table4.csv", model=models, ours=[2.0, 2.1, None, 9.0], runs=list("stuv"))
-    row = only(compare(recorded, results), column="ours")
+    row = pick(compare(recorded, results), column="ours")
     assert (row["rows"], row["unmatched"], row["bounded"], row["outside"]) == (4, 0, 2, 1)
     assert "2 values have a recorded interval: 1 lie in it, 1 outside." in summary(compare(recorded, results))

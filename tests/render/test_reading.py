@@ -27,8 +27,3 @@ def test_what_is_no_measurement_is_refused_in_one_line(tmp_path, name, content, 
     with pytest.raises(ValueError, match=message) as refused:
         read_frame(path)
     assert "\n" not in str(refused.value)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"gone\.csv: unreadable"):
-        read_frame(tmp_path / "gone.csv")

@@ -1,9 +1,6 @@
 """Snakemake's report, opened in a browser: of a one-rule workflow, and of the smoke study where it was run."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from browsing import overhang, resize
@@ -11,8 +8,8 @@ from ledgers import ledger
 from selenium.webdriver.common.by import By
 
 from recurformer.render.page.claims import claims_page
+from tests.workflow.dry_runs import ROOT, snakemake
 
-ROOT = Path(__file__).parents[2]
 LEDGER = ledger()
 ONE_RULE = f"""
 config["study"] = "one-rule"
@@ -23,18 +20,11 @@ rule claims:
 """
 
 
-def snakemake(*words, folder):
-    answer = subprocess.run(
-        [sys.executable, "-m", "snakemake", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert answer.returncode == 0, answer.stderr
-    return answer
-
-
 def make_report(folder, path, *words):
     """The report of a finished run, as `make report` makes it."""
     stylesheet = ROOT / "workflow/report/report.css"
-    answer = snakemake("--report", str(path), "--report-stylesheet", str(stylesheet), *words, folder=folder)
+    answer = snakemake(folder, "--report", str(path), "--report-stylesheet", str(stylesheet), *words)
+    assert answer.returncode == 0, answer.stderr
     assert "(ERROR/" not in answer.stderr, "docutils could not read a description"
     assert "(WARNING/" not in answer.stderr
     return path.as_uri()
@@ -45,7 +35,7 @@ def one_rule_report(chrome, tmp_path_factory):
     folder = tmp_path_factory.mktemp("one-rule")
     (folder / "Snakefile").write_text(ONE_RULE)
     (folder / "page").write_text(claims_page(LEDGER), encoding="utf-8")
-    snakemake("--cores", "1", folder=folder)
+    assert snakemake(folder, "--cores", "1").returncode == 0
     return make_report(folder, folder / "report.html")
 
 

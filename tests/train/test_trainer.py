@@ -181,9 +181,3 @@ def test_progress(make_model, successors, tmp_path, capsys, monkeypatch):
 def test_wrong_settings_are_refused(make_model, successors, tmp_path, change, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         train(make_model(), successors(), output_dir=tmp_path, **SETTINGS | change)
-
-
-def test_a_folder_that_cannot_be_written(make_model, successors, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"file/run: cannot be written \(.*\); choose another output_dir"):
-        train(make_model(), successors(), output_dir=tmp_path / "file" / "run", **SETTINGS)

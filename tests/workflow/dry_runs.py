@@ -26,12 +26,17 @@ def link_workflow(folder, *more, without=()):
     return folder
 
 
+def snakemake(folder, *words, environment=None):
+    """Run Snakemake in a folder; what it said."""
+    command = [sys.executable, "-m", "snakemake", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 class DryRun:
     """What Snakemake says in a folder when it runs nothing."""
 
     def __init__(self, folder, *words):
-        command = [sys.executable, "-m", "snakemake", *words, "--dry-run", "--printshellcmds", "--nocolor"]
-        answer = subprocess.run([*command, "--cores", "2"], cwd=folder, capture_output=True, text=True, check=False)
+        answer = snakemake(folder, *words, "--dry-run", "--printshellcmds", "--nocolor", "--cores", "2")
         self.code, self.out, self.err = answer.returncode, answer.stdout, answer.stderr
 
     @cached_property

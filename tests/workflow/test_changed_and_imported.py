@@ -1,11 +1,9 @@
 """A study that the command line changes, and a workflow that imports this one."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.workflow.dry_runs import ROOT, snakemake
+
 IMPORTING = f"""
 configfile: "{ROOT}/config/smoke.yaml"
 
@@ -19,19 +17,14 @@ use rule * from recurformer as theirs_*
 """
 
 
-def snakemake(*words, folder):
-    command = [sys.executable, "-m", "snakemake", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 def test_what_the_command_line_changes_stands_apart():
     smoke = ("-n", "all", "--configfile", "config/smoke.yaml", "--config")
-    answer = snakemake(*smoke, "seed=3", folder=ROOT)
+    answer = snakemake(ROOT, *smoke, "seed=3")
     outputs = re.findall(r"(?:results|figures)/\S+?(?=[,\s])", " ".join(re.findall(r"output: .*\n", answer.stdout)))
     assert len(outputs) > 50
     assert {output for output in outputs if "/smoke/seed-3/" not in output} == set()
     assert re.search(r"mqar/beta-0.0/lr-[\d.]+/seed-3/mqar.csv", answer.stdout)
-    refused = snakemake(*smoke, "device=gpu", folder=ROOT)
+    refused = snakemake(ROOT, *smoke, "device=gpu")
     assert refused.returncode == 1
     said = "study: --config changes device; give the changed study a name too: --config study=NAME"
     assert said in refused.stdout + refused.stderr
@@ -40,7 +33,7 @@ def test_what_the_command_line_changes_stands_apart():
 def test_another_workflow_imports_this_one(tmp_path):
     (tmp_path / "Snakefile").write_text(IMPORTING)
     table = "results/smoke/tables/table1.csv"
-    answer = snakemake("--cores", "2", table, folder=tmp_path)
+    answer = snakemake(tmp_path, "--cores", "2", table)
     assert answer.returncode == 0, answer.stderr
     assert "rule theirs_complexity:" in answer.stderr + answer.stdout
     assert (tmp_path / table).exists()

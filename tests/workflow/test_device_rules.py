@@ -1,6 +1,5 @@
 """What a study measures on a device: real jobs, on a processor; and the tests that are run there."""
 
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
@@ -9,7 +8,7 @@ import pytest
 import yaml
 
 from recurformer.records import read_record
-from tests.workflow.dry_runs import ROOT, DryRun, link_workflow
+from tests.workflow.dry_runs import ROOT, DryRun, link_workflow, snakemake
 
 TESTS = """
 import pytest
@@ -83,8 +82,7 @@ def test_caches_are_measured_by_an_ordinary_job(tmp_path):
     study["caches"]["sizes"] = {"lengths": [64, 128]}
     (tmp_path / "config").mkdir()
     (tmp_path / "config/default.yaml").write_text(yaml.safe_dump(study))
-    command = [sys.executable, "-m", "snakemake", "device_measurements", "--cores", "1"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    answer = snakemake(tmp_path, "device_measurements", "--cores", "1")
     assert answer.returncode == 0, answer.stderr
     place = tmp_path / "results/smoke/device/tiny"
     frame = pd.read_csv(place / "cache_peak.csv")
@@ -108,8 +106,7 @@ def test_tests_and_speed_run_again_when_their_code_changes(tmp_path):
         for output in job.outputs:
             (tmp_path / output).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / output).touch()
-    touch = [sys.executable, "-m", "snakemake", *words, "--forceall", "--touch", "--cores", "1"]
-    subprocess.run(touch, cwd=tmp_path, capture_output=True, check=True)
+    assert snakemake(tmp_path, *words, "--forceall", "--touch", "--cores", "1").returncode == 0
     assert DryRun(tmp_path, *words).jobs == []
     for name in ("tests", "benchmarks"):
         (tmp_path / name / "one.py").write_text("x = 2\n")

@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 import yaml
 
-from tests.workflow.dry_runs import ROOT, link_workflow
+from tests.workflow.dry_runs import ROOT, link_workflow, snakemake
 
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 NUMBERS = {"threads"}
@@ -50,10 +49,10 @@ def folder(tmp_path):
     return folder
 
 
-def snakemake(folder, *words):
-    command = [sys.executable, "-m", "snakemake", *words, "--cores", "1", "--configfile", "$(touch PWN6) study.yaml"]
+def run(folder, *words):
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    words = (*words, "--cores", "1", "--configfile", "$(touch PWN6) study.yaml")
+    return snakemake(folder, *words, environment=environment)
 
 
 def made_by_commands(folder):
@@ -66,7 +65,7 @@ def test_no_value_runs_as_a_command(folder):
         "results/smoke/backbones/remote",
     ]
     for words in (["all", "--dry-run", "--printshellcmds"], targets):
-        answer = snakemake(folder, *words)
+        answer = run(folder, *words)
         assert answer.returncode == 0, answer.stderr
     assert made_by_commands(folder) == []
     called = [json.loads(line) for line in (folder / "argv.jsonl").read_text().splitlines()]
@@ -84,7 +83,7 @@ def test_a_hostile_backbone_name_starts_nothing(folder):
     for block in (study["language"], study["caches"], study["ablations"]["language"]):
         block["backbones"] = [TASK]
     path.write_text(yaml.safe_dump(study))
-    answer = snakemake(folder, f"results/smoke/language/{TASK}/profile.parquet")
+    answer = run(folder, f"results/smoke/language/{TASK}/profile.parquet")
     assert made_by_commands(folder) == []
     assert answer.returncode != 0
     said = [line for line in answer.stderr.splitlines() if "study:" in line]

@@ -1,12 +1,10 @@
 """What a run says of itself, by real runs: how to know beforehand what it does, what runs, and for how long."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.workflow.dry_runs import DryRun, link_workflow
+from tests.workflow.dry_runs import DryRun, link_workflow, snakemake
 
 TARGETS = [f"results/smoke/caches/{name}.csv" for name in ("complexity", "pyramidinfer")]
 HINT = "`recurformer plan --configfile config/smoke.yaml` says which jobs there are, why, for how long and with what"
@@ -14,9 +12,7 @@ HINT = "`recurformer plan --configfile config/smoke.yaml` says which jobs there 
 
 def said(folder, *options):
     """The lines of a run of two jobs, of which one can run at a time; each is expected to take a minute."""
-    command = [sys.executable, "-m", "snakemake", *TARGETS, "--cores", "1", *options]
-    command += ["--configfile", "config/smoke.yaml"]
-    done = subprocess.run(command, cwd=link_workflow(folder), capture_output=True, text=True, check=False)
+    done = snakemake(link_workflow(folder), *TARGETS, "--cores", "1", *options, "--configfile", "config/smoke.yaml")
     assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).splitlines()
 
@@ -33,15 +29,13 @@ def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
     assert (tmp_path / ".snakemake/alive").is_file()
 
 
-@pytest.mark.parametrize(
-    ("options", "hints"), [(["--dry-run"], 1), (["--dry-run", "--quiet", "all"], 1), (["--quiet", "all", "--touch"], 0)]
-)
+@pytest.mark.parametrize(("options", "hints"), [(["--dry-run"], 1), (["--touch"], 0)])
 def test_a_dry_run_names_the_plan(options, hints, tmp_path):
-    assert said(tmp_path, *options).count(HINT) == hints
+    assert said(tmp_path, *options, "--quiet", "all").count(HINT) == hints
 
 
-@pytest.mark.parametrize(("present", "times"), [((), 1), (("recorded",), 0)])
-def test_a_run_says_once_that_there_are_no_recordings(present, times, tmp_path):
-    run = DryRun(link_workflow(tmp_path, *present), "claims", "--configfile", "config/smoke.yaml")
-    assert (run.out + run.err).count("recorded: no recorded measurements there.") == times
-    assert any(job.rule == "claims" for job in run.jobs)
+def test_a_run_says_once_that_there_are_no_recordings(dry, tmp_path):
+    beside = DryRun(link_workflow(tmp_path, "recorded"), "claims", "--configfile", "config/smoke.yaml")
+    for run, times in ((dry("all", "smoke"), 1), (beside, 0)):
+        assert (run.out + run.err).count("recorded: no recorded measurements there.") == times
+        assert any(job.rule == "claims" for job in run.jobs)

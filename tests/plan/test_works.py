@@ -1,4 +1,4 @@
-"""What is planned for measurements of a device: the longest input is about the memory model's, its search fills it."""
+"""What is planned for measurements of a device, whose search for the longest input fills it, and for lm-eval."""
 
 import re
 from itertools import product
@@ -13,6 +13,7 @@ from recurformer.plan.resources import A100
 from recurformer.plan.rules import request
 from recurformer.plan.shapes import Shape
 from recurformer.plan.work_device import TRIALS, longest_tokens
+from recurformer.plan.work_text import TASKS
 
 ROOT = Path(__file__).parents[2]
 MAMBA = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
@@ -81,3 +82,27 @@ def test_what_measures_a_card_has_a_formula_and_asks_for_one_where_there_is_one(
 def test_no_rule_asks_for_a_constant():
     for file in sorted((ROOT / "workflow/rules").glob("*.smk")):
         assert not re.findall(r"(?:mem_mb|runtime)=\d+", file.read_text()), file
+
+
+def minutes(**settings):
+    language = PAPER["language"] | {"tasks": PAPER["language"]["tasks"] | settings}
+    return request("lm_eval", PAPER | {"language": language}, {"backbone": "qwen2-7b", "beta": "0.5"}).minutes
+
+
+def test_a_limit_bounds_each_task_of_a_group_and_each_choice_is_a_request():
+    assert TASKS["infinitebench"].requests(50) == 12 * 50
+    assert TASKS["hellaswag"].requests(None) == 40_168
+    assert TASKS["hellaswag"].requests(100) == 400
+    assert TASKS["wikitext"].requests(100) == 62
+
+
+def test_infinitebench_takes_hours_in_proportion_to_its_samples():
+    few, all_of_them = (minutes(names=["infinitebench"], limits=limits) for limits in ([["infinitebench", 50]], []))
+    assert all_of_them / few == pytest.approx(3946 / 600, rel=0.05)
+    assert all_of_them > 20 * 60
+
+
+def test_answers_in_writing_take_their_time():
+    tasks = [minutes(names=[name], limits=[]) for name in ("longbench", "mmlu")]
+    steps = 4_750 * 128 * 28 * 1e-3 / 60  # a millisecond for each layer and token that is written
+    assert tasks[0] > steps > 0.5 * tasks[0]
