@@ -28,7 +28,6 @@ WRITES = {
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    monkeypatch.setenv("GIT_OPTIONAL_LOCKS", "0")  # else a record's `git status` dies and leaves the index locked
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     yield
