@@ -1,5 +1,7 @@
 """Needles in a haystack: passkeys found by depth and length, one heat map a method."""
 
+import textwrap
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,7 +54,7 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     notes = []
     for (model, method, found), axes in zip(maps, every, strict=False):
         image = _draw(axes, found)
-        name = method_label(*method).replace(" (", "\n(")
+        name = "\n".join(textwrap.wrap(method_label(*method), 16))
         title = f"{name}\ncache {found['ratio'].mean():.2f}"
         axes.set_title(
             f"{label(model)}\n{title}" if len(shown) > 1 else title,
