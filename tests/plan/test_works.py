@@ -86,7 +86,7 @@ def test_no_rule_asks_for_a_constant():
 
 def minutes(**settings):
     language = PAPER["language"] | {"tasks": PAPER["language"]["tasks"] | settings}
-    return request("lm_eval", PAPER | {"language": language}, {"backbone": "qwen2-7b", "beta": "0.5"}).minutes
+    return request("ablation_lm_eval", PAPER | {"language": language}, {"backbone": "qwen2-7b", "beta": "0.5"}).minutes
 
 
 def test_a_limit_bounds_each_task_of_a_group_and_each_choice_is_a_request():
