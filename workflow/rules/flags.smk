@@ -104,3 +104,11 @@ def lm_eval_hashhop_flags():
     """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
     listed = "hashhop" in config["language"]["tasks"]["names"]
     return flags("hashhop", "task", prefix="hashhop-") if listed else []
+
+
+def mixer_flag(wildcards):
+    return as_flags({"mixer": wildcards.mixer})
+
+
+def window_flags(wildcards):
+    return as_flags(ABLATIONS[wildcards.task]["window"])

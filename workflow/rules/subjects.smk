@@ -247,11 +247,3 @@ def choice_flags(wildcards, input):
     choice = {"by": wildcards.by, "unit": wildcards.unit}
     choice |= {"scope": config["selection"]["scope"], "seed": wildcards.choice}
     return as_flags(choice) + file_flags(["scores"], wildcards, input)
-
-
-def mixer_flag(wildcards):
-    return as_flags({"mixer": wildcards.mixer})
-
-
-def window_flags(wildcards):
-    return as_flags(ABLATIONS[wildcards.task]["window"])
