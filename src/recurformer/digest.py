@@ -122,25 +122,18 @@ def _used_by(place: str) -> tuple[frozenset[str], bytes]:
 
 
 def imported_by_stage(place: str, rooms: Collection[str]) -> Iterator[tuple[Path, int, str]]:
-    """File, line and name of each function of some folders that a stage imports, itself or by the command's modules."""
-    waiting, seen = [place], set()
-    while waiting:
-        place = waiting.pop(0)
-        if place in seen:
-            continue
-        seen.add(place)
-        module, _, name = place.partition(":")
-        path = _find(module)
-        if path is None or name not in _names(path):
-            continue
-        for _, imported in _imported(module, path, _names(path)[name]):
-            parent, _, attribute = imported.partition(":")
-            file = _find(parent)
-            if file is not None and parent.split(".")[1:2] and parent.split(".")[1] in rooms:
-                node = _names(file).get(attribute)
-                if isinstance(node, ast.FunctionDef):
-                    yield file, node.lineno, attribute
-        waiting += sorted(used for used in _used_by(place)[0] if ":" in used)
+    """File, line and name of the functions and registries of some folders that a stage imports."""
+    module, _, name = place.partition(":")
+    path = _find(module)
+    if path is None or name not in _names(path):
+        return
+    for _, imported in _imported(module, path, _names(path)[name]):
+        parent, _, attribute = imported.partition(":")
+        file = _find(parent)
+        if file is not None and parent.split(".")[1:2] and parent.split(".")[1] in rooms:
+            node = _names(file).get(attribute)
+            if isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
+                yield file, node.lineno, attribute
 
 
 def _is_plumbing(module: str) -> bool:

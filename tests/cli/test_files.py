@@ -1,5 +1,8 @@
 """Files and folders appear whole or not at all."""
 
+import subprocess
+import sys
+
 import pytest
 
 from recurformer.files import atomic_path
@@ -22,6 +25,23 @@ def test_a_file_replaces_the_old_one_at_the_end_only(tmp_path):
         assert target.read_text() == "old"
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_replaces_the_old_one(tmp_path):
+    target = tmp_path / "model"
+    for name in ("first", "second"):
+        with atomic_path(target, directory=True) as path:
+            (path / name).write_text(name)
+    assert [file.name for file in target.iterdir()] == ["second"]
+
+
+def test_what_a_killed_process_left_is_gone(tmp_path):
+    script = "import os; from recurformer.files import atomic_path\nwith atomic_path('model', True): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode == 9
+    assert [path.name for path in tmp_path.iterdir()] == [".unfinished-model"]
+    with atomic_path(tmp_path / "model", directory=True) as path:
+        assert list(path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_an_unwritable_place_is_named(tmp_path):

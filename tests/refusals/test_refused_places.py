@@ -27,7 +27,7 @@ WRITES = {
 
 
 @pytest.fixture
-def full_disk(monkeypatch):
+def full_disk():
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     yield

@@ -117,8 +117,16 @@ def test_folders_that_cannot_be_compared(trees, tmp_path):
 def test_values_are_held_against_their_recorded_intervals(trees):
     recorded, results = trees
     models, bounds = ["a", "b", "c", "d"], {"low": [1.0, 1.0, 1.0, None], "high": [2.0, 2.0, 2.0, None]}
-    write(recorded / "tables/table4.csv", model=models, ours=[1.5, 1.5, 1.5, 1.0], runs=list("wxyz"), **bounds)
-    write(results / "tables/table4.csv", model=models, ours=[2.0, 2.1, None, 9.0], runs=list("stuv"))
+    verdicts = [["reproduced"] * 4, ["reproduced"] * 3 + ["contradicted"]]
+    write(
+        recorded / "tables/table4.csv",
+        model=models, ours=[1.5, 1.5, 1.5, 1.0], runs=list("wxyz"), verdict=verdicts[0], **bounds,
+    )  # fmt: skip
+    write(
+        results / "tables/table4.csv",
+        model=models, ours=[2.0, 2.1, "not-run", 9.0], runs=list("stuv"), verdict=verdicts[1],
+    )  # fmt: skip
     row = pick(compare(recorded, results), column="ours")
     assert (row["rows"], row["unmatched"], row["bounded"], row["outside"]) == (4, 0, 2, 1)
+    assert pick(compare(recorded, results), column="verdict")["differing"] == 1
     assert "2 values have a recorded interval: 1 lie in it, 1 outside." in summary(compare(recorded, results))

