@@ -27,7 +27,7 @@ INTERVALS = {
 """Columns of tables, with those that may hold the bounds of their intervals."""
 COLUMNS = [
     "file", "status", "column", "rows", "unmatched", "largest_difference", "largest_relative", "differing",
-    "equal_share", "bounded", "outside",
+    "equal_share", "bounded", "outside", "apart",
 ]  # fmt: skip
 
 
@@ -62,15 +62,20 @@ def _numbers(column: pd.Series) -> np.ndarray:
 
 
 def _compare_with_interval(column: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> dict[str, float]:
-    """How many values of ours have a recorded interval, and how many of these lie outside it, beyond rounding."""
+    """How many values of ours have a recorded interval, how many of these lie outside it, beyond rounding, and how many
+    are apart from it: their own interval does not meet it. A single training with every answer right lies outside the
+    interval of a mean over several, and says nothing against it.
+    """
     for low, high in INTERVALS.get(column, []):
         if {low, high} <= set(theirs.columns):
             values, *bounds = _numbers(ours[column]), _numbers(theirs[low]), _numbers(theirs[high])
             known = ~np.isnan([values, *bounds]).any(axis=0)
             slack = 1e-6 * np.abs(values)
             outside = known & ((values < bounds[0] - slack) | (values > bounds[1] + slack))
-            return {"bounded": int(known.sum()), "outside": int(outside.sum())}
-    return {"bounded": 0, "outside": 0}
+            own = [_numbers(ours[name]) if name in ours else values for name in (low, high)]
+            apart = outside & ~((own[0] <= bounds[1] + slack) & (own[1] >= bounds[0] - slack))
+            return {"bounded": int(known.sum()), "outside": int(outside.sum()), "apart": int(apart.sum())}
+    return {"bounded": 0, "outside": 0, "apart": 0}
 
 
 def _compare_column(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
@@ -135,7 +140,8 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
         "extra": only in results; "column missing", "column extra" likewise), column, rows (matched), unmatched (rows of
         either side without a partner), largest_difference, largest_relative (over the larger of the two absolute
         values), differing (matched rows that are not equal), equal_share (of the matched rows), bounded (matched rows
-        whose interval is recorded), outside (of these, values outside their interval).
+        whose interval is recorded), outside (of these, values outside their interval), apart (of these, values
+        whose own interval does not meet the recorded one).
 
     Raises:
         ValueError: a folder is missing, a file is unreadable, or nothing lies in both folders.
@@ -150,7 +156,7 @@ def compare(recorded_dir: str | Path, results_dir: str | Path) -> pd.DataFrame:
         else:
             rows.append({"file": name, "status": "missing" if name in recorded else "extra"})
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    counts = ["rows", "unmatched", "differing", "bounded", "outside"]
+    counts = ["rows", "unmatched", "differing", "bounded", "outside", "apart"]
     return frame.astype(dict.fromkeys(counts, "Int64"))
 
 
@@ -163,8 +169,11 @@ def summary(comparison: pd.DataFrame) -> str:
         f"{int((~equal).sum())} different."
     ]
     if bounded := int(compared["bounded"].sum()):
-        outside = int(compared["outside"].sum())
-        lines.append(f"{bounded} values have a recorded interval: {bounded - outside} lie in it, {outside} outside.")
+        outside, apart = int(compared["outside"].sum()), int(compared["apart"].sum())
+        lines.append(
+            f"{bounded} values have a recorded interval: {bounded - outside} lie in it, {outside} outside, of which "
+            f"{apart} have an interval of their own that does not meet it."
+        )
     for status in ("missing", "extra", "column missing", "column extra"):
         rows = comparison[comparison["status"] == status]
         names = [f"{row.file} {row.column}" if status.startswith("column") else row.file for row in rows.itertuples()]
