@@ -195,6 +195,17 @@ def test_length_shows_loss_above_the_original_and_hops_reached(figures, measurem
     assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
 
 
+def test_length_compares_the_same_windows_of_text(measurements):
+    """A method that was measured on fewer windows than the original is no better for having the easier ones."""
+    rows = measurements["continuation"]
+    is_original, is_early = rows["family"] == "original", rows["window"] < 2
+    few = rows[is_original | is_early]
+    harder = few.assign(negative_log_likelihood=few["negative_log_likelihood"] * np.where(few["window"] < 2, 1, 1.2))
+    lines = [lines_with(ABLATIONS["ablation_length"](frame).axes[0], ("mixer", "mamba"))[0] for frame in (few, harder)]
+    assert len(harder) < len(rows) and not harder.equals(few)
+    np.testing.assert_allclose(lines[0].get_ydata(), lines[1].get_ydata())
+
+
 def test_sizes_stand_over_the_length_and_over_the_hops(figures):
     figure = figures["ablation_sizes"]
     by_size, by_hops = figure.axes
