@@ -1,10 +1,12 @@
 # Two commands do everything: `make results` and `make test`. Both set the environment up on their first call.
-# `make dashboard` shows the training curves.
+# `make dashboard` shows every run and the training curves.
 VENV ?= .venv
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?= config/default.yaml
 BENCH ?=
+# trackio or mlflow: what `make dashboard` opens (docs/tracking.md).
+TRACKER ?= trackio
 # A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
 
@@ -20,7 +22,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame docs
+.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard dashboard-trackio dashboard-mlflow bench bench-check flame docs
 
 install: $(INSTALLED)
 
@@ -79,10 +81,23 @@ $(VENV)/.tracking: requirements-tracking.lock $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	touch $@
 
-dashboard: $(VENV)/.tracking
-	mkdir -p results
+# MLflow wants an older pyarrow than the locked one, so it has its own environment, with only what `recurformer track` needs.
+$(VENV)/mlflow/.installed: pyproject.toml $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/mlflow
+	$(VENV)/mlflow/bin/python -m pip install --quiet --disable-pip-version-check \
+		"$$(sed -n 's/^mlflow = \["\(.*\)"\]/\1/p' pyproject.toml)" filelock tabulate wrapt
+	$(VENV)/mlflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+dashboard-trackio: $(VENV)/.tracking
 	$(VENV)/bin/recurformer track results
 	$(VENV)/bin/trackio show --project recurformer
+
+dashboard-mlflow: $(VENV)/mlflow/.installed
+	$(VENV)/mlflow/bin/recurformer track results --to mlflow
+	$(VENV)/mlflow/bin/mlflow server --backend-store-uri sqlite:///results/tracking/mlflow.db
+
+dashboard: dashboard-$(TRACKER)
 
 # The plugin of a profile; what is locked stays as it is.
 $(VENV)/.profile-%: pyproject.toml $(INSTALLED)

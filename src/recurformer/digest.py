@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
 STAGE_MODULES = f"{PACKAGE}.cli"
 PLUMBING = frozenset(
-    {"study", "records", "files", "digest", "tracking", "cli.main", "cli.launch", "cli.arguments", "cli.stage"}
+    {"study", "records", "files", "digest", "tracking", "train.trackers"}
+    | {f"cli.{name}" for name in ("main", "launch", "arguments", "stage", "metrics")}
 )
 """Modules (and what lies in them) that carry settings and files but compute nothing: settings are tracked as params."""
 

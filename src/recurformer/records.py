@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +23,8 @@ from typing import Any
 
 from recurformer.files import atomic_path
 
+RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
+"""The file to which the run that goes on here will write its record; empty where there is none."""
 VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm")
 
 
@@ -107,6 +110,23 @@ def readable_records(places: Iterable[Path]) -> Iterator[tuple[Path, dict[str, A
             yield place, read_record(place)
 
 
+def run_name(record: str | Path) -> str:
+    """The name of the run with this record: its path from the working directory, without what most records have."""
+    return os.path.relpath(record).removesuffix("run.json").rstrip("/.").removeprefix("results/")
+
+
+def number_text(value: float) -> str:
+    """A metric for readers: counts in full, other numbers with four digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def metrics_text(record: Mapping[str, Any], most: int | None = None) -> str:
+    """The final metrics of a run in a line, perhaps only the first ones."""
+    metrics = record.get("metrics", {})
+    shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:most]]
+    return ", ".join([*shown, f"and {len(metrics) - len(shown)} more"] if len(shown) < len(metrics) else shown)
+
+
 def benchmark_beside(record: str) -> str:
     """What the workflow calls the benchmark of the run with this record."""
     return f"{record.removesuffix('run.json')}benchmark.tsv"
@@ -185,15 +205,19 @@ def run_record(
     The record holds: run (id), stage, argv, settings, seed, inputs (each with the id of the run that wrote it), parents
     (those ids), outputs (names in the record's folder), git (commit, dirty, digest of the difference), lock (SHA-256),
     versions, host (system, processor, cores), accelerator (name, peak_memory_bytes), scan (the backends that ran),
-    started (UTC), seconds, cpu_seconds, peak_memory_bytes; of a training: training (processes, strategy,
-    samples_per_second). A run of several processes is recorded by its first one: the seconds, but neither memory nor
-    cpu_seconds, are those of all.
+    started (UTC), seconds, cpu_seconds, peak_memory_bytes, metrics (the final ones, by name); of a training: training
+    (processes, strategy, samples_per_second). A run of several processes is recorded by its first one: the seconds, but
+    neither memory nor cpu_seconds, are those of all.
     """
     started, clock, processor_clock = datetime.now(UTC), time.perf_counter(), time.process_time()
     tree, lock = _tree(), _lock_digest()
     read = [{"path": str(file), "run": next(iter(runs_behind([file])), None)} for file in inputs] if path else []
     found: dict[str, Any] = {}
-    yield found
+    token = RUNNING.set(str(path or ""))
+    try:
+        yield found
+    finally:
+        RUNNING.reset(token)
     if path is None:
         return
     record = {

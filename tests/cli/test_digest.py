@@ -95,7 +95,7 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         ),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("cli/main.py", set(), set(STAGES)),
-        ("tracking/live.py", set(), TRAININGS),
+        ("train/trackers.py", set(), TRAININGS),
         ("render/style.py", {"figure"}, {"select", "compare"}),
     ],
 )

@@ -1,119 +1,158 @@
-"""The real Trackio and the real MLflow, in folders and processes of their own."""
+"""The real Trackio and the real MLflow, in folders and processes of their own.
+
+MLflow has its own environment (`make .venv/mlflow/.installed`), so it takes part in the imports alone.
+"""
 
 import json
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from real_trainings import STEPS, WRITER, end, start, train_killed_once, write, write_in_parallel
+from conftest import MQAR
 
-TRACKIO = "results/tracking/trackio"
-TAKE_OVER = f"""
-import os
-os.environ["TRACKIO_DIR"] = "{TRACKIO}"
-from trackio.server import import_inbox_once
-import_inbox_once()
-"""
-"""What Trackio's dashboard does when it opens."""
+STORE = "results/tracking"
+STEPS = 300
 READER = """
 import json
 from mlflow import MlflowClient
 client = MlflowClient("sqlite:///results/tracking/mlflow.db")
 experiment = client.get_experiment_by_name("recurformer").experiment_id
 for run in client.search_runs([experiment]):
-    steps = sorted(metric.step for metric in client.get_metric_history(run.info.run_id, "loss"))
-    data = {"name": run.info.run_name, "id": run.info.run_id, "status": run.info.status, "steps": steps}
-    print(json.dumps(data | {"seed": int(run.data.params["seed"]), "group": run.data.tags["group"]}))
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")]
+    print(json.dumps([run.info.run_name, sorted(steps), run.data.metrics, run.data.params]))
 """
 
 
+def start(folder, tracker, words, code=None, python=sys.executable):
+    """A `recurformer` command, or some code, in `folder`, with nothing set that names another store."""
+    elsewhere = ("TRACKIO_", "MLFLOW_", "RECURFORMER_")
+    settings = {key: value for key, value in os.environ.items() if not key.startswith(elsewhere)}
+    return subprocess.Popen(
+        [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words.split()])],
+        cwd=folder,
+        env=settings | {"RECURFORMER_TRACKERS": tracker, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process):
+    """What a process wrote to standard output and to standard error, when it ended well."""
+    output, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, errors
+    return output, errors
+
+
 def in_trackio(folder):
-    """Its runs, with their steps in the order in which the dashboard would read them."""
-    end(start(folder, "", code=TAKE_OVER))
-    with sqlite3.connect(folder / TRACKIO / "recurformer.db") as database:
-        runs = database.execute("SELECT run_id, run_name, config FROM configs").fetchall()
-        rows = database.execute("SELECT run_id, step FROM metrics ORDER BY run_id, step").fetchall()
-    found = [(run, name, [step for key, step in rows if key == run], json.loads(config)) for run, name, config in runs]
-    return [
-        {"id": run, "name": name, "steps": steps, "seed": config["seed"], "group": config["_Group"]}
-        for run, name, steps, config in found
-        if steps
-    ]
+    """Its runs: name -> (steps of the curve, metrics, settings)."""
+    with sqlite3.connect(folder / STORE / "trackio/recurformer.db") as database:
+        rows = database.execute("SELECT run_name, run_id, step, metrics FROM metrics ORDER BY id").fetchall()
+        configs = dict(database.execute("SELECT run_id, config FROM configs").fetchall())
+    found = {}
+    for name, run, step, metrics in rows:
+        steps, values, _ = found.setdefault((name, run), ([], {}, json.loads(configs[run])))
+        values.update(json.loads(metrics))
+        steps += [step] * ("train/loss" in json.loads(metrics))
+    assert len({name for name, _ in found}) == len(found), "a run is there twice"
+    return {name: run for (name, _), run in found.items()}
 
 
 def in_mlflow(folder):
-    """Its runs, as its own client finds them."""
-    lines = end(start(folder, "", code=READER)).splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    """The same, as its own client finds them."""
+    lines = end(start(folder, "", "", READER, PYTHONS["mlflow"]))[0].splitlines()
+    runs = [json.loads(line) for line in lines if line.startswith("[")]
+    return {name: tuple(run) for name, *run in runs}
 
 
+PYTHONS = {"trackio": sys.executable, "mlflow": f"{sys.prefix}/mlflow/bin/python"}
 STORES = {"trackio": in_trackio, "mlflow": in_mlflow}
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def tracker():
+    if find_spec("trackio") is None:
+        pytest.skip("needs trackio: docs/tracking.md says how")
+    return "trackio"
+
+
 @pytest.fixture(params=STORES)
-def tracker(request):
-    if find_spec(request.param) is None:
+def importer(request):
+    """Imports the runs of a folder into a tracker; what the command printed, and the runs that are then there."""
+    if find_spec("trackio") is None or not Path(PYTHONS[request.param]).exists():
         pytest.skip(f"needs {request.param}: docs/tracking.md says how")
-    return request.param
+
+    def track(folder):
+        words = f"track results --to {request.param}"
+        return end(start(folder, "", words, python=PYTHONS[request.param]))[0], STORES[request.param](folder)
+
+    return track
 
 
-def test_no_point_of_eight_parallel_trainings_is_lost(tracker, tmp_path):
-    write_in_parallel(tmp_path, tracker, writers=8, rows=100)
-    runs = STORES[tracker](tmp_path)
-    assert sorted(run["seed"] for run in runs) == list(range(8))
-    for run in runs:
-        assert run["steps"] == list(range(1, 101))
-        assert run["name"].startswith(f"hashhop/tiny/beta-0.5/seed-{run['seed']}/") and run["group"] == "hashhop/tiny"
-        assert run.get("status", "FINISHED") == "FINISHED"
+def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(importer, tmp_path):
+    for name, beta in (("a", 0.0), ("b", 1.0)):
+        end(start(tmp_path, "", MQAR.format(name=name, beta=beta, steps=6)))
+    for count in (2, 0):
+        said, runs = importer(tmp_path)
+        assert f": {count} new runs of 2" in said
+        assert sorted(runs) == ["a", "b"]
+        for name, beta in (("a", 0.0), ("b", 1.0)):
+            record = json.loads((tmp_path / f"results/{name}/run.json").read_text())
+            steps, metrics, settings = runs[name]
+            assert steps == [2, 4, 6] and float(settings["beta"]) == beta
+            assert {key: metrics[key] for key in record["metrics"]} == record["metrics"]
+            assert metrics["peak_memory_mib"] > 50
 
 
-def test_steps_that_are_computed_again_are_there_once(tracker, tmp_path):
-    write(tmp_path, tracker, 1, 21)
-    assert len(STORES[tracker](tmp_path)) == 1
-    write(tmp_path, tracker, 11, 31)
-    (run,) = STORES[tracker](tmp_path)
-    assert run["steps"] == list(range(1, 31))
+def test_a_run_whose_result_was_replaced_is_replaced(importer, tmp_path):
+    for beta in (0.0, 1.0):
+        end(start(tmp_path, "", MQAR.format(name="a", beta=beta, steps=6)))
+        _, runs = importer(tmp_path)
+    ((_, _, settings),) = runs.values()
+    assert float(settings["beta"]) == 1.0
 
 
 def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_path):
-    rows = train_killed_once(tmp_path, tracker)
-    (live,) = STORES[tracker](tmp_path)
-    assert live["steps"] == [row["step"] for row in rows] == list(range(10, STEPS + 1, 10))
-    for _ in range(2):
-        assert f"{tracker}: 1 runs, 60 rows" in end(start(tmp_path, "", "track", "results", "--to", tracker))
-        (imported,) = STORES[tracker](tmp_path)
-        assert (imported["steps"], imported["name"]) == (live["steps"], live["name"])
-        assert imported["id"] != live["id"] and imported.get("status", "FINISHED") == "FINISHED"
-
-
-def test_a_store_that_cannot_be_written_costs_one_line(tracker, tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/tracking").write_text("in the way")
-    warned = end(start(tmp_path, tracker, 0, 1, 20, code=WRITER))
-    assert warned.count(f"tracker {tracker} gave up") == len(warned.splitlines()) == 1
-
-
-@pytest.mark.parametrize("tracker", ["trackio"], indirect=True)
-def test_nothing_is_written_outside_the_store(tracker, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    write(tmp_path, tracker, 1, 3)
-    end(start(tmp_path, "", code=TAKE_OVER))
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*")] == ["results"]
-    assert [path.name for path in (tmp_path / "results/tracking").iterdir()] == ["trackio"]
-
-
-@pytest.mark.parametrize("tracker", ["mlflow"], indirect=True)
-def test_a_training_killed_while_it_makes_the_database_leaves_no_half_of_one(tracker, tmp_path):
-    killed = start(tmp_path, tracker, 0, 1, 20, code=WRITER)
-    while not list(tmp_path.glob("results/tracking/.unfinished-mlflow.db/mlflow.db")):
+    words = MQAR.format(name="a", beta=0.5, steps=STEPS) + " --training-save-every 20"
+    killed = start(tmp_path, tracker, words)
+    while not list(tmp_path.glob("results/a/mqar.csv.checkpoints/*/checkpoint-*/seal.json")):
         assert killed.poll() is None, killed.stderr.read()
         time.sleep(0.05)
-    time.sleep(0.5)
     killed.kill()
     killed.communicate()
-    assert not (tmp_path / "results/tracking/mlflow.db").exists()
-    write(tmp_path, tracker, 1, 21)
-    (run,) = in_mlflow(tmp_path)
-    assert run["steps"] == list(range(1, 21))
+    assert "gave up" not in end(start(tmp_path, tracker, words))[1]
+    assert list(STORES[tracker](tmp_path)) == ["a"], "the live run of the resumed training is the same"
+    end(start(tmp_path, "", f"track results --to {tracker}"))
+    ((steps, _, _),) = STORES[tracker](tmp_path).values()
+    assert steps == list(range(2, STEPS + 1, 2))
+
+
+def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(tracker, tmp_path):
+    words = MQAR.format(name="a", beta=0.5, steps=STEPS)
+    end(start(tmp_path, "", words))
+    alone = (tmp_path / "results/a/mqar.csv").read_bytes()
+    shutil.rmtree(tmp_path / "results")
+    process = start(tmp_path, tracker, words)
+    while not list(tmp_path.glob(f"{STORE}/**/*.db")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    shutil.rmtree(tmp_path / STORE)
+    (tmp_path / STORE).write_text("in the way")
+    _, errors = end(process)
+    assert errors.count("gave up") <= 1
+    assert (tmp_path / "results/a/mqar.csv").read_bytes() == alone
+    assert Path(tmp_path, STORE).read_text() == "in the way"
+
+
+def test_a_store_that_cannot_be_made_costs_one_line(tracker, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / STORE).write_text("in the way")
+    _, errors = end(start(tmp_path, tracker, MQAR.format(name="a", beta=0.5, steps=6)))
+    assert errors.count(f"tracker {tracker} gave up") == errors.count("\n") == 1

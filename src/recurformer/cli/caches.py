@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import BETA, COUNT, InputPath
+from recurformer.cli.metrics import Metric
 from recurformer.cli.prepare import meta_backbone
 from recurformer.cli.stage import NAME, argument, csv, progress, seed, stage
 from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
@@ -16,6 +17,7 @@ Shape = Annotated[Backbone, "backbone-"]
 Mixer = Annotated[Mamba, "mamba-"]
 BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="shares of heads replaced")
 MEMORY = csv("memory")
+LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
 
 @stage(
@@ -30,6 +32,7 @@ MEMORY = csv("memory")
     ),
     *(BETAS, seed("a random ranking")),
     output=csv("cache"),
+    metrics=[Metric("cs", "ratio", by=["unit", "beta", "length"])],
     device="counts",
 )
 def cache(
@@ -59,6 +62,10 @@ def cache(
     *(NAME, BETAS, seed("the weights and of the ranking of heads")),
     argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s"),
     output=csv("cache_peak"),
+    metrics=[
+        Metric("cs", "ratio", by=["unit", "beta", "length"]),
+        Metric("peak_bytes", "peak_bytes", by=["unit", "beta", "length"]),
+    ],
     device="computes",
 )
 def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
@@ -82,7 +89,13 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
     )
 
 
-@stage("the longest input by a memory model", *(NAME, BETAS, seed("a random ranking")), output=MEMORY, device="counts")
+@stage(
+    "the longest input by a memory model",
+    *(NAME, BETAS, seed("a random ranking")),
+    output=MEMORY,
+    metrics=LONGEST,
+    device="counts",
+)
 def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
     """The longest input that fits on a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
     from recurformer.measure.memory import measure_memory
@@ -107,11 +120,12 @@ def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.
     argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
     argument("--trials", help="file for the trials so far, to resume from"),
+    metrics=LONGEST,
     device="computes",
 )
 def longest_input(
     args: Namespace, sizes: Sizes, search: Annotated[Search, "search-"], backbone: Shape, mamba: Mixer
-) -> None:
+) -> "pd.DataFrame":
     """Measure the longest input that fits on a device, with random weights: l_m of Tables 2 and 4.
 
     The memory of the card, or of this process on a CPU, is limited to the given size. Trials are kept until the result
@@ -142,6 +156,7 @@ def longest_input(
     MEMORY.write(frame, args.memory)
     if trials is not None:
         trials.unlink(missing_ok=True)
+    return frame
 
 
 @stage(
@@ -149,6 +164,7 @@ def longest_input(
     argument("--name", default="llama2-7b", help="backbone, for the number of layers; the paper's is Llama2-7B"),
     argument("--layers", type=COUNT, default=32, help="its layers"),
     output=csv("pyramidinfer"),
+    metrics=[Metric("cs", "ratio", by=["length"])],
     device="counts",
 )
 def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
@@ -158,7 +174,12 @@ def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
     return pyramidinfer_rows(sizes.lengths, args.name, args.layers)
 
 
-@stage("growth of cache peak and cache size", output=csv("complexity"), device="counts")
+@stage(
+    "growth of cache peak and cache size",
+    output=csv("complexity"),
+    metrics=[Metric("bytes", "bytes", by=["mixer", "phase", "quantity", "length"])],
+    device="counts",
+)
 def complexity(args: Namespace, sizes: Sizes, mamba: Mixer) -> "pd.DataFrame":
     """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""
     from recurformer.measure.complexity import measure_complexity

@@ -74,13 +74,13 @@ def _count(path: str) -> dict[str, int]:
         raise ValueError(f"{path}: not a ledger written by `recurformer claims`") from None
 
 
-def run(args: Namespace) -> None:
+def run(args: Namespace) -> dict[str, int]:
+    """Decide, or count, and show the verdicts; the number of claims of each."""
     from recurformer.render.verdicts import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
     counts = _decide(args) if args.measurements else _count(args.ledger)
-    for verdict, count in counts.items():
-        print(f"{MARKS[verdict]} {verdict}: {count}")
     if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
         raise ValueError(f"--fail-on: {', '.join(failures)}")
+    return counts

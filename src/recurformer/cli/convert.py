@@ -18,7 +18,7 @@ from recurformer.study import Mamba, Window
     argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)"),
     device="copies",
 )
-def convert(args: Namespace, mamba: Mamba, window: Window) -> None:
+def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
     """Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
     from transformers import set_seed
 
@@ -29,6 +29,7 @@ def convert(args: Namespace, mamba: Mamba, window: Window) -> None:
     sizes = mamba.model_dump() | window.model_dump()
     model = convert(open_model(args.checkpoint), read_heads(args.heads), args.mixer, **sizes)
     save_checkpoint(args.converted, model, open_tokenizer(args.checkpoint))
+    return {"parameters": model.num_parameters()}
 
 
 @stage(
@@ -59,10 +60,11 @@ def export(args: Namespace) -> None:
     argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain"),
     device="copies",
 )
-def pool_kv(args: Namespace) -> None:
+def pool_kv(args: Namespace) -> dict[str, float]:
     """Merge key-value heads by their mean: another way to a smaller cache (arXiv 2305.13245)."""
     from recurformer.baselines.pooling import pool_kv_heads
     from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
 
     model = pool_kv_heads(open_model(args.checkpoint), args.kv_heads)
     save_checkpoint(args.pooled, model, open_tokenizer(args.checkpoint))
+    return {"parameters": model.num_parameters()}

@@ -15,7 +15,6 @@ from recurformer.cli.arguments import read_block
 from recurformer.cli.launch import LAUNCHER, is_first, is_launched
 from recurformer.cli.resumable import keep_metrics, resumable_folder, resumable_run
 from recurformer.study import Distributed, HashHopTask, Training
-from recurformer.tracking.live import tracked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +25,8 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that this process is to get when its parent ends."""
 
 
-def run(args: Namespace, spread: Distributed) -> None:
+def run(args: Namespace, spread: Distributed) -> dict[str, float]:
+    """The training of a stage; the first process returns its final metrics."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
     from recurformer.train.distributed import train_distributed
     from recurformer.train.sharded import whole_weights
@@ -42,12 +42,12 @@ def run(args: Namespace, spread: Distributed) -> None:
     with resumable_run(run, args.trained) if is_first() else nullcontext():
         with _process_group():
             model = open_model(args.checkpoint, dtype="float32")
-            with tracked(args, checkpoints) if is_first() else nullcontext():
-                train_distributed(model, dataset, recipe, spread, output_dir=checkpoints)
+            train_distributed(model, dataset, recipe, spread, output_dir=checkpoints)
             weights = whole_weights(model)
         if is_first():
             save_checkpoint(args.trained, model, tokenizer, state_dict=weights)
-            keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
+            return keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
+    return {}
 
 
 def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":

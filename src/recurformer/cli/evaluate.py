@@ -1,12 +1,12 @@
 """Stages that measure models on text: perplexity, likelihood, needles, and the tasks of lm-eval."""
 
-import math
 import tempfile
 from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import InputPath
 from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.metrics import Metric, perplexity_of
 from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
 from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
 
@@ -25,6 +25,7 @@ HashHopSizes = Annotated[HashHopTask, "hashhop-"]
     *(argument(f"--{name}", type=InputPath, required=True, help=f"folder of the model, {name}") for name in MEASURED),
     *(ARTICLES, NAME, MEASURED_BETA, seed("the training, for the measurements"), DTYPE),
     output=csv("perplexity", "one row an article"),
+    metrics=[Metric("perplexity", "negative_log_likelihood", over="tokens", by=["stage"], of=perplexity_of)],
     device="computes",
 )
 def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
@@ -32,7 +33,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     import pandas as pd
 
     from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
-    from recurformer.evaluate.perplexity import perplexity, perplexity_rows
+    from recurformer.evaluate.perplexity import perplexity_rows
 
     articles = open_texts(args.articles, "validation", ("title", "text"))
     tokenizer = open_tokenizer(args.before)
@@ -42,7 +43,6 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
         rows = perplexity_rows(
             model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
         )
-        print(f"{name}: perplexity {perplexity(rows):.3f} over {rows.tokens.sum():,} tokens")
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
     return pd.concat(frames)
 
@@ -51,6 +51,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     "find keys in a long text, by depth and length, with a full or a smaller cache",
     *(identified, ARTICLES),
     output=csv("needle", "one row a prompt"),
+    metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "task"])],
     device="computes",
 )
 def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
@@ -60,7 +61,7 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
 
     tokenizer = open_tokenizer(args.checkpoint)
     texts = tuple(open_texts(args.articles, split="validation").text)
-    rows = measure(
+    return measure(
         args,
         identity,
         lambda model, original, new_cache: needle_rows(
@@ -75,15 +76,15 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
             progress=progress("prompt"),
         ),
     )
-    sums = rows.groupby(["method", "setting", "ratio", "task"])[["correct", "queries"]].sum()
-    print((sums.correct / sums.queries).rename("accuracy").reset_index().to_string(index=False))
-    return rows
 
 
 @stage(
     "likelihood of the text after a prompt, with a full or a smaller cache",
     *(identified, ARTICLES),
     output=csv("continuation", "one row a window and 32 positions"),
+    metrics=[
+        Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of)
+    ],
     device="computes",
 )
 def continuation(args: Namespace, identity: Identity, settings: Continuation) -> "pd.DataFrame":
@@ -93,7 +94,7 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
-    rows = measure(
+    return measure(
         args,
         identity,
         lambda model, original, new_cache: continuation_rows(
@@ -106,16 +107,13 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
             progress=progress("window"),
         ),
     )
-    sums = rows.groupby(["method", "setting", "ratio"])[["negative_log_likelihood", "tokens"]].sum()
-    likelihood = (sums.negative_log_likelihood / sums.tokens).map(math.exp)
-    print(likelihood.rename("perplexity").reset_index().to_string(index=False))
-    return rows
 
 
 @stage(
     "lm-eval tasks of a trained model, converted or not",
     *(identified, ARTICLES),
     output=csv("lm_eval", "one row a metric"),
+    metrics=[Metric("lm_eval", "value", by=["task", "metric"])],
     device="computes",
 )
 def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":

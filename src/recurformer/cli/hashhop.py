@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.metrics import Metric
 from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
 from recurformer.study.ablations import HashHopSizes
@@ -18,6 +19,7 @@ Task = Annotated[HashHopTask, "task-"]
     "generation quality h_gq on HashHop",
     *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE),
     output=csv("hashhop", "one row a sample"),
+    metrics=[Metric("h_gq", "correct", over="hops", by=["variant"])],
     device="computes",
 )
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
@@ -27,20 +29,14 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.Dat
 
     model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
     rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
-    for variant, quality in (rows.correct / rows.hops).groupby(rows.variant).mean().items():
-        print(f"{variant}: h_gq {quality:.3f}")
     return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
-
-
-def _print_quality(rows: "pd.DataFrame", *columns: str) -> None:
-    quality = (rows.correct / rows.hops).groupby([rows[column] for column in columns]).mean()
-    print(quality.rename("h_gq").reset_index().to_string(index=False))
 
 
 @stage(
     "generation quality h_gq on HashHop, with a full or a smaller cache",
     identified,
     output=parquet("hashhop", "one row a sample"),
+    metrics=[Metric("h_gq", "correct", over="hops", by=["method", "setting", "variant"])],
     device="computes",
 )
 def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
@@ -52,7 +48,7 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
     knows_hashes_only = task.form == "tokens"
-    rows = measure(
+    return measure(
         args,
         identity,
         lambda model, original, new_cache: hashhop_rows(
@@ -60,14 +56,13 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
         ),
         HashHopProbes(tokenizer, task, HeadScores(), identity.seed).repeats() if knows_hashes_only else None,
     )
-    _print_quality(rows, "method", "setting", "ratio", "variant")
-    return rows
 
 
 @stage(
     "generation quality h_gq on HashHop at other lengths and hops",
     identified,
     output=parquet("hashhop_sizes", "one row a sample"),
+    metrics=[Metric("h_gq", "correct", over="hops", by=["setting", "hops", "size", "variant"])],
     device="computes",
 )
 def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, task: Task) -> "pd.DataFrame":
@@ -80,7 +75,7 @@ def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, t
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
     sizes = [(size, task.resized(hops, size)) for hops, size in settings.sizes]
-    rows = measure(
+    return measure(
         args,
         identity,
         lambda model, original, new_cache: pd.concat(
@@ -90,5 +85,3 @@ def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, t
             for size, sized in sizes
         ),
     )
-    _print_quality(rows, "setting", "hops", "size", "variant")
-    return rows

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath
+from recurformer.cli.metrics import Metric
 from recurformer.cli.stage import ARTICLES, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.files import atomic_path
 from recurformer.study import HashHopTask, HeadScores, Profiling, RecencyRatio, RecencySettings, Selection
@@ -13,7 +14,17 @@ from recurformer.study import HashHopTask, HeadScores, Profiling, RecencyRatio, 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from recurformer.heads.profile import HeadProfile
+
 PROFILE = argument("profile", type=OutputPath, help="Parquet file to write")
+
+
+def _keep_profile(profile: "HeadProfile", args: Namespace) -> dict[str, float]:
+    """Write a profile; its mean ratio, and the fraction of its heads that are recency-aware in most samples."""
+    replace(profile, model=args.name).save(args.profile)
+    ratios = profile.rr[:, profile.candidates]
+    aware = profile.ra_i[profile.candidates] > len(ratios) / 2
+    return {"mean_rr": ratios.mean().item(), "recency_aware": aware.double().mean().item()}
 
 
 @stage(
@@ -21,7 +32,7 @@ PROFILE = argument("profile", type=OutputPath, help="Parquet file to write")
     *(checkpoint(), PROFILE, ARTICLES, NAME, seed("the choice of windows")),
     device="computes",
 )
-def profile(args: Namespace, settings: Profiling) -> None:
+def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
     """Recency ratios of every head over windows of text (equation 1; appendix B)."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profiling import profile_heads
@@ -34,13 +45,13 @@ def profile(args: Namespace, settings: Profiling) -> None:
         threshold=settings.threshold,
         progress=progress("window"),
     )
-    replace(measured, model=args.name).save(args.profile)
+    return _keep_profile(measured, args)
 
 
 @stage(
     "recency ratios of every head on HashHop", *(checkpoint(), PROFILE, NAME, seed("the samples")), device="computes"
 )
-def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> None:
+def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> dict[str, float]:
     """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.heads.profiling import profile_heads
@@ -56,7 +67,7 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[Has
         attention_mask=batch.get("attention_mask"),
         progress=progress("sample"),
     )
-    replace(measured, model=args.name).save(args.profile)
+    return _keep_profile(measured, args)
 
 
 @stage(
@@ -100,6 +111,7 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
     "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
     output=csv("settings"),
+    metrics=[Metric("rank_correlation", "rank_correlation", by=["window", "threshold"])],
     device="computes",
 )
 def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
@@ -144,8 +156,9 @@ def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: fl
     seed("a random ranking"),
     argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
 )
-def select(args: Namespace, settings: Selection) -> None:
+def select(args: Namespace, settings: Selection) -> dict[str, float]:
     """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
     with atomic_path(args.heads) as path:
         path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")
+    return {"heads_replaced": sum(map(len, heads)), "layers_changed": sum(map(bool, heads))}

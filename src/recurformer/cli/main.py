@@ -20,7 +20,7 @@ __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
     *("study", "adapt", "chat", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
-    *("results", "runs", "archive", "backends"),
+    *("results", "runs", "trace", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
 for _module in MODULES:
@@ -96,9 +96,9 @@ def _run_recorded(
         if stage.device:
             import_libraries()
         if spread:
-            import_module("recurformer.cli.distributed").run(args, spread)
+            record["metrics"] = import_module("recurformer.cli.distributed").run(args, spread)
         else:
-            stage.run(args)
+            record["metrics"] = stage.run(args)
         if path and stage.launched:
             record["training"] = launch.described(args, spread)
 

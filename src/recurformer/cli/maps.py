@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath
+from recurformer.cli.metrics import Metric
 from recurformer.cli.stage import ARTICLES, DTYPE, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.study import Maps, SinkHead
 
@@ -28,7 +29,13 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
 
 
-@stage("contributions of the first token and of the others", mapped, output=csv("contribution"), device="computes")
+@stage(
+    "contributions of the first token and of the others",
+    mapped,
+    output=csv("contribution"),
+    metrics=[Metric("contribution", "mean", by=["norm", "tokens"])],
+    device="computes",
+)
 def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
     from recurformer.cli.checkpoints import open_model, text_windows

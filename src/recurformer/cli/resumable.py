@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, COUNT, OutputPath
+from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.stage import ARTICLES, NAME, argument, code_of, seed
 from recurformer.digest import code_digest
 from recurformer.files import alone_in, atomic_path
-from recurformer.tracking.live import tracked
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 UNIMPORTANT = {"record", "threads", "checkpoints", "held_out", "halvings"}
 """Arguments that change no weight."""
+QUALITY = (Metric("perplexity", "negative_log_likelihood", of=perplexity_of), Metric("kl", "divergence"))
+"""Final metrics of a recovery curve."""
 
 
 METRICS = argument(
@@ -84,34 +86,34 @@ def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
         shutil.rmtree(checkpoints if args.checkpoints else checkpoints.parent, ignore_errors=True)
 
 
-def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> None:
-    """Write the metric log of a finished training, every line with the names of its run."""
-    lines = (checkpoints / "metrics.jsonl").read_text().splitlines()
+def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
+    """Write the metric log of a finished training, every line with the names of its run; its final metrics."""
+    rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
     with atomic_path(target) as path:
-        path.write_text("".join(json.dumps({**run, **json.loads(line)}) + "\n" for line in lines))
+        path.write_text("".join(json.dumps({**run, **row}) + "\n" for row in rows))
+    return {name: rows[-1][name] for name in ("loss", "tokens")} if rows else {}
 
 
 def train_and_keep(
     args: Namespace,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    learn: Callable[[Path], object],
-) -> None:
+    learn: Callable[[Path], dict[str, float]],
+) -> dict[str, float]:
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints.
 
     Args:
         args: with those of `trained`.
         model: that `learn` trains in place.
         tokenizer: saved with it.
-        learn: trains, given the folder for its state.
+        learn: trains, given the folder for its state; returns final metrics beside those of the log.
     """
     from recurformer.cli.checkpoints import save_checkpoint
 
     with resumable_run(args, args.trained) as checkpoints:
-        with tracked(args, checkpoints):
-            learn(checkpoints)
+        learnt = learn(checkpoints)
         save_checkpoint(args.trained, model, tokenizer)
-        keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed)
+        return keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed) | learnt
 
 
 def curve_of(
@@ -125,14 +127,17 @@ def curve_of(
     return RecoveryCurve(original, model, held_out, learnt, folder, args.halvings, partial(print, flush=True))
 
 
-def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> None:
-    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has."""
+def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, float]:
+    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has; the
+    quality at its end.
+    """
     from recurformer.measure.cache import count_cache
     from recurformer.paper.sizes import CACHE_LENGTHS
 
     sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
     keep_rows(args, curve.rows.assign(**sizes), args.recovery, arm, mixer)
+    return metrics_of(QUALITY, curve.rows[curve.rows.tokens == curve.rows.tokens.max()])
 
 
 def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:

@@ -1,240 +1,199 @@
-"""Stages that read run records: the origin of a result, and finished trainings for a tracker."""
+"""Every run of a folder in one view: a table, the differences of two runs, an import into a tracker."""
 
 import json
-import os
+import operator
 import re
-import shlex
 import sys
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from inspect import unwrap
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.stage import STAGES, argument, stage
-from recurformer.digest import imported_by_stage
-from recurformer.records import ancestors, read_record, readable_records, record_of
-from recurformer.tracking import SINKS, require_sink
-from recurformer.tracking.run import Row, Run
+from recurformer.cli.stage import argument, stage
+from recurformer.cli.trace import LEDGERS, find_records
+from recurformer.records import metrics_text, read_record, readable_records, run_name
+from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
-PLACES = ("results", "figures", "recorded")
-MEASURING = frozenset({"heads", "evaluate", "measure", "baselines", "train", "recover"})
-"""The folders of the package whose functions measure."""
-LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
-RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+if TYPE_CHECKING:
+    import pandas as pd
 
-
-def _records() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every readable record of this folder's studies and recordings."""
-    return chain.from_iterable(readable_records(Path(place).rglob("*run.json")) for place in PLACES)
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+SHOWN = ("run", "stage", "model", "beta", "seed", "metrics", "minutes", "peak_mib", "started", "name")
+"""Columns of the table in the terminal."""
 
 
-def _embedded(path: Path) -> list[str]:
-    """The run ids that a figure or table carries in itself."""
-    text = path.read_bytes().decode("latin-1")
-    return list(dict.fromkeys(match.group() for match in RUN_ID.finditer(text)))
-
-
-def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
-    """The claims of all ledgers that exist, those of the first ledger first."""
-    texts = (Path(ledger).read_text(encoding="utf-8") for ledger in ledgers if Path(ledger).is_file())
-    return [claim for text in texts for claim in json.loads(text)["claims"]]
-
-
-def _records_of_runs(runs: list[str]) -> list[Path]:
-    by_run = {record["run"]: path for path, record in _records()}
-    return [by_run[run] for run in runs if run in by_run]
-
-
-def find_records(target: str, ledgers: Sequence[str]) -> list[Path]:
-    """The records of the runs that wrote what `target` names.
+def _records(folder: str) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs whose records lie below a folder, oldest first.
 
     Raises:
-        ValueError: nothing here is known under that name.
+        ValueError: there are none.
     """
-    path = Path(target)
-    if path.exists():
-        beside = record_of(path)
-        found = [beside] if beside else _records_of_runs(_embedded(path)) if path.is_file() else []
-        if not found:
-            raise ValueError(f"{target}: no run record beside it names it, and no run id in it is known here")
-        return found
-    claims = [claim for claim in _ledger_claims(ledgers) if claim["id"] == target]
-    for claim in claims:
-        if claim["evidence"] and (found := _records_of_runs(claim["evidence"]["runs"])):
-            return found
-    if found := [path for path, record in _records() if record["run"].startswith(target)]:
-        return found
-    if not claims:
-        why = f"no such file, no run in {', '.join(PLACES)} has this name, and no claim of {' or '.join(ledgers)}"
-    elif claims[0]["evidence"]:
-        why = f"the runs that decided it are not in {', '.join(PLACES)}"
-    else:
-        why = f"{claims[0]['verdict']}, and no run is kept for it ({claims[0]['reason']})"
-    if not claims and (names := _near(target, ledgers)):
-        why += f"; did you mean {' or '.join(names)}?"
-    raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
+    found = list(readable_records(Path(folder).rglob("*run.json")))
+    if not found:
+        raise ValueError(f"{folder}: no run record below it; name a folder of results, such as results or recorded/cpu")
+    return sorted(found, key=lambda entry: entry[1]["started"])
 
 
-def _near(target: str, ledgers: Sequence[str]) -> list[str]:
-    """Figures, tables and claims that someone who typed `target` may have meant."""
-    rendered = [
-        str(path.parent / name)
-        for path, record in _records()
-        for name in record["outputs"]
-        if record["stage"] in {"figure", "table"} and Path(name).stem == Path(target).stem and not name.endswith(".png")
-    ]
-    return rendered[:1] or get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])
+def described(place: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """A run in one flat row: what its record says of itself, then its settings, then its final metrics."""
+    accelerator, settings = record["accelerator"] or {}, record["settings"]
+    about = {
+        "run": record["run"],
+        "stage": record["stage"],
+        "model": settings.get("name"),
+        "beta": settings.get("beta"),
+        "seed": record["seed"],
+        "started": record["started"],
+        "minutes": round(record["seconds"] / 60, 2),
+        "peak_mib": round(record["peak_memory_bytes"] / 2**20),
+        "gpu": accelerator.get("name"),
+        "processor": record["host"]["processor"],
+        "cores": record["host"]["cores"],
+        "commit": record["git"]["commit"],
+        "dirty": record["git"]["dirty"],
+        "parents": " ".join(record["parents"]),
+        "name": run_name(place),
+    }
+    written = {key for key, value in settings.items() if str(value).rpartition("/")[2] in record["outputs"]}
+    settings = {key: value for key, value in settings.items() if key not in {*about, *written}}
+    return about | {key: _plain(value) for key, value in settings.items()} | record.get("metrics", {})
 
 
-def _code(function: Callable[..., object]) -> str:
-    """File and line where the code of a function, perhaps a partial one, begins."""
-    code = unwrap(getattr(function, "func", function)).__code__
-    return f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+def _plain(value: Any) -> Any:
+    """A value that fits a cell."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
-def _calls(record: Mapping[str, Any]) -> str:
-    """File, line and name of the functions that measured or rendered what a run wrote."""
-    name, renderers = record["stage"], dict[str, Callable[..., Any]]()
-    if name == "figure":
-        from recurformer.render.figures import FIGURES
+def _column(frame: "pd.DataFrame", key: str) -> str:
+    """The name of a column.
 
-        renderers = FIGURES
-    elif name == "table":
-        from recurformer.claims.questions import reviewer_questions
-        from recurformer.render.tables import TABLES
-
-        renderers = {**TABLES, "reviewer_questions": reviewer_questions}
-    rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
-    measured = [
-        f"{os.path.relpath(file)}:{line} {function}"
-        for file, line, function in (imported_by_stage(STAGES[name].place, MEASURING) if name in STAGES else ())
-    ]
-    return ", ".join(rendered or measured)
+    Raises:
+        ValueError: no run has it.
+    """
+    if key not in frame:
+        near = get_close_matches(key, frame.columns)
+        raise ValueError(f"{key}: no run has such a setting or metric" + (f"; did you mean {near[0]}?" if near else ""))
+    return key
 
 
-def _judge_of(target: str) -> str:
-    """File and line of the function that decides the claim of this name, if there is such a claim."""
-    from recurformer.claims import all_claims
-
-    return next((_code(claim.judge) for claim in all_claims() if claim.id == target and claim.judge), "")
-
-
-def describe(path: Path, record: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> str:
-    """One run in a few lines: its command and its code, and the stages of the `known` runs that wrote its inputs."""
-    commit = (record["git"]["commit"] or "unknown")[:12] + (", changed" if record["git"]["dirty"] else "")
-    host, accelerator = record["host"], record["accelerator"]
-    machine = f"{host['processor']}, {host['cores']} cores" + (f", {accelerator['name']}" if accelerator else "")
-    parents = [known[run] for run in record["parents"] if run in known]
-    code = {parent["stage"]: _calls(parent) for parent in parents}
-    lines = [
-        f"run {record['run']}  {record['stage']}  {record['started']}  {record['seconds']:,.1f} s",
-        f"  record   {os.path.relpath(path)}",
-        f"  stage    {_code(STAGES[record['stage']].function)}" if record["stage"] in STAGES else "",
-        f"  code     {calls}" if (calls := _calls(record)) else "",
-        *(
-            f"  inputs   {count} of {stage}" + (f": {code[stage]}" if code[stage] else "")
-            for stage, count in Counter(parent["stage"] for parent in parents).items()
-        ),
-        f"  command  {shlex.join(record['argv'])}",
-        f"  seed     {record['seed']}" if record["seed"] is not None else "",
-        f"  commit   {commit}",
-        f"  machine  {machine}, peak {record['peak_memory_bytes'] / 2**20:,.0f} MiB",
-        *(
-            f"  input    {file['path']} came from run {file['run']}, whose record is not kept here"
-            for file in record["inputs"]
-            if file["run"] and file["run"] not in known
-        ),
-    ]
-    return "\n".join(filter(None, lines))
+def _number(text: Any) -> Any:
+    """A number where the text is one."""
+    try:
+        return text if isinstance(text, bool) else float(text)
+    except (TypeError, ValueError):
+        return text
 
 
-def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
-    """What rests on these runs: files written by runs that read theirs, and claims that they decide."""
-    files = [
-        str(path.parent / name)
-        for path, record in _records()
-        if runs.intersection(record["parents"])
-        for name in record["outputs"]
-    ]
-    claims = [
-        f"claim {claim['id']}: {claim['verdict']}"
-        for claim in _ledger_claims(ledgers)
-        if claim["evidence"] and runs.intersection(claim["evidence"]["runs"])
-    ]
-    return [*files, *claims]
+def _holds(value: Any, compare: str, wanted: str) -> bool:
+    """Whether a condition holds; numbers compare as numbers, and a missing value fulfils none."""
+    import pandas as pd
+
+    value, other = _number(value), _number(wanted)
+    if pd.isna(value):
+        return False
+    if isinstance(value, float) != isinstance(other, float):
+        value, other = str(value), wanted
+    return COMPARISONS[compare](value, other)
+
+
+def _chosen(frame: "pd.DataFrame", conditions: list[str]) -> tuple["pd.DataFrame", list[str]]:
+    """The runs for which all conditions hold, and the columns that they name."""
+    keys = []
+    for condition in conditions:
+        if (parts := CONDITION.fullmatch(condition)) is None:
+            raise ValueError(f"--where {condition!r}: write KEY=VALUE, or another of {' '.join(COMPARISONS)}")
+        key, compare, wanted = parts.groups()
+        keys.append(_column(frame, key))
+        frame = frame[[_holds(value, compare, wanted) for value in frame[key]]]
+    return frame, keys
+
+
+def _one(target: str) -> dict[str, Any]:
+    """The only run of a name.
+
+    Raises:
+        ValueError: there is none, or there are several.
+    """
+    places = find_records(target, LEDGERS)
+    if len(places) != 1:
+        raise ValueError(f"{target}: {len(places)} runs have this name; give more of the id of one")
+    return described(places[0], read_record(places[0]))
+
+
+def _print_difference(first: str, second: str) -> None:
+    from tabulate import tabulate
+
+    left, right = _one(first), _one(second)
+    rows = [[key, left.get(key), right.get(key)] for key in left | right if left.get(key) != right.get(key)]
+    print(tabulate(rows, headers=["", first, second], disable_numparse=True))
 
 
 @stage(
-    "list the runs that made a figure, a table, a claim or a file",
-    argument("target", help="file or folder, id of a claim (table4/llama2-7b/0.90/cs_10k), or id of a run"),
-    argument("--ledger", nargs="+", default=LEDGERS, help=f"ledgers with claims (default: {' and '.join(LEDGERS)})"),
-    argument("--direct", action="store_true", help="only the runs that wrote it, without the runs before them"),
+    "list the runs of a folder with their settings and final metrics, or compare two",
+    argument("words", nargs="*", metavar="FOLDER | diff A B", help="default: results; A and B: files or ids of runs"),
+    argument("--stage", dest="only", help="only runs of this stage"),
+    argument(
+        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="only runs with this value; also != < <= > >="
+    ),
+    argument("--sort", metavar="KEY", help="setting or metric to sort by (default: the time of the start)"),
+    argument("--reverse", action="store_true", help="largest first"),
+    argument("--csv", action="store_true", help="print all settings and metrics as CSV instead"),
 )
-def trace(args: Namespace) -> None:
-    """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
-    places = find_records(args.target, args.ledger)
-    if not Path(args.target).exists() and (judge := _judge_of(args.target)):
-        print(f"claim {args.target}\n  judge    {judge}\n")
-    runs = {place: record for first in places for place, record in ancestors(first)}
-    wrote = {place.resolve(): runs[place.resolve()] for place in places}
-    known = {record["run"]: record for record in runs.values()}
-    print("\n\n".join(describe(place, record, known) for place, record in (wrote if args.direct else runs).items()))
-    if used := _used_by({record["run"] for record in wrote.values()}, args.ledger):
-        print("\nused by\n" + "\n".join(f"  {line}" for line in used))
+def runs(args: Namespace) -> None:
+    """List every run below a folder with its settings and final metrics, or show where two runs differ."""
+    import pandas as pd
+    from tabulate import tabulate
+
+    folder, *compared = args.words or ["results"]
+    if folder == "diff" and len(compared) == 2:
+        _print_difference(*compared)
+        return
+    if compared:
+        raise ValueError(f"{' '.join(args.words)}: give one folder, or `diff` and two runs")
+    records = _records(folder)
+    frame = pd.DataFrame([described(*entry) for entry in records], dtype=object)
+    frame["metrics"] = [metrics_text(record, most=2) for _, record in records]
+    if args.only:
+        name = args.only.replace("_", "-")
+        if name not in set(frame.stage):
+            raise ValueError(f"--stage {args.only}: no such run; there are: {', '.join(sorted(set(frame.stage)))}")
+        frame = frame[frame.stage == name]
+    frame, keys = _chosen(frame, args.where)
+    if args.sort:
+        keys.append(_column(frame, args.sort))
+        frame = frame.sort_values(args.sort, key=lambda column: column.map(_number), kind="stable")
+    frame = frame[::-1] if args.reverse else frame
+    if args.csv:
+        print(frame.drop(columns="metrics").to_csv(index=False), end="")
+        return
+    shown = frame[list(dict.fromkeys([*SHOWN[:-1], *keys, SHOWN[-1]]))].fillna("")
+    shown["run"] = shown["run"].str[:8]
+    print(tabulate(shown, headers="keys", showindex=False, disable_numparse=True))
+    print(f"{len(shown)} of {len(records)} runs")
 
 
-def _metric_logs(folder: Path) -> Iterator[Path]:
-    """The metric logs of finished trainings: a running one keeps its own among its checkpoints."""
-    for path in sorted({*folder.rglob("metrics.jsonl"), *folder.rglob("*.metrics.jsonl")}):
-        if not any(part.startswith(".") or part.endswith(".checkpoints") for part in path.relative_to(folder).parts):
-            yield path
-
-
-def _rows(path: Path, started: str) -> list[Row]:
-    begin = datetime.fromisoformat(started)
-    try:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return [Row.of(row, begin + timedelta(seconds=row["seconds"])) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not the metric log of a training ({type(error).__name__}: {error})") from None
-
-
-def _send(run: Run, rows: list[Row], tracker: str) -> None:
-    try:
-        sink = SINKS[tracker]()
-        sink.open(run)
-        sink.log(rows)
-        sink.drop_other_attempts()
-        sink.finish(complete=True)
-    except ImportError as error:
-        raise ValueError(f"{tracker} is not installed here ({error}); docs/tracking.md says how") from None
-    except Exception as error:
-        raise RuntimeError(f"{tracker} did not take {run.name}: {error}") from error
+def _tracked(folder: str) -> Iterator[TrackedRun]:
+    for place, record in _records(folder):
+        try:
+            yield TrackedRun.of(place, record)
+        except ValueError as error:
+            print(f"{error}: left out", file=sys.stderr)
 
 
 @stage(
-    "import finished trainings into a tracker",
+    "import every run of a folder into a tracker",
     argument("results", help="folder of a study's results"),
-    argument("--to", default="trackio", help=f"the tracker: {', '.join(SINKS)} (default: trackio)"),
+    argument("--to", choices=list(TRACKERS), default="trackio", help="the tracker (default: trackio)"),
 )
 def track(args: Namespace) -> None:
-    """Import the finished trainings below a folder into a tracker. Importing again changes nothing."""
-    tracker = require_sink(args.to)
-    if not Path(args.results).is_dir():
-        raise ValueError(f"{args.results}: no such folder")
-    counts = []
-    for path in _metric_logs(Path(args.results)):
-        place = record_of(path)
-        if place is None:
-            print(f"{path}: left out, no run record beside it names it", file=sys.stderr)
-            continue
-        record = read_record(place)
-        rows = _rows(path, record["started"])
-        _send(Run.of(record["stage"], record["settings"], path, attempt=record["run"]), rows, tracker)
-        counts.append(len(rows))
-    print(f"{tracker}: {len(counts)} runs, {sum(counts)} rows")
+    """Import every run below a folder into a tracker. Importing again changes nothing."""
+    use_store()
+    try:
+        imported = sum(1 for _ in TRACKERS[args.to](_tracked(args.results)))
+    except ImportError as error:
+        raise ValueError(f"{args.to} is not installed here ({error}); docs/tracking.md says how") from None
+    print(f"{args.to}: {imported} new runs of {len(_records(args.results))}")

@@ -1,24 +1,33 @@
 """A stage of the `recurformer` command: a function with a declaration, from which everything else follows.
 
-    @stage("quality on some task", checkpoint(), NAME, output=csv("quality", "one row a sample"), device="computes")
+    @stage(
+        "quality on some task",
+        *(checkpoint(), NAME),
+        output=csv("quality", "one row a sample"),
+        metrics=[Metric("quality", "correct", over="queries")],
+        device="computes",
+    )
     def some_task(args: Namespace, settings: SomeTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
         '''Quality on some task (Table 6).'''
 
 declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
-written to, and its use of a device. A parameter that is a settings block is one flag for each key; `Annotated`
-gives these flags a prefix. Modules of stages import nothing heavy at their top: `recurformer --help` reads them all.
+written to, the final metrics that it prints and keeps in its run record, and its use of a device. A parameter that is a
+settings block is one flag for each key; `Annotated` gives these flags a prefix. Modules of stages import nothing heavy
+at their top: `recurformer --help` reads them all.
 """
 
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc, signature
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath, add_block, read_block
+from recurformer.cli.metrics import Metric, metrics_of
 from recurformer.files import atomic_path
+from recurformer.records import number_text
 from recurformer.study import Block
 
 if TYPE_CHECKING:
@@ -96,6 +105,7 @@ class Stage:
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
     output: Output | None
+    metrics: Sequence[Metric]
     device: Device | None
     launched: bool
 
@@ -128,12 +138,16 @@ class Stage:
         parser.set_defaults(stage=self.name.replace("-", "_"))
         return parser
 
-    def run(self, args: Namespace) -> None:
-        """Read the settings, call the function, write its frame."""
+    def run(self, args: Namespace) -> dict[str, float]:
+        """Read the settings, call the function, write its frame; the final metrics of the run."""
         settings = {name: read_block(args, kind, prefix) for name, (kind, prefix) in self.blocks().items()}
-        frame = self.function(args, **settings)
+        result = self.function(args, **settings)
         if self.output:
-            self.output.write(frame, getattr(args, self.output.name))
+            self.output.write(result, getattr(args, self.output.name))
+        metrics = metrics_of(self.metrics, result) if self.metrics else result if isinstance(result, dict) else {}
+        for name, value in metrics.items():
+            print(f"{name}: {number_text(value)}")
+        return metrics
 
 
 STAGES: dict[str, Stage] = {}
@@ -150,6 +164,7 @@ def stage(
     text: str,
     *arguments: Argument,
     output: Output | None = None,
+    metrics: Sequence[Metric] = (),
     device: Device | None = None,
     launched: bool = False,
     name: str = "",
@@ -160,6 +175,7 @@ def stage(
         text: its line in the command's help; its own begins with the docstring of the function, else of the module.
         arguments: those that are no keys of a settings block, positional ones before the output's.
         output: the file of the frame that the function returns; without one, the function writes by itself.
+        metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
         launched: whether several processes can run it together, by `recurformer.cli.launch`.
         name: of the stage, where it is not the function's.
@@ -167,7 +183,7 @@ def stage(
 
     def declare(function: F) -> F:
         command = name or function.__name__.replace("_", "-")
-        STAGES[command] = Stage(command, text, function, arguments, output, device, launched)
+        STAGES[command] = Stage(command, text, function, arguments, output, metrics, device, launched)
         return function
 
     return declare

@@ -2,9 +2,10 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import BETA, RATE, InputPath, OutputPath
+from recurformer.cli.metrics import Metric
 from recurformer.cli.resumable import (
     CHECKPOINTS,
     METRICS,
@@ -19,7 +20,9 @@ from recurformer.cli.resumable import (
 )
 from recurformer.cli.stage import argument, checkpoint, csv, progress, seed, stage
 from recurformer.study import Arm, HashHopTask, Mamba, MqarTask, Training
-from recurformer.tracking.live import tracked
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TO_TRAIN = checkpoint("folder of the model to train")
 RECALL = csv("mqar", "one row a tested slice")
@@ -33,7 +36,7 @@ RECALL = csv("mqar", "one row a tested slice")
     device="computes",
     launched=True,
 )
-def train(args: Namespace, settings: Training) -> None:
+def train(args: Namespace, settings: Training) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer, text_windows
     from recurformer.train.data import WindowDataset
@@ -46,17 +49,16 @@ def train(args: Namespace, settings: Training) -> None:
     dataset = WindowDataset(input_ids, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
 
-    def learn(folder: Path) -> None:
+    def learn(folder: Path) -> dict[str, float]:
         recovery = on_log = None
         if args.recovery:
             recovery = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
             recovery.add(0, 0.0)
             on_log = recovery.of_training(settings.steps, settings.log_every)
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
-        if recovery is not None:
-            keep_curve(args, recovery, arm="paper" if args.beta else "original")
+        return {} if recovery is None else keep_curve(args, recovery, arm="paper" if args.beta else "original")
 
-    train_and_keep(args, model, tokenizer, learn)
+    return train_and_keep(args, model, tokenizer, learn)
 
 
 @stage(
@@ -71,7 +73,7 @@ def train(args: Namespace, settings: Training) -> None:
     trained,
     device="computes",
 )
-def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], mamba: Mamba) -> None:
+def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], mamba: Mamba) -> dict[str, float]:
     """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
     from transformers import set_seed
 
@@ -88,18 +90,18 @@ def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], ma
     if arm.weights == "random":
         model = type(model)(model.config).to(model.device).eval()
 
-    def learn(folder: Path) -> None:
+    def learn(folder: Path) -> dict[str, float]:
         recovery = curve_of(args, original, model, input_ids, folder)
         errors = run_arm(original, model, input_ids, curve=recovery, folder=folder, seed=args.seed,
             bf16=True, progress=progress("calibrate: layer"), **arm.arguments(), **recipe)  # fmt: skip
         keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
-        keep_curve(args, recovery, args.arm)
+        return keep_curve(args, recovery, args.arm)
 
-    train_and_keep(args, model, tokenizer, learn)
+    return train_and_keep(args, model, tokenizer, learn)
 
 
 @stage("training on HashHop", TO_TRAIN, trained, device="computes", launched=True)
-def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> None:
+def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
@@ -110,10 +112,11 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
     model = open_model(args.checkpoint, dtype="float32")
     on_card = model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16
 
-    def learn(folder: Path) -> None:
+    def learn(folder: Path) -> dict[str, float]:
         train(model, dataset, output_dir=folder, seed=args.seed, bf16=on_card, **settings.model_dump())
+        return {}
 
-    train_and_keep(args, model, tokenizer, learn)
+    return train_and_keep(args, model, tokenizer, learn)
 
 
 @stage(
@@ -122,18 +125,17 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
     argument("--beta", type=BETA, required=True, help="share of heads replaced"),
     argument("--rate", type=RATE, required=True, help="learning rate"),
     seed("weights and samples"),
+    metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"])],
     device="computes",
 )
-def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> None:
+def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
     """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
     from recurformer.cli.checkpoints import device
     from recurformer.evaluate.mqar import run_mqar
 
     with resumable_run(args, args.mqar) as folder:
-        with tracked(args, folder):
-            sizes = mamba.model_dump()
-            rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
+        sizes = mamba.model_dump()
+        rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
         keep_metrics(folder, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
         RECALL.write(rows, args.mqar)
-    shown = rows.assign(accuracy=rows.correct / rows.queries)[["split", "length", "pairs", "accuracy"]]
-    print(shown.to_string(index=False))
+    return rows

@@ -17,6 +17,7 @@ from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
 from recurformer.train.surroundings import OneDeviceArguments, fast_bf16, quiet_library, training_state
 from recurformer.train.time_limit import TimeLimit
+from recurformer.train.trackers import live_names, live_trackers
 
 __all__ = ["Objective", "TrainingDiverged", "train"]
 
@@ -87,6 +88,7 @@ def train(
     Raises:
         ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written or is another run's.
         TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
+        ValueError: RECURFORMER_TRACKERS names a tracker that there is not.
         StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
     if schedule not in SCHEDULES:
@@ -98,7 +100,7 @@ def train(
         key: value for key, value in locals().items() if key not in {"model", "dataset", "output_dir", "on_log"}
     }
     settings["objective"] = objective and objective.identity()
-    limit = TimeLimit()
+    limit, trackers = TimeLimit(), live_trackers()
     folder = Path(output_dir)
     first_item = {key: torch.as_tensor(value).tolist() for key, value in dataset[0].items()}
 
@@ -125,7 +127,8 @@ def train(
         save_strategy="no",
         save_total_limit=2,
         eval_strategy="no",
-        report_to="none",
+        report_to="none",  # the trackers are callbacks below, which may fail
+        **live_names(folder),
         disable_tqdm=True,
     )
     save_steps = -(-save_every // log_every) * log_every
@@ -136,7 +139,12 @@ def train(
         checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
         log.resume(step_of(checkpoint) if checkpoint else 0)
         callback = _LogAndSave(
-            log, limit, save_steps, gradient_accumulation, lambda step: learning_rate * shape(step, steps, warmup_share)
+            log,
+            limit,
+            save_steps,
+            gradient_accumulation,
+            lambda step: learning_rate * shape(step, steps, warmup_share),
+            live=bool(trackers),
         )
         trainer = _LeanTrainer(
             log=log,
@@ -146,7 +154,7 @@ def train(
             train_dataset=dataset,
             data_collator=getattr(dataset, "collate", default_collate),
             optimizers=(optimizer, scheduler),
-            callbacks=[callback],
+            callbacks=[callback, *trackers],
         )
         trainer.remove_callback(PrinterCallback)
         with writing_weights(folder):
@@ -205,18 +213,28 @@ class _LeanTrainer(Trainer):
 
 
 class _LogAndSave(TrainerCallback):
-    """Writes the metric log and asks for a checkpoint when one is due and the losses up to it are finite."""
+    """Writes the metric log, and asks for a checkpoint when one is due and the losses up to it are finite.
+
+    With `live` trackers, it also asks Trainer to log for them.
+    """
 
     def __init__(
-        self, log: MetricLog, limit: TimeLimit, save_steps: int, passes: int, learning_rate: Callable[[int], float]
+        self,
+        log: MetricLog,
+        limit: TimeLimit,
+        save_steps: int,
+        passes: int,
+        learning_rate: Callable[[int], float],
+        live: bool,
     ) -> None:
         self.metric_log, self.limit, self.save_steps = log, limit, save_steps
-        self.passes, self.learning_rate = passes, learning_rate
+        self.passes, self.learning_rate, self.live = passes, learning_rate, live
 
     def on_step_end(self, args, state, control, **kwargs):
         step, no_time_left = state.global_step, False
         if self.metric_log.is_due(step):  # a checkpoint is resumed only from a step that the log has
             self.metric_log.write(step, self.learning_rate(step - 1), self.passes)
+            control.should_log = self.live
             no_time_left = self.limit.leaves_no_time()
         self.metric_log.show_progress(step)
         if (step % self.save_steps == 0 or no_time_left) and step < state.max_steps:

@@ -1,0 +1,146 @@
+"""Experiment tracking: every run of a folder, with its settings, metrics and curve, in Trackio or in MLflow.
+
+Run records and the metric logs beside them are the source. A tracker only shows them, and no table reads it. Importing
+again changes nothing.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from recurformer.records import run_name
+
+PROJECT = "recurformer"
+STORE = "results/tracking"
+LOG = "metrics.jsonl"
+CURVE = ("loss", "learning_rate", "tokens", "seconds")
+"""What a row of a metric log measures, beside its step."""
+MLFLOW_VALUE_LENGTH = 6000
+"""The longest value of a parameter in MLflow's database."""
+MLFLOW_BATCH = 100
+"""The most parameters that one call of MLflow takes; of metrics it takes 1000."""
+
+
+def use_store() -> None:
+    """Let the trackers write below `STORE`, to one project, unless the environment says otherwise."""
+    Path(STORE).mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TRACKIO_DIR", os.path.abspath(f"{STORE}/trackio"))
+    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{os.path.abspath(STORE)}/mlflow.db")
+    os.environ.setdefault("MLFLOW_EXPERIMENT_NAME", PROJECT)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as a tracker shows it.
+
+    Args:
+        id: of its record.
+        name: where its record lies.
+        group: its stage.
+        config: its settings, and what its record says about its code and machine.
+        rows: (step, time, metrics); the last one has the final metrics.
+    """
+
+    id: str
+    name: str
+    group: str
+    config: dict[str, Any]
+    rows: list[tuple[int, datetime, dict[str, float]]]
+
+    @classmethod
+    def of(cls, place: Path, record: Mapping[str, Any]) -> "TrackedRun":
+        """The run with this record, and the curve of the metric log that it wrote, if any.
+
+        Raises:
+            ValueError: the metric log is damaged.
+        """
+        started = datetime.fromisoformat(record["started"])
+        rows = []
+        for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):
+            try:
+                for row in map(json.loads, log.read_text().splitlines()):
+                    values = {f"train/{name}": row[name] for name in CURVE}
+                    rows.append((row["step"], started + timedelta(seconds=row["seconds"]), values))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{log}: not the metric log of a training ({type(error).__name__}: {error})") from None
+        cost = {"minutes": record["seconds"] / 60, "peak_memory_mib": record["peak_memory_bytes"] / 2**20}
+        last = rows[-1][0] if rows else 0
+        rows.append((last, started + timedelta(seconds=record["seconds"]), {**record.get("metrics", {}), **cost}))
+        about = {key: record[key] for key in ("stage", "argv", "seed", "started", "parents", "versions", "accelerator")}
+        config = {**record["settings"], **about, **record["git"], **record["host"]}
+        return cls(record["run"], run_name(place), record["stage"], config, rows)
+
+
+def to_trackio(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
+    """Write runs to Trackio's store, and yield those that were not there."""
+    from trackio import fragments
+    from trackio.sqlite_storage import SQLiteStorage
+
+    fragments.import_inbox_dir()  # what waits there would bring deleted runs back
+    known: dict[str, list[str]] = {}
+    for record in SQLiteStorage.get_run_records(PROJECT):
+        known.setdefault(str(record["name"]), []).append(str(record["id"]))
+    for run in runs:
+        for other in set(known.get(run.name, [])) - {run.id}:  # live curves, and runs whose results are gone
+            SQLiteStorage.delete_run(PROJECT, run.name, run_id=other)
+        if run.id in known.get(run.name, []):
+            continue
+        steps, times, metrics = zip(*run.rows, strict=True)
+        SQLiteStorage.bulk_log(
+            PROJECT,
+            run.name,
+            list(metrics),
+            list(steps),
+            [time.isoformat() for time in times],
+            run.config | {"_Group": run.group, "_Created": run.config["started"], "_Username": None},
+            [f"{run.id}-{index}" for index in range(len(run.rows))],
+            run_id=run.id,
+        )
+        yield run
+
+
+def to_mlflow(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
+    """Write runs to MLflow's server or database, and yield those that were not there."""
+    from mlflow import MlflowClient, set_experiment
+    from mlflow.entities import Metric, Param
+
+    experiment = set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"]).experiment_id
+    client = MlflowClient()
+    for run in runs:
+        ours = f"attributes.run_name = '{run.name}'"
+        there = [other.info for other in client.search_runs([experiment], filter_string=ours)]
+        whole = [
+            other
+            for other in there
+            if other.status == "FINISHED" and client.get_run(other.run_id).data.tags.get("run") == run.id
+        ]
+        for other in there:
+            if other not in whole:
+                client.delete_run(other.run_id)
+        if whole:
+            continue
+        made = client.create_run(experiment, tags={"run": run.id, "group": run.group}, run_name=run.name).info.run_id
+        params = [Param(key, str(value)[:MLFLOW_VALUE_LENGTH]) for key, value in run.config.items()]
+        metrics = [
+            Metric(re.sub(r"[^\w\-. :/]", "_", name), value, round(time.timestamp() * 1000), step)
+            for step, time, values in run.rows
+            for name, value in values.items()
+        ]
+        for start in range(0, max(len(params), len(metrics)), MLFLOW_BATCH):
+            batch = slice(start, start + MLFLOW_BATCH)
+            client.log_batch(made, metrics=metrics[batch], params=params[batch])
+        client.set_terminated(made, "FINISHED")
+        yield run
+
+
+TRACKERS: dict[str, Callable[[Iterable[TrackedRun]], Iterator[TrackedRun]]] = {
+    "trackio": to_trackio,
+    "mlflow": to_mlflow,
+}
+"""Name of a tracker -> what writes runs to it."""

@@ -1,0 +1,105 @@
+"""`recurformer runs`: every run of a folder, with its settings and final metrics."""
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from recurformer.cli.main import STAGES, main
+from recurformer.cli.metrics import Metric, metrics_of
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+@pytest.fixture
+def two(mqar, capsys):
+    """Two runs that differ in beta, in the working directory."""
+    assert mqar("a", beta=0.0) == mqar("b", beta=1.0) == 0
+    capsys.readouterr()
+
+
+def table(capsys, *words):
+    """The CSV of `recurformer runs`."""
+    assert main(["runs", *words, "--csv"]) == 0
+    return pd.read_csv(io.StringIO(capsys.readouterr().out))
+
+
+def test_a_run_keeps_and_prints_its_final_metrics(mqar, capsys):
+    assert mqar() == 0
+    rows = pd.read_csv("results/a/mqar.csv")
+    expected = {
+        f"accuracy/{row.split}/{row.length}/{row.pairs}": row.correct / row.queries for row in rows.itertuples()
+    }
+    assert json.loads(Path("results/a/run.json").read_text())["metrics"] == expected
+    assert "accuracy/test/16/2: " in capsys.readouterr().out
+
+
+def test_metrics_that_are_no_numbers_are_left_out():
+    frame = pd.DataFrame({"model": ["a", "a", "b"], "right": [1, 2, 0], "of": [2, 4, 0]})
+    assert metrics_of([Metric("h", "right", over="of", by=["model"]), Metric("m", "right")], frame) == {
+        "h/a": 0.5,
+        "m": 1.0,
+    }
+
+
+def test_every_run_is_listed(two, capsys):
+    assert main(["runs"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[1] for line in shown.splitlines()[2:-1]] == ["mqar", "mqar"]
+    assert "accuracy/test/16/2" in shown and shown.endswith("2 of 2 runs\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--where", "beta=0"], ["a"]),
+        (["--where", "beta>=0.5", "stage=mqar"], ["b"]),
+        (["--where", "name!=a"], ["b"]),
+        (["--where", "beta<0"], []),
+        (["--stage", "mqar", "--sort", "beta", "--reverse"], ["b", "a"]),
+        (["--sort", "rate"], ["a", "b"]),
+    ],
+)
+def test_runs_are_chosen_and_sorted_by_settings_and_metrics(two, capsys, words, names):
+    assert list(table(capsys, "results", *words).name) == names
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["nowhere"], "nowhere: no run record below it; name a folder of results, such as results or recorded/cpu"),
+        (["--where", "betta=1"], "betta: no run has such a setting or metric; did you mean beta?"),
+        (["--where", "beta"], "--where 'beta': write KEY=VALUE, or another of = != < <= > >="),
+        (["--sort", "h_gq"], "h_gq: no run has such a setting or metric"),
+        (["--stage", "train"], "--stage train: no such run; there are: mqar"),
+        (["results", "more"], "results more: give one folder, or `diff` and two runs"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(two, capsys, words, refusal):
+    assert main(["runs", *words]) == 1
+    assert capsys.readouterr().err == f"recurformer runs: {refusal}\n"
+
+
+def test_a_difference_shows_what_differs_alone(two, capsys):
+    assert main(["runs", "diff", "results/a/mqar.csv", "results/b/mqar.csv"]) == 0
+    keys = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert "beta" in keys and "run" in keys
+    assert not {"rate", "seed", "stage", "training_steps"} & set(keys)
+
+
+def test_the_recording_has_final_metrics_for_every_measuring_stage(capsys):
+    runs = table(capsys, str(RECORDED))
+    assert len(runs) == len(list(RECORDED.rglob("*run.json")))
+    measured = [name for name, stage in STAGES.items() if stage.metrics] + ["train", "train-hashhop", "recover"]
+    for stage, rows in runs[runs.stage.isin(measured)].groupby("stage"):
+        records = [json.loads(path.read_text()) for path in RECORDED.rglob("*run.json")]
+        assert all(record["metrics"] for record in records if record["stage"] == stage), (stage, len(rows))
+    assert runs["h_gq/paper"].max() == 1 and runs["perplexity"].min() > 1
+
+
+def test_a_stage_that_measures_says_its_final_metrics():
+    """A frame of weights or scores of single heads has none; a figure shows it."""
+    maps = {"corpus", "head-scores", "sink", "attention-map", "influence"}
+    assert {name for name, stage in STAGES.items() if stage.output and not stage.metrics} == maps
