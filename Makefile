@@ -96,7 +96,8 @@ $(VENV)/.docs: pyproject.toml $(INSTALLED)
 
 docs: $(VENV)/.docs
 	rm -rf build/docs && mkdir -p build/docs
-	git ls-files -z -- '*.md' CITATION.cff 'recorded/*.png' | xargs -0 cp --parents --target-directory build/docs
+	find README.md CITATION.cff config docs recorded figures/README.md results/README.md \
+		\( -name '*.md' -o -name '*.cff' -o -name '*.png' \) -exec cp --parents --target-directory build/docs {} +
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # A peer that the benchmarks compare with, and the sampling profiler; they do without the peer.
@@ -131,5 +132,5 @@ lock:
 	mv build/requirements-tracking.lock requirements-tracking.lock
 
 clean:
-	rm -rf results/* figures/* site .snakemake
-	git checkout -- results/README.md figures/README.md
+	find results/ figures/ -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +
+	rm -rf site .snakemake
