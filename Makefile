@@ -34,14 +34,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-# A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
 results: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
 
 # What the reviewers asked for: eviction methods, other mixers, other choices of heads.
 ablations: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/python workflow/unlock.py ablations --configfile $(CONFIG)
 	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)
@@ -114,7 +111,6 @@ bench-check: bench
 
 # What `make results` has still to run on this machine, its processes sampled: where each stage spends its time.
 flame: $(VENV)/.bench
-	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.

@@ -26,7 +26,6 @@ def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
     assert re.fullmatch(r"running: (complexity|pyramidinfer) \(for \d s\)", lines[running])
     seconds = re.fullmatch(r"0 of 2 jobs done in \d s, about (\d+) s left", lines[running + 1])
     assert 105 <= int(seconds[1]) <= 119
-    assert (tmp_path / ".snakemake/alive").is_file()
 
 
 @pytest.mark.parametrize(("options", "hints"), [(["--dry-run"], 1), (["--touch"], 0)])
