@@ -15,6 +15,9 @@ INSTALLED := $(VENV)/.installed
 PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)
 RUNNER = $(if $(PROFILE),--workflow-profile workflow/profiles/$(PROFILE),--cores $(CORES))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+# The environment's own packages are meant, whatever a login sets.
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
+export PIP_USER := 0
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
@@ -24,7 +27,16 @@ export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
 install: $(INSTALLED)
 
+# Its commands and the editable package name the folders in which they were installed.
+PLACE = $(CURDIR) $(abspath $(VENV))
+ifneq ($(shell test -x $(VENV)/bin/python && cat $(INSTALLED) 2> /dev/null),$(PLACE))
+.PHONY: $(INSTALLED)
+endif
+
 $(INSTALLED): requirements.lock pyproject.toml
+	@case "$$(cat $@ 2> /dev/null)" in '' | *" $(abspath $(VENV))") ;; *) false ;; esac && \
+		{ test -x $(VENV)/bin/python || test ! -L $(VENV)/bin/python; } || \
+		{ echo "make: $(VENV) was made in another folder or by a Python that is gone; remove it: rm -r $(VENV)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -32,7 +44,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	touch $@
+	@echo "$(PLACE)" > $@
 
 results: $(INSTALLED) $(PLUGIN)
 	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
@@ -62,7 +74,7 @@ build/hf/transformers_tests: tests/hf/unpack.py $(INSTALLED)
 	touch $@
 
 test-hf: build/hf/transformers_tests
-	OMP_NUM_THREADS=1 PYTHONPATH=build/hf$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/pytest -n 2 tests/hf
+	OMP_NUM_THREADS=1 PYTHONPATH=build/hf $(VENV)/bin/pytest -n 2 tests/hf
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
