@@ -17,6 +17,9 @@ INSTALLED := $(VENV)/.installed
 PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)
 RUNNER = $(if $(PROFILE),--workflow-profile workflow/profiles/$(PROFILE),--cores $(CORES))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
+# The environment's own packages are meant, whatever a login sets.
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
+export PIP_USER := 0
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
@@ -26,7 +29,16 @@ export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
 install: $(INSTALLED)
 
+# Its commands and the editable package name the folders in which they were installed.
+PLACE = $(CURDIR) $(abspath $(VENV))
+ifneq ($(shell test -x $(VENV)/bin/python && cat $(INSTALLED) 2> /dev/null),$(PLACE))
+.PHONY: $(INSTALLED)
+endif
+
 $(INSTALLED): requirements.lock pyproject.toml
+	@case "$$(cat $@ 2> /dev/null)" in '' | *" $(abspath $(VENV))") ;; *) false ;; esac && \
+		{ test -x $(VENV)/bin/python || test ! -L $(VENV)/bin/python; } || \
+		{ echo "make: $(VENV) was made in another folder or by a Python that is gone; remove it: rm -r $(VENV)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -34,16 +46,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	touch $@
+	@echo "$(PLACE)" > $@
 
-# A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
 results: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
 
 # What the reviewers asked for: eviction methods, other mixers, other choices of heads.
 ablations: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/python workflow/unlock.py ablations --configfile $(CONFIG)
 	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(CONFIG)
 
 smoke: $(INSTALLED)
@@ -67,7 +76,7 @@ build/hf/transformers_tests: tests/hf/unpack.py $(INSTALLED)
 	touch $@
 
 test-hf: build/hf/transformers_tests
-	OMP_NUM_THREADS=1 PYTHONPATH=build/hf$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/pytest -n 2 tests/hf
+	OMP_NUM_THREADS=1 PYTHONPATH=build/hf $(VENV)/bin/pytest -n 2 tests/hf
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
@@ -111,7 +120,8 @@ $(VENV)/.docs: pyproject.toml $(INSTALLED)
 
 docs: $(VENV)/.docs
 	rm -rf build/docs && mkdir -p build/docs
-	git ls-files -z -- '*.md' CITATION.cff 'recorded/*.png' | xargs -0 cp --parents --target-directory build/docs
+	find README.md CITATION.cff config docs recorded figures/README.md results/README.md \
+		\( -name '*.md' -o -name '*.cff' -o -name '*.png' \) -exec cp --parents --target-directory build/docs {} +
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # A peer that the benchmarks compare with, and the sampling profiler; they do without the peer.
@@ -128,7 +138,6 @@ bench-check: bench
 
 # What `make results` has still to run on this machine, its processes sampled: where each stage spends its time.
 flame: $(VENV)/.bench
-	$(VENV)/bin/python workflow/unlock.py all --configfile $(CONFIG)
 	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
@@ -146,5 +155,5 @@ lock:
 	mv build/requirements-tracking.lock requirements-tracking.lock
 
 clean:
-	rm -rf results/* figures/* site .snakemake
-	git checkout -- results/README.md figures/README.md
+	find results/ figures/ -mindepth 1 -maxdepth 1 ! -name README.md -exec rm -rf {} +
+	rm -rf site .snakemake

@@ -28,22 +28,27 @@ RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
 VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm")
 
 
-def _git(*words: str) -> str | None:
-    here = Path(__file__).parent
-    answer = subprocess.run(
-        ["git", "--no-optional-locks", "-C", str(here), *words], capture_output=True, text=True, check=False
-    )
+def _git(*words: str) -> bytes | None:
+    """What git says about the repository whose top folder holds this package; None without one, and without git.
+
+    The folders are named: else git would look for a repository above them, or in its variables.
+    """
+    top = Path(__file__).parents[2]
+    command = ["git", "--no-optional-locks", f"--git-dir={top / '.git'}", f"--work-tree={top}", *words]
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False)
+    except OSError:
+        return None
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def _tree() -> dict[str, str | bool | None]:
-    """The commit of the code, and whether and how the working tree differs from it."""
-    status = _git("status", "--porcelain")
-    difference = sha256((_git("diff", "HEAD") or "").encode()).hexdigest() if status else None
+    """The commit of the code, and whether and how the working tree differs from it; None: unknown."""
+    commit, status = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     return {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(status) if status is not None else None,
-        "difference": difference,
+        "commit": commit.decode() if commit else None,
+        "dirty": None if status is None else bool(status),
+        "difference": sha256(_git("diff", "HEAD") or b"").hexdigest() if status else None,
     }
 
 

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import subprocess
 
 import pytest
 import torch
 
+from recurformer import records
 from recurformer.model import scan
 from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
 
@@ -18,6 +20,66 @@ def write_run(folder, name, stage, inputs=(), text=""):
     ):
         (folder / name).write_text(text)
     return folder / name
+
+
+UNKNOWN = {"commit": None, "dirty": None, "difference": None}
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """The top folder of another copy of this package's code, within a repository of a user's own."""
+    top = tmp_path / "theirs/ours"
+    place = top / "src/recurformer/records.py"
+    place.parent.mkdir(parents=True)
+    place.write_text("pass\n")
+    monkeypatch.setattr(records, "__file__", str(place))
+    commit(tmp_path / "theirs")
+    return top
+
+
+def commit(top):
+    """Make a repository of a folder, with all of its files in one commit; its name."""
+    who = ("-c", "user.name=me", "-c", "user.email=me@here")
+    for words in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "all"]):
+        subprocess.run(["git", *words], cwd=top, check=True)
+    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=top, check=True, capture_output=True, text=True)
+    return answer.stdout.strip()
+
+
+def in_a_hook_of(repository, monkeypatch):
+    """Set the variables by which git calls the hooks of a repository."""
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(repository))
+
+
+def test_the_commit_of_a_repository_around_ours_is_not_recorded(code, monkeypatch):
+    assert records._tree() == UNKNOWN
+    in_a_hook_of(code.parent, monkeypatch)
+    assert records._tree() == UNKNOWN
+
+
+def test_the_commit_of_our_repository_is_recorded(code, monkeypatch):
+    own = commit(code)
+    in_a_hook_of(code.parent, monkeypatch)
+    assert records._tree() == {"commit": own, "dirty": False, "difference": None}
+
+
+def test_a_change_of_the_code_is_recorded_also_one_that_is_not_utf8(code):
+    own = commit(code)
+    differences = []
+    for content in (b"1\n", b"# caf\xe9\n"):
+        (code / "src/recurformer/records.py").write_bytes(content)
+        tree = records._tree()
+        assert (tree["commit"], tree["dirty"]) == (own, True)
+        differences.append(tree["difference"])
+    assert len(set(differences)) == 2 and None not in differences
+
+
+def test_without_git_a_run_is_recorded_without_a_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with run_record(tmp_path / "run.json", "x", [], {}):
+        pass
+    assert read_record(tmp_path / "run.json")["git"] == UNKNOWN
 
 
 @pytest.fixture
@@ -39,7 +101,6 @@ def test_a_record_names_what_was_read_and_by_which_runs_that_was_made(chain):
     assert record["parents"] == [profile["run"]]
     assert record["outputs"] == ["heads.json"]
     assert record["seed"] == 3
-    assert record["git"]["commit"]
     assert record["accelerator"] is None or record["accelerator"]["name"]
     assert {"argv", "settings", "lock", "versions", "host", "started", "seconds", "peak_memory_bytes"} <= set(record)
 

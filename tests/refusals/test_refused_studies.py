@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recurformer.yaml_files import read_yaml
+from tests.workflow.dry_runs import link_workflow, snakemake
+
 CONFIG = Path(__file__).parents[2] / "config"
 MISSING = ...
 NAME = "a name is made of letters, digits"
@@ -47,7 +50,8 @@ VALUES = [
     ("hashhop/training/steps", True, "hashhop.training.steps = True: this is true or false; give a number"),
     ("betas", 0.5, "betas = 0.5"),
     ("mqar/task/train", [[16]], "mqar.task.train.0"),
-    ("backbones", {1: LLAMA}, "backbones.1 = 1"),
+    ("backbones", {1: LLAMA}, "backbones.1 = 1: this is a number; write a text in quotes"),
+    ("language/backbones", [True], "language.backbones.0 = True: this is true or false; write a text in quotes"),
     # out of range
     ("seed", 2**32, "seed = 4294967296: Input should be less than 4294967296"),
     ("betas", [0.0, 1.5], "betas.1 = 1.5"),
@@ -141,6 +145,29 @@ TEXTS = {
     "an unhashable key": ("? [a]\n: b\n", "study.yaml, line 1: not YAML"),
     "a number as key": ("1: x\n", "study.yaml: study: this key is missing"),
     "a loop": ("study: &a [*a]\n", "study.yaml: study = [[...]]"),
+    "a key that stands twice": (
+        "study: x\nbetas: [0.5]\nseed: 0\nbetas: [1.0]\n",
+        "study.yaml, line 4: the key 'betas' stands twice, first in line 2; write it once",
+    ),
+    "a key that stands twice in a block": (
+        "hashhop:\n  task: {hops: 1,\n    hops: 2}\n",
+        "study.yaml, line 3: the key 'hops' stands twice, first in line 2; write it once",
+    ),
+    "a key that stands twice in JSON": (
+        '{"seed": 0,\n "seed": 1}',
+        "line 2: the key 'seed' stands twice, first in line 1",
+    ),
+    "an octal number": (
+        "study: x\nseed: 010\n",
+        'study.yaml, line 2: YAML reads 010 as 8; if it is a text, write "010"',
+    ),
+    "a hexadecimal number": ("seed: 0x10\n", "line 1: YAML reads 0x10 as 16"),
+    "a number with underscores": ("seed: 1_0\n", "line 1: YAML reads 1_0 as 10"),
+    "a time of day": ("job_minutes: 1:30\n", "line 1: YAML reads 1:30 as 90"),
+    "a time of day with seconds": ("job_minutes: 1:30.5\n", "line 1: YAML reads 1:30.5 as 90.5"),
+    "an octal name": ("backbones:\n  007: {}\n", 'line 2: YAML reads 007 as 7; if it is a text, write "007"'),
+    "a name that is a word for false": ("backbones:\n  no: {}\n", "line 2: YAML reads no as false"),
+    "a date": ("study: 2024-01-01\n", "line 1: YAML reads 2024-01-01 as a date; if it is a text"),
     "a bomb": ("a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", "study.yaml: a: unknown key"),
 }
 
@@ -150,6 +177,26 @@ def test_a_text(text, refuses, tmp_path):
     content, named = TEXTS[text]
     (tmp_path / "study.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     refuses(tmp_path, ["study", "study.yaml"], named)
+
+
+def test_snakemake_refuses_a_file_in_the_same_words(tmp_path):
+    study = (CONFIG / "smoke.yaml").read_text()
+    (tmp_path / "study.yaml").write_text(f"{study}\nhashhop:\n  backbones: [hashhop-tiny]\n")
+    first, second = (
+        n for n, line in enumerate((tmp_path / "study.yaml").read_text().splitlines(), 1) if line == "hashhop:"
+    )
+    answer = snakemake(link_workflow(tmp_path), "--dry-run", "--configfile", "study.yaml")
+    assert answer.returncode == 1
+    said = f"line {second}: the key 'hashhop' stands twice, first in line {first}; write it once"
+    assert [line for line in answer.stderr.splitlines() if line.startswith("study: ") and line.endswith(said)]
+
+
+def test_quoted_words_stay_as_they_are(tmp_path):
+    (tmp_path / "study.yaml").write_text(
+        '"007": "010"\nyes-no: [true, "no", NA, ~, 1e-3, -2, 0.5, "1:30"]\nb: {<<: {c: 1}, c: 2}\n'
+    )
+    words = [True, "no", "NA", None, "1e-3", -2, 0.5, "1:30"]
+    assert read_yaml(tmp_path / "study.yaml") == {"007": "010", "yes-no": words, "b": {"c": 2}}
 
 
 def test_a_file_that_is_not_there(refuses, tmp_path):

@@ -1,15 +1,55 @@
+import json
+
 import pandas as pd
 import pytest
+from rendering import ALL_TABLES, render
 
-from recurformer.render.measurements import read_frame
+from recurformer.cli.results import read_measurements
+from recurformer.render.figures import FIGURES
+from recurformer.render.measurements import NAMES, READERS, read_frame
+
+
+def write(rows, path):
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_dict("records")))
+    else:
+        rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path)
 
 
 @pytest.mark.parametrize("name", ["cache.csv", "cache.parquet"])
 def test_either_format_gives_the_same_rows(tmp_path, name):
     path = tmp_path / name
     rows = pd.DataFrame({"model": ["a", "b"], "ratio": [0.5, 0.25]})
-    rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path)
+    write(rows, path)
     pd.testing.assert_frame_equal(read_frame(path), rows)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_name_stays_a_text_whatever_it_looks_like(tmp_path, suffix):
+    names = ["NA", "nan", "null", "None", "007", "360", "1e3", "0x10", "inf", "True", "2024-01-01", "1_000"]
+    for written in (names, *([name] for name in names)):  # alone, a column could be one of numbers
+        rows = pd.DataFrame(
+            dict.fromkeys(NAMES, written) | {"beta": 0.0, "step": 1, "value": float("nan"), "by": "ra_i"}
+        )
+        write(rows, tmp_path / f"rows{suffix}")
+        pd.testing.assert_frame_equal(read_frame(tmp_path / f"rows{suffix}"), rows)
+
+
+@pytest.fixture(scope="module")
+def renamed(measurements, tmp_path_factory):
+    """The synthetic measurements, read from files, with other names of models and arms."""
+    other = {"hashhop-llama": "NA", "hashhop-qwen2": "007", "smollm2-135m": "360", "plus": "1e3"}
+    folder = tmp_path_factory.mktemp("renamed")
+    files = [folder / f"{kind}.csv" for kind in measurements]
+    for file, frame in zip(files, measurements.values(), strict=True):
+        names = [name for name in NAMES if name in frame]
+        frame.assign(**{name: frame[name].replace(other) for name in names}).to_csv(file, index=False)
+    return read_measurements(files)
+
+
+@pytest.mark.parametrize("renderer", [*ALL_TABLES.values(), *FIGURES.values()], ids=[*ALL_TABLES, *FIGURES])
+def test_models_may_have_any_names(renderer, renamed):
+    render(renderer, renamed)
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,9 @@ def test_environment_counts_runs():
     assert found["dirty"] == 1
     costs = found["runs"][RECORDS["hashhop"]["run"]]
     assert costs == {"stage": "hashhop", "core_minutes": 25.2, "gpu_minutes": 25.2}
+    outside = RECORDS["cache"] | {"git": dict.fromkeys(("commit", "dirty", "difference")), "lock": None}
+    found = environment({Path("results/cache/run.json"): outside})
+    assert found["commits"] == found["locks"] == {"unknown": 1}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.workflow.dry_runs import ROOT, link_workflow
+from tests.workflow.dry_runs import ROOT, link_workflow, snakemake
 
 TARGETS = [f"results/smoke/hashhop/hashhop-tiny/{name}" for name in ("base", "profile.parquet")]
 STEPS = 400
@@ -48,11 +48,6 @@ def finish(folder):
     return (folder / "run.log").read_text()
 
 
-def unlock(folder):
-    command = [sys.executable, str(ROOT / "workflow/unlock.py"), *TARGETS]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 @contextmanager
 def paused_jobs(run):
     """Stops what a run has started, and lets it go on afterwards."""
@@ -62,6 +57,22 @@ def paused_jobs(run):
     yield
     for job in jobs:
         job.resume()
+
+
+def kill(run):
+    """End a run and its jobs at once, as a loss of power does."""
+    jobs = psutil.Process(run.pid).children(recursive=True)
+    run.kill()
+    run.wait()
+    for job in jobs:
+        job.kill()
+    psutil.wait_procs(jobs)
+
+
+def is_locked(folder):
+    """Whether Snakemake refuses to start another run."""
+    second = start(folder, "second.log")
+    return second.wait(timeout=100) == 1 and "Directory cannot be locked" in (folder / "second.log").read_text()
 
 
 def checkpoints(folder):
@@ -89,16 +100,11 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(folder, tmp_path_
     run = start(folder)
     wait_for_a_checkpoint(folder, run)
     with paused_jobs(run):  # else the training ends meanwhile
-        assert unlock(folder).returncode == 1, "the lock of a run that works must stay"
-        second = start(folder, "second.log")
-        assert second.wait(timeout=100) == 1
-        assert "Directory cannot be locked" in (folder / "second.log").read_text()
+        assert is_locked(folder)
         assert run.poll() is None
-    run.kill()
-    run.wait()
-    unlocked = unlock(folder)
-    assert unlocked.returncode == 0, unlocked.stderr
-    assert "stopping a job of a killed run" in unlocked.stdout
+    kill(run)
+    assert is_locked(folder)
+    assert snakemake(folder, "--unlock").returncode == 0
     assert not (folder / TARGETS[0]).exists()
     assert 0 < max(checkpoints(folder)) < STEPS
 
@@ -106,9 +112,8 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(folder, tmp_path_
         run, saved = start(folder), max(checkpoints(folder))
         wait_for_a_checkpoint(folder, run, saved)
         time.sleep(seconds)
-        run.kill()
-        run.wait()
-        assert unlock(folder).returncode == 0
+        kill(run)
+        assert snakemake(folder, "--unlock").returncode == 0
 
     finish(folder)
     metrics = pd.read_json(folder / f"{TARGETS[0]}.metrics.jsonl", lines=True)

@@ -1,5 +1,6 @@
 """What a run says of itself, by real runs: how to know beforehand what it does, what runs, and for how long."""
 
+import os
 import re
 
 import pytest
@@ -26,7 +27,19 @@ def test_a_run_says_what_runs_and_for_how_long_it_will(tmp_path):
     assert re.fullmatch(r"running: (complexity|pyramidinfer) \(for \d s\)", lines[running])
     seconds = re.fullmatch(r"0 of 2 jobs done in \d s, about (\d+) s left", lines[running + 1])
     assert 105 <= int(seconds[1]) <= 119
-    assert (tmp_path / ".snakemake/alive").is_file()
+
+
+def test_a_job_that_the_kernel_ended_is_not_silent(tmp_path):
+    command = tmp_path / "bin/recurformer"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\nkill -9 $$\n")
+    command.chmod(0o755)
+    environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}"}
+    words = (TARGETS[0], "--cores", "1", "--configfile", "config/smoke.yaml")
+    answer = snakemake(link_workflow(tmp_path), *words, environment=environment)
+    assert answer.returncode == 1
+    said = "exit 137: this job was killed, most likely because the memory was full (README.md, troubleshooting)"
+    assert answer.stderr.splitlines().count(said) == 1
 
 
 @pytest.mark.parametrize(("options", "hints"), [(["--dry-run"], 1), (["--touch"], 0)])

@@ -11,8 +11,12 @@ from recurformer.plan.rules import request
 from recurformer.render.registry import REGISTRY
 from recurformer.study import load_study
 from recurformer.study.recovery import EQUAL_BYTES
+from recurformer.yaml_files import read_yaml
 
 try:
+    if workflow.is_main_process and not workflow.modifier.skip_configfile:
+        for file in workflow.configfiles:
+            read_yaml(file)  # refuses what Snakemake has read without a word
     config = load_study(config).model_dump(mode="json")
 except ValueError as error:
     sys.exit(f"study: {error}")

@@ -1,7 +1,6 @@
 # Messages of a run beside Snakemake's own lines. At its start: the command that lists its jobs. Then, now and again:
 # its running jobs and the time left.
 import logging
-import platform
 import threading
 import time
 from contextlib import suppress
@@ -12,7 +11,6 @@ from snakemake_interface_logger_plugins.common import LogEvent
 FIRST_LOOK = 2  # seconds, after which the first jobs have started
 PAUSE = 30  # seconds between two looks
 LONGER = 1.05  # each pause is longer by this factor: the hundredth on day two
-ALIVE = Path(".snakemake/alive")  # read by workflow/unlock.py
 
 
 def plan_hint():
@@ -71,17 +69,14 @@ def say(text):
 
 def watch(remaining):
     """Say now and again, until this process ends, what runs and for how long it still will."""
-    begin, due = time.monotonic(), 0
     time.sleep(FIRST_LOOK)
+    pause = PAUSE
     while True:
-        with suppress(OSError):
-            ALIVE.write_text(platform.node())
-        elapsed = time.monotonic() - begin
-        if elapsed >= due and remaining.running:
-            with suppress(Exception):  # the sign of life goes on
+        with suppress(Exception):  # the next look may succeed
+            if remaining.running:
                 say("\n".join(remaining.lines()))
-            due = elapsed * LONGER
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause *= LONGER
 
 
 def follow_run():

@@ -7,10 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from recurformer.paper import CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
+from recurformer.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from recurformer.claims.evidence import Evidence
@@ -120,10 +119,10 @@ class Question(Entry):
 
 
 _FOLDER = Path(__file__).parent
-_READ = yaml.safe_load((_FOLDER / "claims.yaml").read_text("utf-8"))
+_READ = read_yaml(_FOLDER / "claims.yaml")
 _TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes"}
-_STATEMENTS = [yaml.safe_load(file.read_text("utf-8")) for file in sorted((_FOLDER / "statements").glob("*.yaml"))]
-_QUESTIONS = yaml.safe_load((_FOLDER / "questions.yaml").read_text("utf-8"))
+_STATEMENTS = [read_yaml(file) for file in sorted((_FOLDER / "statements").glob("*.yaml"))]
+_QUESTIONS = read_yaml(_FOLDER / "questions.yaml")
 
 
 def _told(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:

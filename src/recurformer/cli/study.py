@@ -15,6 +15,7 @@ from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
+from recurformer.yaml_files import read_yaml
 
 BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """Pydantic's words for bounds of values that it checks by a function first -> those of JSON schema."""
@@ -52,15 +53,7 @@ def schema() -> str:
 
 
 def _read(config: str) -> dict[str, Any]:
-    with open(config) as file:
-        try:
-            settings = yaml.safe_load(file)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            place = f", line {mark.line + 1}" if mark else ""
-            raise ValueError(f"{config}{place}: not YAML ({str(error).splitlines()[0]})") from None
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{config}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
+    settings = read_yaml(config)
     if not isinstance(settings, dict):
         raise ValueError(f"{config}: a study is a mapping of keys to values")
     return settings

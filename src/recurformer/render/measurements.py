@@ -1,5 +1,6 @@
 """What the renderers expect of each kind of measurement, how it is read, and the check that all of them make."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,22 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 """
 
 
+NAMES = ("model", "arm", "method", "task")
+"""Columns of names that a study chose: texts, also where one is `NA`, `007` or `360`."""
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=dict.fromkeys(NAMES, str), keep_default_na=False, na_values=[""])
+
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    """Types as they are written: pandas' own reader guesses others."""
+    return pd.DataFrame(map(json.loads, path.read_text("utf-8").splitlines()))
+
+
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": pd.read_csv,
-    ".jsonl": lambda path: pd.read_json(path, lines=True),
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
     ".parquet": pd.read_parquet,
 }
 """Suffix of a measurement file -> what reads it."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
+from recurformer.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Entry:
     caption: str
 
 
-_GROUPS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_GROUPS = read_yaml(Path(__file__).with_suffix(".yaml"))
 REGISTRY: dict[str, dict[str, Entry]] = {
     group: {name: Entry(**entry) for name, entry in entries.items()} for group, entries in _GROUPS.items()
 }

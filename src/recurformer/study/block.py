@@ -69,6 +69,9 @@ RENAMED = {"mamba_learning_rate": "mixer_learning_rate", "sink_tokens": "shown_t
 
 def reason_of(error: ErrorDetails) -> str:
     """Why a value is refused, in words."""
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        kind = "true or false" if isinstance(error["input"], bool) else "a number"
+        return f"this is {kind}; write a text in quotes"
     return error["msg"].removeprefix("Value error, ")
 
 

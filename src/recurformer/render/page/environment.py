@@ -21,6 +21,11 @@ def _hosts(records: Iterable[Record]) -> list[dict[str, Any]]:
     ]
 
 
+def _counted(values: Iterable[str | None]) -> dict[str, int]:
+    """Each value with how often it occurs, the most frequent first; a run outside of a repository knows none."""
+    return dict(Counter(value or "unknown" for value in values).most_common())
+
+
 def environment(runs: Mapping[Path, Record]) -> dict[str, Any]:
     """What a ledger of claims says about the runs that it rests on.
 
@@ -45,8 +50,8 @@ def environment(runs: Mapping[Path, Record]) -> dict[str, Any]:
     return {
         "hosts": _hosts(unique),
         "versions": {package: dict(found.most_common()) for package, found in sorted(versions.items())},
-        "commits": dict(Counter(record["git"]["commit"] for record in unique).most_common()),
-        "locks": dict(Counter(record["lock"] for record in unique).most_common()),
+        "commits": _counted(record["git"]["commit"] for record in unique),
+        "locks": _counted(record["lock"] for record in unique),
         "dirty": sum(bool(record["git"]["dirty"]) for record in unique),
         "runs": {
             run: {

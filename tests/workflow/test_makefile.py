@@ -1,0 +1,114 @@
+"""What `make` does in places and logins other than a developer's."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.workflow.dry_runs import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The Makefile in a folder without a repository."""
+    folder = tmp_path / "an archive's copy, ä"
+    folder.mkdir()
+    (folder / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    return folder
+
+
+def make(folder, *words, **environment):
+    return subprocess.run(
+        ["make", "--no-print-directory", *words], cwd=folder, env=os.environ | environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+
+
+def test_clean_leaves_the_texts_about_the_folders_also_without_a_repository(folder, tmp_path):
+    (tmp_path / "another disk").mkdir()
+    (folder / "results").symlink_to(tmp_path / "another disk")
+    tracked = {"results/README.md", "figures/README.md"}
+    for name in (*tracked, "results/mqar/README.md", "results/a b.csv", "figures/a.svg"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    cleaned = make(folder, "clean")
+    assert cleaned.returncode == 0, cleaned.stderr
+    left = {str(path.relative_to(folder)) for place in ("results", "figures") for path in (folder / place).rglob("*")}
+    assert left == tracked
+    assert (folder / "results/README.md").read_text() == "mine"
+
+
+PYTHON = f"""#!{sys.executable}
+import json, os, pathlib, sys
+if sys.argv[1:3] == ["-m", "venv"]:
+    commands = pathlib.Path.cwd() / sys.argv[3] / "bin"
+    commands.mkdir(parents=True, exist_ok=True)
+    (commands / "activate").write_text(f'VIRTUAL_ENV="{{commands.parent}}"')
+    (commands / "python").write_bytes(pathlib.Path(__file__).read_bytes())
+    (commands / "python").chmod(0o755)
+if sys.argv[1:3] == ["-m", "pip"]:
+    with open("pip.jsonl", "a") as file:
+        print(json.dumps([sys.argv[3:], {{**os.environ}}]), file=file)
+"""
+"""Stands for Python: makes an environment, and notes what pip is asked for, and its variables."""
+
+
+@pytest.fixture
+def install(folder):
+    """Makes the environment of a folder; the calls of pip."""
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+
+    def run(folder, code=0, **environment):
+        noted = folder / "pip.jsonl"
+        noted.unlink(missing_ok=True)
+        made = make(folder, "install", "PYTHON=./python", **environment)
+        assert made.returncode == code, made.stderr
+        calls = noted.read_text().splitlines() if noted.exists() else []
+        return made.stdout, [json.loads(line) for line in calls]
+
+    return run
+
+
+def test_a_login_with_packages_of_its_own_installs_the_same(folder, install):
+    login = {"PYTHONPATH": "/old/pandas", "PYTHONHOME": sys.prefix, "PIP_TARGET": "/mine", "PIP_USER": "1"}
+    _, calls = install(folder, **login)
+    assert len(calls) == 3
+    for _, variables in calls:
+        assert {name: variables[name] for name in login if name in variables} == {"PIP_USER": "0"}
+    said, calls = install(folder)
+    assert "Nothing to be done" in said
+    assert calls == []
+
+
+def test_an_environment_of_another_folder_is_named_and_kept(folder, install, tmp_path):
+    install(folder)
+    moved = folder.rename(tmp_path / "renamed")
+    said, calls = install(moved, code=2)
+    assert said == "make: .venv was made in another folder or by a Python that is gone; remove it: rm -r .venv\n"
+    assert calls == []
+    assert (moved / ".venv/.installed").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_named(folder, install):
+    install(folder)
+    (folder / ".venv/bin/python").unlink()
+    (folder / ".venv/bin/python").symlink_to("/nowhere/python3.9")
+    assert install(folder, code=2)[0].startswith("make: .venv was made in another folder or by a Python that is gone")
+
+
+def test_two_folders_may_share_an_environment_and_each_runs_its_own_code(folder, install, tmp_path):
+    other = tmp_path / "other"
+    shared = {"MAKEFLAGS": f"VENV={tmp_path}/shared"}
+    install(folder, **shared)
+    other.mkdir()
+    for file in folder.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    (other / "python").chmod(0o755)
+    assert len(install(other, **shared)[1]) == 3
+    assert install(other, **shared)[1] == []
+    assert len(install(folder, **shared)[1]) == 3
