@@ -109,7 +109,7 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
     ("module", "function", "stages"),
     [
         ("train", "train_hashhop", {"train-hashhop"}),
-        ("hashhop", "_print_quality", {"ablation-hashhop", "hashhop-sizes"}),
+        ("heads", "_keep_profile", {"profile", "profile-hashhop"}),
         ("resumable", "train_and_keep", {"train", "train-hashhop", "recover"}),
         ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
