@@ -6,13 +6,15 @@ import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from recurformer import __version__
 from recurformer.cards import own_cards
 from recurformer.cli import launch
-from recurformer.cli.arguments import COUNT, InputPath, OutputPath, paths_of
+from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
 from recurformer.cli.stage import STAGES, Stage, code_of
+from recurformer.files import refuse_strange_model
 from recurformer.records import run_record
 from recurformer.study import Distributed
 
@@ -72,7 +74,21 @@ def import_libraries() -> None:
         gc.enable()
 
 
+def _refuse_places(args: Namespace) -> None:
+    """Refuse, before any work, outputs that would delete something or could not be written."""
+    inputs = [Path(path).resolve() for path in paths_of(args, InputPath)]
+    for place in paths_of(args, OutputPath):
+        if not isinstance(place, OutputFolder):
+            if Path(place).is_dir():
+                raise ValueError(f"{place}: is a folder; name a file")
+        elif any(path.is_relative_to(Path(place).resolve()) for path in inputs):
+            raise ValueError(f"{place}: holds an input of this command; name another folder to write")
+        else:
+            refuse_strange_model(place)
+
+
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
+    _refuse_places(args)
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     spread = launch.take_spread(args)
     processes = spread.processes if spread else 1
