@@ -16,6 +16,8 @@ PLUGIN := $(PROFILE:%=$(VENV)/.profile-%)
 RUNNER = $(if $(PROFILE),--workflow-profile workflow/profiles/$(PROFILE),--cores $(CORES))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
+unexport MPLBACKEND
+export PYTHONUTF8 := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio

@@ -52,7 +52,7 @@ def schema() -> str:
 
 
 def _read(config: str) -> dict[str, Any]:
-    with open(config) as file:
+    with open(config, encoding="utf-8") as file:
         try:
             settings = yaml.safe_load(file)
         except yaml.YAMLError as error:

@@ -24,7 +24,7 @@ class Entry:
     caption: str
 
 
-_GROUPS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_GROUPS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 REGISTRY: dict[str, dict[str, Entry]] = {
     group: {name: Entry(**entry) for name, entry in entries.items()} for group, entries in _GROUPS.items()
 }
