@@ -21,6 +21,8 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER := 0
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
+unexport MPLBACKEND
+export PYTHONUTF8 := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio

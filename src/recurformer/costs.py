@@ -46,7 +46,7 @@ def cost_of(place: Path, record: Mapping[str, Any]) -> Cost:
 
 def _read(benchmark: Path) -> tuple[float, float | None]:
     """Minutes and megabytes; a job faster than Snakemake's first sample has no memory."""
-    with benchmark.open() as file:
+    with benchmark.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     if not rows or "max_rss" not in rows[-1]:
         raise ValueError(f"{benchmark}: not a finished benchmark")

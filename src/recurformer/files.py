@@ -2,11 +2,16 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+MADE = ".recurformer"
+"""File in a model's folder that lists the others there, so that a later run knows its own."""
+STAMP = ".snakemake_timestamp"
+"""File that Snakemake adds to a folder that a job has written."""
 
 
 @contextmanager
@@ -14,12 +19,13 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
     """A temporary path beside `target` that becomes it when the block ends well, and vanishes when it does not.
 
     The temporary name keeps the suffix, from which some writers tell the format. What a killed process left under it is
-    removed by the next one; two at once must not write the same target.
+    removed by the next one; two at once must not write the same target. Whatever a writer did, the umask decides who
+    may read the result. A folder that is a link is written where the link points.
 
     Raises:
         ValueError: the place cannot be written to.
     """
-    target = Path(target)
+    target = Path(os.path.realpath(target) if directory else target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_name(f".unfinished-{target.name}")
@@ -33,11 +39,68 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
         if directory:
             inner.mkdir()
         yield inner
+        allowed = scratch.stat().st_mode
+        for path in (inner, *inner.rglob("*")):
+            path.chmod(allowed & (0o777 if path.is_dir() else 0o666))
         if directory and target.is_dir():
             os.replace(target, scratch / f"{target.name}.old")  # removed with the rest: a kill leaves no half of it
         os.replace(inner, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_strange(folder: str | Path, ours: Container[Path]) -> None:
+    """Refuse to replace a folder that holds any file which is not among `ours`.
+
+    Args:
+        folder: may be missing.
+        ours: files that earlier runs wrote there, each as `folder` with its place in there.
+
+    Raises:
+        ValueError: names the file.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: exists and is not a folder; name a new one")
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise ValueError(f"{folder}: the command runs in this folder and cannot replace it; name a new one")
+    files = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    for path in files:
+        if path not in ours and path.name != STAMP:
+            raise ValueError(
+                f"{folder}: holds {path.relative_to(folder)}, which no earlier run wrote; name a new folder"
+            )
+
+
+def refuse_strange_model(folder: str | Path) -> None:
+    """Refuse to replace a folder that is not as `writing_model` left it.
+
+    Raises:
+        ValueError: names a file that was added or changed.
+    """
+    made = Path(folder, MADE)
+    ours = {made}
+    if made.is_file():
+        places = (Path(folder, name) for name in made.read_text(encoding="utf-8").splitlines())
+        ours |= {place for place in places if place.exists() and place.stat().st_mtime_ns <= made.stat().st_mtime_ns}
+    refuse_strange(folder, ours)
+
+
+@contextmanager
+def writing_model(target: str | Path) -> Iterator[Path]:
+    """As `atomic_path` of a folder, for a model: it replaces nothing but an earlier result.
+
+    Raises:
+        OSError: the weights cannot be written.
+        ValueError: the place cannot be written to, or holds other files.
+    """
+    refuse_strange_model(target)
+    with writing_weights(target), atomic_path(target, directory=True) as folder:
+        yield folder
+        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        (folder / MADE).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 @contextmanager

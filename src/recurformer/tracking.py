@@ -64,7 +64,7 @@ class TrackedRun:
         rows = []
         for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):
             try:
-                for row in map(json.loads, log.read_text().splitlines()):
+                for row in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
                     values = {f"train/{name}": row[name] for name in CURVE}
                     rows.append((row["step"], started + timedelta(seconds=row["seconds"]), values))
             except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,10 @@
 """The command itself: light, helpful, one line for what it refuses."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
@@ -43,6 +45,42 @@ def test_what_needs_no_model_and_no_tracker_imports_none():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+RECORDED = Path(__file__).parents[2] / "recorded/cpu"
+NOT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+NOTEBOOK = {"MPLBACKEND": "module://of_a_notebook.that_is_not_installed"}
+WORDS = {
+    "the help": ["--help"],
+    "the keys of a study": ["study", "--describe"],
+    "the runs behind a figure": ["trace", RECORDED / "figures/figure4.svg"],
+    "verdicts": ["claims", "--ledger", RECORDED / "results/claims.json"],
+    "a page": ["claims", RECORDED / "results/caches/complexity.csv", "--out", "claims.html", "claims.md"],
+    "a figure": ["figure", "figure4", *sorted(RECORDED.glob("results/mqar/**/mqar.csv")), "--out", "figure4.svg"],
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(what, tmp_path):
+    """A locale that knows no sign beyond ASCII, and the backend of a notebook that started the process."""
+    found = []
+    for name, surroundings in (("usual", {}), ("strange", NOT_UTF8 | NOTEBOOK)):
+        (tmp_path / name).mkdir()
+        answer = subprocess.run(
+            [sys.executable, "-m", "recurformer.cli.main", *map(str, WORDS[what])],
+            cwd=tmp_path / name, env={**os.environ, **surroundings}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert answer.returncode == 0, answer.stderr
+        assert not answer.stderr
+        files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        found.append((files, answer.stdout.encode("ascii", "backslashreplace").decode()))
+    assert found[0] == found[1]
+
+
+def test_a_reader_that_leaves_is_no_fault():
+    command = f"{sys.executable} -m recurformer.cli.main study --schema | (exec 0<&-; sleep 2); exit ${{PIPESTATUS[0]}}"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (141, "")
+
+
 @pytest.fixture
 def toy():
     """A stage that somebody adds."""
@@ -67,3 +105,25 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert main(["--help"]) == 0 and "  weigh-it " in capsys.readouterr().out
     assert main([*words[:-1], "0"]) == 1
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --tokens 0: ")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "\nrecurformer weigh-it: stopped\n"),
+        (
+            KeyError("text"),
+            1,
+            "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1 the command",
+        ),
+        (AttributeError(), 1, "recurformer weigh-it: AttributeError (unexpected; with RECURFORMER_DEBUG=1 the command"),
+        (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
+    ],
+)
+def test_no_end_of_a_stage_is_a_traceback(toy, tmp_path, capsys, monkeypatch, raised, code, said):
+    def stop(*_):
+        raise raised
+
+    monkeypatch.setattr("recurformer.cli.main.Stage.run", stop)
+    assert main(["weigh-it", "model", str(tmp_path / "weight.csv"), "--name", "tiny", "--tokens", "8"]) == code
+    assert capsys.readouterr().err.startswith(said)

@@ -69,6 +69,18 @@ def test_tables_of_the_library_are_read(tmp_path):
         assert read_documents([tmp_path / name]) == (["007", "b"], ["c"])
 
 
+def test_files_are_read_as_other_programs_write_them(tmp_path):
+    """A byte-order mark is no text; capitals in a suffix; a file without one; numbers that no integer type holds."""
+    (tmp_path / "A.TXT").write_text("a", encoding="utf-8-sig")
+    (tmp_path / "b").write_text("b")
+    (tmp_path / "c.jsonl").write_text(
+        '{"text": "c", "id": 1234567890123456789012}\n\n{"text": "d"}\n', encoding="utf-8-sig"
+    )
+    train, held_out = read_documents([tmp_path / "A.TXT", tmp_path / "b", tmp_path / "c.jsonl"])
+    assert sorted(train + held_out) == list("abcd")
+    assert read_documents([tmp_path]).train == ["a"]  # of a folder, only files with the suffix of a text
+
+
 def test_the_first_documents_of_a_data_set_are_read(tmp_path, monkeypatch):
     """The library itself, which finds the rows of the data set in a file here."""
     Dataset.from_dict({"text": list("abcdefg")}).to_parquet(tmp_path / "rows.parquet")
@@ -100,13 +112,23 @@ def test_a_data_set_that_cannot_be_fetched_is_named():
     ("name", "content", "message"),
     [
         ("missing.txt", None, "missing.txt: cannot be read"),
-        ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give text files, folders of .txt or .md"),
+        ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give .txt or .md files, folders of them"),
         ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
         ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing; there are: body"),
         ("cut.jsonl", b'{"text": "a"', "cut.jsonl: not a readable JSONL file"),
         ("other.jsonl", b'{"body": "a"}', "other.jsonl: column 'text' is missing"),
         ("data/missing", None, "data/missing: cannot be read"),
-        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds int64, not texts"),
+        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds 1 in row 1, not a text"),
+        ("half.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}', r"half.jsonl: column 'text' holds '\\ud83d' in row 2"),
+        ("cut.jsonl", b'{"text": "a"}\n{"text": "b"', "cut.jsonl: not a readable JSONL file .line 2: "),
+        ("list.jsonl", b'\n["a"]', "list.jsonl: not a readable JSONL file .line 2: not an object"),
+        (
+            "records.json",
+            b'[{"text": "a"}]',
+            "records.json: a .json file is not read; give .txt or .md files, folders of",
+        ),
+        ("table.csv", b"text\na\n", "table.csv: a .csv file is not read; .* .parquet or .jsonl files with a column"),
+        ("letter.docx", b"PK", "letter.docx: a .docx file is not read"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, content, message):

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,26 +109,51 @@ def test_a_killed_run_ends_with_the_same_bytes(adapted, tmp_path, place, calls, 
     world = tmp_path / "world"
     shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
     monkeypatch.setattr("recurformer.recover.recipe.SAVE_SECONDS", 0)  # a checkpoint at every step
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         interrupt(patch, place, calls)
-        main(command(world))
+        assert main(command(world)) == 130
+    assert capsys.readouterr().err.endswith("adapt: stopped; the same command continues where it stopped\n")
     assert not (world / "out").exists() and (world / "out.checkpoints").is_dir()
     assert main(command(world)) == 0
     assert weights(world) == weights(adapted)
     assert not (world / "out.checkpoints").exists()
 
 
-def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch):
+def spelled(folder, out, model, *more):
+    """The command as a user in the folder of the backbone may type it."""
+    return ["adapt", model, out, *command(folder, *more)[3:]]
+
+
+@pytest.mark.parametrize(("out", "model"), [("out/", "backbone"), ("./out", "./backbone/"), ("{}/out", "{}/backbone")])
+def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch, out, model):
     world = tmp_path / "world"
     shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
     monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: Plan(2, 3, 1, 1))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    monkeypatch.chdir(world)
+    with monkeypatch.context() as patch:
         interrupt(patch, f"{STEPS}.distil", 1)  # the first call only takes the time
-        main(command(world))
+        assert main(spelled(world, "out", "backbone")) == 130
     monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: pytest.fail("counted again"))
     monkeypatch.setattr(f"{STEPS}.calibrate", lambda *_: pytest.fail("solved again"))
-    assert main(command(world)) == 0
+    assert main(spelled(world, out.format(world), model.format(world))) == 0
     assert [len(rows) for rows in measured(world)["trainings"].values()] == [2, 3]
+    assert {path.name for path in world.glob("*") if path.suffix != ".txt"} == {"backbone", "out"}
+
+
+def test_the_state_of_another_run_stays(adapted, tmp_path, monkeypatch, capsys):
+    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
+    monkeypatch.chdir(tmp_path / "world")
+    with monkeypatch.context() as patch:
+        interrupt(patch, f"{STEPS}.calibrate")
+        assert main(spelled(adapted, "out", "backbone")) == 130
+    (state,) = Path("out.checkpoints").glob("*/*/quality-original.json")
+    assert "out.checkpoints" not in capsys.readouterr().err
+    assert main(spelled(adapted, "out", "backbone", "--minutes", "0.001")) == 0
+    assert "out.checkpoints: keeps a run by other settings or other code; this one" in capsys.readouterr().err
+    assert state.is_file()
+    monkeypatch.setattr(f"{STEPS}.profile_heads", lambda *_: pytest.fail("profiled again"))
+    assert main(spelled(adapted, "out", "backbone")) == 0
+    assert not Path("out.checkpoints").exists()
 
 
 @pytest.mark.parametrize("mixer", RECIPES)
@@ -162,15 +188,6 @@ def test_other_families_come_back_too(architecture, mixer, tmp_path):
     assert [len(layer) for layer in heads] == ([0, 2] if architecture == "gemma3_text" else [2, 2])
 
 
-def test_an_earlier_result_is_replaced_and_nothing_else(adapted, tmp_path, capsys):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.tex").write_text("years of work")
-    write_texts(tmp_path)
-    assert main(command(tmp_path)) == 1
-    assert "exists and is not an adapted model" in capsys.readouterr().err
-    assert (tmp_path / "out/thesis.tex").read_text() == "years of work"
-
-
 def test_it_is_a_function_too(adapted, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(adapted / "backbone", dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(adapted / "backbone")
@@ -203,20 +220,24 @@ def test_the_time_is_divided(left, expected):
     assert (plan.transfer_save_every, plan.distil_save_every) == (120, 60)
 
 
-def test_other_settings_start_anew(tmp_path):
+def test_other_settings_start_anew_and_nothing_is_removed(tmp_path):
     recipe, values = asdict(Recipe()), [torch.zeros(2)]
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/thesis.tex").write_text("years of work")
 
     def make(value):
         return lambda: values[0].fill_(value).tolist()
 
-    for about, given, expected in ((recipe, 1.0, 1.0), (recipe, 2.0, 1.0), ({"other": 1}, 3.0, 3.0)):
+    runs = (recipe, 1.0, 1.0), (recipe, 2.0, 1.0), ({"other": 1}, 3.0, 3.0), (recipe, 4.0, 1.0)
+    for about, given, expected in runs:
         values[0] = torch.zeros(2)
         kept = KeptSteps(tmp_path / "state", about)
         assert kept.change("step", {"values": values[0]}, make(given)) == [expected] * 2
         assert values[0].tolist() == [expected] * 2 and set(kept.seconds) == {"step"}
+    assert (tmp_path / "state/thesis.tex").read_text() == "years of work"
 
 
 def test_what_a_kill_left_unfinished_is_no_step(tmp_path):
     kept = KeptSteps(tmp_path, {})
-    (tmp_path / ".unfinished-second.json").mkdir()
+    (kept.folder / ".unfinished-second.json").mkdir(parents=True)
     assert kept.result("first", lambda: 1) == 1 and set(kept.seconds) == {"first"}

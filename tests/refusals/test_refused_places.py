@@ -4,6 +4,9 @@ import resource
 
 import pytest
 
+from recurformer.cli.arguments import OutputFolder
+from recurformer.cli.main import STAGES
+
 LIMIT = 2048
 """Bytes that a file may have: a disk that fills up while it is written."""
 TRAIN = (
@@ -41,3 +44,64 @@ def test_no_space_is_left(what, refuses, world, full_disk):
 
 def test_a_record_that_cannot_be_written(refuses, world):
     refuses(world, ["study", "--describe", "--record", "heads.json/run.json"], "heads.json/run.json: cannot be written")
+
+
+RANDOM = WRITES["a new checkpoint"].replace("backbone out", "backbone thesis")
+RECIPE = "--steps 1 --batch-size 1 --learning-rate 0.1"
+TEXT = "--metrics m.jsonl --name x --articles articles.parquet --tokens 16"
+FOLDERS = {
+    "adapt": "adapt backbone thesis --text articles.parquet",
+    "backbone": RANDOM,
+    "convert": "convert backbone thesis --heads heads.json",
+    "export": "export converted thesis",
+    "pool-kv": "pool-kv backbone thesis --kv-heads 1",
+    "train": f"train backbone thesis {TEXT} {RECIPE}",
+    "train-hashhop": f"train-hashhop backbone thesis --metrics m.jsonl --name x {RECIPE}",
+    "recover": f"recover backbone thesis {TEXT} {RECIPE} --arm x --heads heads.json --recovery r.csv"
+    " --layer-errors l.csv",
+}
+"""Stage that writes a folder -> its words."""
+
+
+def folder_of(stage):
+    """The name of the folder that a stage writes, if it writes one."""
+    return next((action.dest for action in stage.parser()._actions if action.type is OutputFolder), None)
+
+
+def test_all_stages_that_write_a_folder_are_listed():
+    assert set(FOLDERS) == {name for name, stage in STAGES.items() if folder_of(stage)}
+
+
+@pytest.mark.parametrize("stage", FOLDERS)
+@pytest.mark.parametrize("spelled", ["thesis", "./thesis/"])
+def test_a_folder_with_work_of_the_user_is_not_replaced(stage, spelled, refuses, world):
+    (world / "thesis").mkdir()
+    (world / "thesis/thesis.tex").write_text("years of work")
+    for work in ("backbone", "converted"):  # which would fail without its input
+        (world / work / "config.json").unlink()
+    words = [spelled if word == "thesis" else word for word in FOLDERS[stage].split()]
+    refuses(world, words, "holds thesis.tex, which no earlier run wrote; name a new folder")
+
+
+def test_an_input_is_no_output(refuses, world):
+    refuses(world, ["convert", "backbone", "backbone", "--heads", "heads.json"], "backbone: holds an input of this")
+    refuses(world, ["select", "profile.parquet", "backbone", "--beta", "0.5"], "backbone: is a folder; name a file")
+
+
+def test_results_are_kept_in_no_folder_of_the_user(refuses, world):
+    for name in ("results/tables", "figures", "thesis/results"):
+        (world / name).mkdir(parents=True)
+    (world / "results/tables/table1.csv").write_text("1")
+    (world / "thesis/results/mine.csv").write_text("2")
+    refuses(world, ["keep", "results", "figures", "thesis"], "thesis: holds results/mine.csv, which no earlier run")
+
+
+def test_trials_are_written_to_no_file_of_the_user(refuses, world):
+    (world / "notes.txt").write_text("years of work")
+    words = "longest-input m.csv --name x --beta 0 --protocol one_shot --trials notes.txt --backbone-source random"
+    sizes = "--backbone-architecture llama --backbone-hidden-size 16 --backbone-layers 1 --backbone-heads 2"
+    refuses(
+        world,
+        f"{words} {sizes} --backbone-kv-heads 2 --backbone-head-dim 8 --backbone-tokenizer byte".split(),
+        "notes.txt: not a file of trials; name a new one",
+    )

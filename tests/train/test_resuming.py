@@ -102,6 +102,16 @@ def test_other_settings_data_or_weights_start_again(make_model, successors, tmp_
         assert rows.step.iloc[0] == 2
 
 
+@pytest.mark.parametrize("name", ["checkpoint-500/weights", "metrics.jsonl"])
+def test_what_other_programs_left_is_not_removed(make_model, successors, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("years of work")
+    (tmp_path / "run.json").write_text('{"run": "a run record"}')
+    with pytest.raises(ValueError, match="not of a training that could be resumed here; choose another output_dir"):
+        train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
+    assert (tmp_path / name).read_text() == "years of work"
+
+
 def test_a_folder_in_which_another_run_works(make_model, successors, tmp_path):
     with (
         alone_in(tmp_path),

@@ -21,6 +21,9 @@ try:
 except ValueError as error:
     sys.exit(f"study: {error}")
 
+# Jobs read and write UTF-8 in any locale. A notebook's backend of figures may not be installed here.
+os.environ.update(PYTHONUTF8="1")
+os.environ.pop("MPLBACKEND", None)
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
 if config["job_minutes"]:

@@ -5,19 +5,19 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.corpora.package import ResourceError, first_line
-from recurformer.files import atomic_path, writing_weights
+from recurformer.files import writing_model
 
 
 def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
-    """Write model and tokenizer to `directory`, which exists only when it is complete; an older one there is replaced.
+    """Write model and tokenizer to `directory`, which exists only when complete; an earlier model there is replaced.
 
     Raises:
         ResourceError: the files cannot be written (nothing half-written is left).
-        ValueError: the place cannot be written to.
+        ValueError: the place cannot be written to, or holds anything but an earlier model.
     """
     directory = Path(directory)
     try:
-        with writing_weights(directory), atomic_path(directory, directory=True) as scratch:
+        with writing_model(directory) as scratch:
             model.save_pretrained(scratch)
             if tokenizer is not None:
                 tokenizer.save_pretrained(scratch)

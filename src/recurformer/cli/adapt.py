@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputPath
+from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputFolder
 from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import argument, progress, stage
-from recurformer.files import atomic_path, writing_weights
+from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
@@ -40,27 +40,18 @@ def model_folder(model: str) -> Path:
         raise ResourceError(f"{model}: no such folder, and as a name of the model hub: {error}") from error
 
 
-def _refuse_strange(out: str) -> None:
-    """Never replace a folder that is not an earlier result."""
-    from recurformer.render.adaptation import MEASURED
-
-    place = Path(out)
-    if place.exists() and not (place / MEASURED).is_file() and (not place.is_dir() or any(place.iterdir())):
-        raise ValueError(f"{out}: exists and is not an adapted model; name a new folder")
-
-
 @stage(
     "make a model's cache smaller in one command: replace heads and recover the quality",
-    argument("model", help="folder of the model, or its name on the model hub"),
-    argument("out", type=OutputPath, help="folder to write"),
+    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    argument("out", type=OutputFolder, help="folder to write"),
     argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
     argument(
         "--text",
         type=InputPath,
         nargs="+",
         required=True,
-        help="text files, folders of .txt or .md files, .parquet or .jsonl files with a column text, or a data set of "
-        "the hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
+        help=".txt or .md files, folders of them, .parquet or .jsonl files with a column text, or a data set of the "
+        "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
     argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
     argument("--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"),
@@ -87,7 +78,6 @@ def adapt(args: Namespace) -> None:
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation.summary import COMPARED, compared
 
-    _refuse_strange(args.out)
     documents = read_documents(args.text, args.seed)
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
@@ -126,7 +116,7 @@ def _write(
     """Model, tokenizer, measurements, card and page: all or nothing."""
     from recurformer.render.adaptation import write_adaptation
 
-    with atomic_path(out, directory=True) as folder, writing_weights(out):
+    with writing_model(out) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_adaptation(folder, measurements)

@@ -14,8 +14,8 @@ import yaml
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.cli.study import read_study
-from recurformer.files import atomic_path
-from recurformer.records import cards_of, read_record
+from recurformer.files import atomic_path, refuse_strange
+from recurformer.records import benchmark_beside, cards_of, read_record, readable_records
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
@@ -59,11 +59,19 @@ def card_folder(files: Iterable[Path]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
 
 
+def _recorded_files(folder: Path) -> set[Path]:
+    """The files in a folder that run records there name, and these records."""
+    found = set()
+    for place, record in readable_records(folder.rglob("*run.json")):
+        found |= {place, Path(benchmark_beside(str(place))), *(place.parent / name for name in record["outputs"])}
+    return found
+
+
 @stage(
     "copy the results of a study into one folder, to commit it",
     argument("results", help="folder of measurements and tables"),
     argument("figures", help="folder of figures"),
-    argument("kept", help="folder to write; replaced if it exists"),
+    argument("kept", help="folder to write; what it holds is replaced, if run records there name all of it"),
     argument(
         "--by-card",
         action="store_true",
@@ -76,6 +84,7 @@ def keep(args: Namespace) -> None:
     if not args.by_card and not Path(args.results, "tables").is_dir():
         raise ValueError(f"{args.results}: no tables in it; run the study first")
     target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
+    refuse_strange(target, {target / place for place in files} | _recorded_files(target))
     with atomic_path(target, directory=True) as kept:
         for place, file in files.items():
             (kept / place).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +142,7 @@ def crate(args: Namespace) -> None:
         workflow=_inside(args.workflow),
         configs=[_inside(path) for path in args.configfile],
         parts=[_inside(path) for path in (args.citation, *args.parts)],
-        citation=yaml.safe_load(Path(args.citation).read_text()),
+        citation=yaml.safe_load(Path(args.citation).read_text(encoding="utf-8")),
     )
     places = [*named.intersection(kept), study.workflow, *study.configs, *study.parts]
     contents = {place: Path(place).read_bytes() for place in places}

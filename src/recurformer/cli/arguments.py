@@ -24,6 +24,10 @@ class OutputPath(str):
     """A file or folder that a stage writes."""
 
 
+class OutputFolder(OutputPath):
+    """A folder that a stage writes; it replaces none but an earlier result."""
+
+
 P = typing.TypeVar("P", InputPath, OutputPath)
 
 

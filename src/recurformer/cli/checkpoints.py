@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.files import atomic_path, writing_weights
+from recurformer.files import writing_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +28,13 @@ def _reading(folder: str | Path, fault: str) -> Iterator[None]:
 
     Raises:
         ValueError: there is no checkpoint, or it is damaged.
+        PermissionError: a file in it must not be read.
     """
     # Without this the library takes the name of a missing folder for that of a repository and asks the hub.
     if not Path(folder, "config.json").is_file():
         raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
+    for file in filter(Path.is_file, Path(folder).iterdir()):
+        file.open("rb").close()  # the library says of weights that it may not read that there are none
     try:
         yield
     except Exception as error:  # json, safetensors, tokenizers and transformers each raise their own kinds
@@ -100,8 +103,9 @@ def save_checkpoint(
 
     Raises:
         OSError: it cannot be written.
+        ValueError: the folder holds anything but an earlier model.
     """
-    with atomic_path(target, directory=True) as folder, writing_weights(target):
+    with writing_model(target) as folder:
         model.save_pretrained(folder, **options)
         tokenizer.save_pretrained(folder)
 
@@ -148,7 +152,7 @@ def read_heads(path: str | Path) -> list[list[int]]:
         ValueError: the file is unreadable or holds something else.
     """
     try:
-        heads = json.loads(Path(path).read_text())["heads"]
+        heads = json.loads(Path(path).read_text(encoding="utf-8"))["heads"]
         if isinstance(heads, list):
             return heads
         reason = "heads is no list"

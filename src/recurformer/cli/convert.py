@@ -3,16 +3,16 @@
 from argparse import Namespace
 from pathlib import Path
 
-from recurformer.cli.arguments import COUNT, InputPath, OutputPath
+from recurformer.cli.arguments import COUNT, InputPath, OutputFolder
 from recurformer.cli.stage import argument, checkpoint, seed, stage
-from recurformer.files import atomic_path
+from recurformer.files import writing_model
 from recurformer.study import Mamba, Window
 
 
 @stage(
     "replace heads by Mamba blocks, or by another mixer",
     checkpoint("folder of the backbone"),
-    argument("converted", type=OutputPath, help="folder to write"),
+    argument("converted", type=OutputFolder, help="folder to write"),
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
     seed("the mixers' initial weights"),
     argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)"),
@@ -35,7 +35,7 @@ def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
 @stage(
     "write a converted model with its code, for machines without this package",
     checkpoint("folder of the converted model"),
-    argument("exported", type=OutputPath, help="folder to write"),
+    argument("exported", type=OutputFolder, help="folder to write"),
     device="copies",
 )
 def export(args: Namespace) -> None:
@@ -43,7 +43,7 @@ def export(args: Namespace) -> None:
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.model.export import save_with_code
 
-    with atomic_path(args.exported, directory=True) as folder:
+    with writing_model(args.exported) as folder:
         save_with_code(open_model(args.checkpoint), folder)
         has_tokenizer = Path(args.checkpoint, "tokenizer_config.json").is_file()
         if has_tokenizer:
@@ -56,7 +56,7 @@ def export(args: Namespace) -> None:
 @stage(
     "merge key-value heads by their mean",
     checkpoint("folder of the backbone"),
-    argument("pooled", type=OutputPath, help="folder to write"),
+    argument("pooled", type=OutputFolder, help="folder to write"),
     argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain"),
     device="copies",
 )

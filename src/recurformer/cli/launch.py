@@ -45,7 +45,7 @@ def is_first() -> bool:
 
 def described(args: Namespace, spread: Distributed | None) -> dict[str, str | int | float | None]:
     """A finished training in its record: processes, strategy, and samples per second."""
-    last = json.loads(Path(args.metrics).read_text().splitlines()[-1])
+    last = json.loads(Path(args.metrics).read_text(encoding="utf-8").splitlines()[-1])
     return {
         "processes": spread.processes if spread else 1,
         "strategy": spread.strategy if spread else None,
@@ -58,6 +58,7 @@ def launch(argv: list[str], processes: int) -> None:
 
     Raises:
         RuntimeError: in one line, which process failed, and why.
+        KeyboardInterrupt: the user stopped them all.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -85,6 +86,8 @@ def launch(argv: list[str], processes: int) -> None:
         rank, failure = min(error.failures.items(), key=lambda item: _order(item[1]))
         raise RuntimeError(f"process {rank} of {processes}: {_reason(failure)}; the others were ended") from None
     except SignalException as error:
+        if error.sigval == signal.SIGINT:
+            raise KeyboardInterrupt from None
         raise RuntimeError(f"ended by {error.sigval.name}, with all {processes} processes") from None
 
 

@@ -1,18 +1,21 @@
 """The `recurformer` command. The stages declare themselves and their needs."""
 
 import gc
+import io
 import os
 import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from recurformer import __version__
 from recurformer.cards import own_cards
 from recurformer.cli import launch
-from recurformer.cli.arguments import COUNT, InputPath, OutputPath, paths_of
+from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
 from recurformer.cli.stage import STAGES, Stage, code_of
+from recurformer.files import refuse_strange_model
 from recurformer.records import run_record
 from recurformer.study import Distributed
 
@@ -30,6 +33,10 @@ BEFORE = ("plan", "study")
 """Stages that are called before a study runs."""
 MORE = "recurformer STAGE --help describes a stage."
 NOT_SETTINGS = {"record", "threads", "stage"}
+EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
+"""What stages raise of bad input: the message says all."""
+STOPPED, CLOSED = 130, 141
+"""Exit codes of a shell for SIGINT and SIGPIPE."""
 
 
 def _usage() -> str:
@@ -72,7 +79,21 @@ def import_libraries() -> None:
         gc.enable()
 
 
+def _refuse_places(args: Namespace) -> None:
+    """Refuse, before any work, outputs that would delete something or could not be written."""
+    inputs = [Path(path).resolve() for path in paths_of(args, InputPath)]
+    for place in paths_of(args, OutputPath):
+        if not isinstance(place, OutputFolder):
+            if Path(place).is_dir():
+                raise ValueError(f"{place}: is a folder; name a file")
+        elif any(path.is_relative_to(Path(place).resolve()) for path in inputs):
+            raise ValueError(f"{place}: holds an input of this command; name another folder to write")
+        else:
+            refuse_strange_model(place)
+
+
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
+    _refuse_places(args)
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     spread = launch.take_spread(args)
     processes = spread.processes if spread else 1
@@ -104,15 +125,39 @@ def _run_recorded(
 
 
 def _message(error: Exception) -> str:
-    """The message of an error; for a file that the system refuses, its name and the reason."""
+    """An error in one line; for a file that the system refuses, its name and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    name, lines = type(error).__name__, str(error).splitlines()[:1]
+    if isinstance(error, EXPECTED):
+        return "".join(lines) or name
+    return f"{': '.join([name, *lines])} (unexpected; with RECURFORMER_DEBUG=1 the command says where)"
+
+
+def _independent_of_surroundings() -> None:
+    """Neither the encoding of a terminal nor the notebook that started this process decides whether a stage works."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    os.environ.pop("MPLBACKEND", None)  # figures are drawn without one, but matplotlib's import fails if it is missing
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one stage. Exit codes: 0 done, 1 refused or failed (one line on standard error), 2 wrong usage."""
+    """Run one stage. Exit codes: 0 done, 1 refused or failed (one line on standard error), 2 wrong usage, 130 stopped
+    by Ctrl-C, 141 nobody reads the output any more.
+    """
+    _independent_of_surroundings()
     argv = sys.argv[1:] if argv is None else argv
+    try:
+        code = _main(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
+        return CLOSED
+
+
+def _main(argv: list[str]) -> int:
     if not argv or argv[0] in {"-h", "--help"}:
         print(_usage())
         return 0
@@ -126,14 +171,21 @@ def main(argv: list[str] | None = None) -> int:
     args = arguments_of(STAGES[name], rest)
     try:
         _run(STAGES[name], args, argv)
-    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        if not launch.is_launched():
+            resumes = "checkpoints" in args or getattr(args, "trials", None)
+            kept = "; the same command continues where it stopped" if resumes else ""
+            print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
+        return STOPPED
+    except Exception as error:
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
-        lines = _message(error).splitlines() or [type(error).__name__]
         if launch.is_launched():
-            launch.tell_launcher(lines[0])
+            launch.tell_launcher(_message(error))
         else:
-            print(f"recurformer {name}: {lines[0]}", file=sys.stderr)
+            print(f"recurformer {name}: {_message(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import OutputPath
+from recurformer.cli.arguments import OutputFolder
 from recurformer.cli.stage import argument, parquet, seed, stage
 from recurformer.study import Backbone, Corpus
 
@@ -45,7 +45,7 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
 
 @stage(
     "fetch or build a pretrained Transformer",
-    argument("checkpoint", type=OutputPath, help="folder to write"),
+    argument("checkpoint", type=OutputFolder, help="folder to write"),
     DOWNLOADS,
     device="counts",
 )

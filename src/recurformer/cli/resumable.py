@@ -1,7 +1,9 @@
 """Common parts of the training stages: the state of a run, its outputs, and its curve of quality."""
 
 import json
+import os
 import shutil
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, COUNT, OutputPath
+from recurformer.cli.arguments import BETA, COUNT, InputPath, OutputFolder, OutputPath
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.stage import ARTICLES, NAME, argument, code_of, seed
 from recurformer.digest import code_digest
@@ -39,7 +41,7 @@ CHECKPOINTS = argument(
 
 def trained(parser: ArgumentParser) -> None:
     """Files and names of a training run."""
-    parser.add_argument("trained", type=OutputPath, help="folder to write")
+    parser.add_argument("trained", type=OutputFolder, help="folder to write")
     METRICS(parser)
     CHECKPOINTS(parser)
     NAME(parser)
@@ -64,31 +66,50 @@ def curve(required: bool) -> Callable[[ArgumentParser], None]:
     return add
 
 
+def _resolved(value: object, start: str) -> object:
+    """A path, or each of a list, as it is from `start`, however it was written; anything else as it is."""
+    if isinstance(value, list):
+        return [_resolved(item, start) for item in value]
+    is_path = isinstance(value, OutputPath) or (isinstance(value, InputPath) and os.path.exists(value))
+    return os.path.relpath(os.path.realpath(str(value)), start) if is_path else value
+
+
 def resumable_folder(args: Namespace, output: str) -> Path:
     """The folder of a run's state: another one as soon as its code or any of its settings changes."""
-    settings = {key: value for key, value in vars(args).items() if key not in UNIMPORTANT}
+    folder = os.path.realpath(args.checkpoints or f"{os.path.abspath(output)}.checkpoints")
+    settings = {key: _resolved(value, folder) for key, value in vars(args).items() if key not in UNIMPORTANT}
     identity = json.dumps([code_digest(code_of(args.stage)), settings], sort_keys=True, default=str)
-    return Path(args.checkpoints or f"{output}.checkpoints") / sha256(identity.encode()).hexdigest()[:12]
+    return Path(folder, sha256(identity.encode()).hexdigest()[:12])
 
 
 @contextmanager
 def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
     """The folder in which a run keeps its state, for it alone, and removed when the block ends well.
 
-    A folder that the caller named may hold other files and other runs, which stay.
+    The states of other runs for the same output stay, and the files in a folder that the caller named.
 
     Raises:
         ValueError: another run for the same output is going on.
     """
     checkpoints = resumable_folder(args, output)
-    with alone_in(checkpoints.parent):
+    folder = checkpoints.parent
+    with alone_in(folder):
+        if not args.checkpoints and not checkpoints.exists() and _holds_states(folder):
+            print(f"{folder}: keeps a run by other settings or other code; this one starts anew", file=sys.stderr)
         yield checkpoints
-        shutil.rmtree(checkpoints if args.checkpoints else checkpoints.parent, ignore_errors=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        if not args.checkpoints and not _holds_states(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _holds_states(folder: Path) -> bool:
+    return any(path.is_dir() for path in folder.glob("*"))
 
 
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
     """Write the metric log of a finished training, every line with the names of its run; its final metrics."""
-    rows = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
+    log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in log.splitlines()]
     with atomic_path(target) as path:
         path.write_text("".join(json.dumps({**run, **row}) + "\n" for row in rows))
     return {name: rows[-1][name] for name in ("loss", "tokens")} if rows else {}

@@ -1,5 +1,6 @@
 """A user's own texts: text files, folders of them, tables of texts, data sets of the hub; split by document."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,11 +16,38 @@ HELD_OUT = 0.2
 MOST_OF_HUB = 10_000
 """Documents that are read of a data set of the hub: some of these have terabytes."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
+PLAIN = (".txt", ".md")
+
+
+def _read_lines(file: Path) -> pd.DataFrame:
+    """A row for each JSON object, of values as they are: a table's reader would make one type of each column.
+
+    Raises:
+        ValueError: a line is none; names it.
+    """
+    rows = []
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number}: not an object")
+            rows.append(row)
+    return pd.DataFrame(rows, dtype=object)
+
+
 TABLES: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     ".parquet": ("Parquet", pd.read_parquet),
-    ".jsonl": ("JSONL", lambda file: pd.read_json(file, lines=True, dtype=False, convert_dates=False)),
+    ".jsonl": ("JSONL", _read_lines),
 }
-TAKES = "give text files, folders of .txt or .md, .parquet or .jsonl files, or a data set of the hub (OWNER/NAME)"
+TAKES = (
+    f"give {' or '.join(PLAIN)} files, folders of them, {' or '.join(TABLES)} files with a column 'text', or a data set"
+    " of the hub (OWNER/NAME)"
+)
 
 
 class Documents(NamedTuple):
@@ -35,14 +63,14 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
     The end of a single document is held out, regardless of its split.
 
     Args:
-        files: `.parquet` and `.jsonl` files with a column text, as `recurformer corpus` writes one; folders, of which
-            all .txt and .md files are read; a name of a data set on the hub (`OWNER/NAME`, or `OWNER/NAME:CONFIG`), of
-            which the first `MOST_OF_HUB` documents are read; all others are UTF-8 text. Where a table has a column
-            split, its articles of split "train" are trained on, others held out.
+        files: `.txt` and `.md` files and files without a suffix, in UTF-8; folders, of which all .txt and .md files are
+            read; `.parquet` and `.jsonl` files with a column text, as `recurformer corpus` writes one; a name of a data
+            set on the hub (`OWNER/NAME`, or `OWNER/NAME:CONFIG`), of which the first `MOST_OF_HUB` documents are read.
+            Where a table has a column split, its articles of split "train" are trained on, others held out.
         seed: of the split of all other documents.
 
     Raises:
-        ValueError: a source is missing, unreadable or lacks the column; names the source.
+        ValueError: a source is missing, unreadable, of another kind or lacks the column; names the source.
     """
     splits: dict[str, str | None] = {}
     for file in files:
@@ -62,17 +90,20 @@ def read_documents(files: Sequence[str | Path], seed: int = 0) -> Documents:
 
 def _read(source: Path) -> Iterable[tuple[str, str | None]]:
     """The texts of one source, each with its split, if the source names it."""
+    kind = source.suffix.lower()
     if source.is_dir():
-        files = [file for file in sorted(source.rglob("*")) if file.suffix in {".txt", ".md"}]
+        files = [file for file in sorted(source.rglob("*")) if file.suffix.lower() in PLAIN]
         if not files:
             raise ValueError(f"{source}: a folder without any .txt or .md file")
         return [text for file in files for text in _read(file)]
-    if source.suffix in TABLES:
+    if kind in TABLES:
         return _read_table(source)
-    if HUB_NAME.fullmatch(str(source)) and source.suffix not in {".txt", ".md"} and not source.parent.exists():
+    if HUB_NAME.fullmatch(str(source)) and kind not in PLAIN and not source.parent.exists():
         return [(text, None) for text in _read_hub(str(source))]
+    if source.exists() and kind not in {*PLAIN, ""}:
+        raise ValueError(f"{source}: a {kind} file is not read; {TAKES}")
     try:
-        return [(source.read_text(encoding="utf-8"), None)]
+        return [(source.read_text(encoding="utf-8-sig"), None)]
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not UTF-8 text; {TAKES}") from None
     except OSError as error:
@@ -80,7 +111,7 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
 
 
 def _read_table(file: Path) -> list[tuple[str, str | None]]:
-    kind, read = TABLES[file.suffix]
+    kind, read = TABLES[file.suffix.lower()]
     try:
         frame = read(file)
     except (OSError, ValueError) as error:
@@ -88,8 +119,11 @@ def _read_table(file: Path) -> list[tuple[str, str | None]]:
     if "text" not in frame:
         raise ValueError(f"{file}: column 'text' is missing; there are: {', '.join(map(str, frame))}")
     frame = frame.dropna(subset=["text"])
-    if not pd.api.types.is_string_dtype(frame.text):
-        raise ValueError(f"{file}: column 'text' holds {frame.text.dtype}, not texts")
+    for row, text in enumerate(frame.text, 1):
+        try:
+            text.encode()
+        except (AttributeError, UnicodeEncodeError):  # a number; half of a sign
+            raise ValueError(f"{file}: column 'text' holds {text!r:.40} in row {row}, not a text") from None
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))
 

@@ -11,6 +11,8 @@ from recurformer.train.time_limit import StoppedForTime, TimeLimit
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
 TIMED_SHARE = 4  # divisor of a guess, for a trial that only measures speed
+BEGINNING = '{"about": '
+"""Of each line in a file of trials."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,17 @@ class Trial:
 
 
 def _read(file: Path | None) -> Iterator[dict[str, Any]]:
-    """The lines of a file of trials; a line that a kill has cut is left out."""
+    """The lines of a file of trials; a line that a kill has cut is left out.
+
+    Raises:
+        ValueError: it is another file, which must not be written to.
+    """
     if file is None or not file.exists():
         return
-    for line in file.read_text().splitlines():
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    if lines and not lines[0].startswith(BEGINNING):
+        raise ValueError(f"{file}: not a file of trials; name a new one")
+    for line in lines:
         try:
             yield json.loads(line)
         except ValueError:
@@ -64,7 +73,7 @@ class Trials:
             self.done[length] = trial(length)
             if self.file is not None:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
-                with self.file.open("a") as file:
+                with self.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"about": self.about, "trial": asdict(self.done[length])}) + "\n")
         return self.done[length]
 

@@ -4,6 +4,7 @@ It knows how Snakemake words a dry run and nothing of what the jobs do. That lis
 has reasons, threads and resources (`--summary` has neither); its count of jobs tells whether all of it was understood.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -121,7 +122,8 @@ def dry_run(targets: Sequence[str], configfiles: Sequence[str], cores: int, prof
     command = [sys.executable, "-m", "snakemake", *targets, "--dry-run", "--nocolor", "--cores", str(cores)]
     command += ["--workflow-profile", profile] if profile else []
     command += ["--configfile", *configfiles]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    in_utf8 = {**os.environ, "PYTHONUTF8": "1"}
+    answer = subprocess.run(command, capture_output=True, encoding="utf-8", env=in_utf8, check=False)
     if answer.returncode != 0:
         lines = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
         raise ValueError(lines[-1] if lines else f"snakemake ended with exit code {answer.returncode}")

@@ -1,9 +1,9 @@
 """Results of finished steps, kept in a folder: a run that was killed takes them up instead of computing them again."""
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,17 @@ from torch import Tensor
 
 from recurformer.files import atomic_path, writing_weights
 
-ABOUT = "about.json"
-
 
 class KeptSteps:
     """Finished steps of one run, each with its result as JSON, and with tensors where it changed a model.
 
     Args:
-        folder: made when it is missing; emptied when another run's steps lie there.
-        about: the facts that the results depend on, as JSON.
+        folder: may hold other files and the steps of other runs, which stay.
+        about: the facts that the results depend on, as JSON; each has a folder of its own in there.
     """
 
     def __init__(self, folder: str | Path, about: Mapping[str, Any]) -> None:
-        self.folder = Path(folder)
-        facts = json.loads(json.dumps(about))
-        try:
-            same = json.loads((self.folder / ABOUT).read_text()) == facts
-        except (OSError, ValueError):
-            same = False
-        if not same:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self._write(ABOUT, facts)
+        self.folder = Path(folder, sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12])
 
     def _write(self, name: str, content: Any) -> None:
         with atomic_path(self.folder / name) as path:
@@ -41,14 +31,14 @@ class KeptSteps:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         file = self.folder / f"{name}.json"
-        return json.loads(file.read_text()) if file.is_file() else None
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of each finished step, by its name."""
         # a killed process leaves unfinished files as folders
-        files = sorted(file for file in self.folder.glob("*.json") if file.name != ABOUT and file.is_file())
-        return {file.stem: json.loads(file.read_text())["seconds"] for file in files}
+        files = sorted(file for file in self.folder.glob("*.json") if file.is_file())
+        return {file.stem: json.loads(file.read_text(encoding="utf-8"))["seconds"] for file in files}
 
     def result(self, name: str, make: Callable[[], Any]) -> Any:
         """The result of a step: read if it is kept, else made and kept. It always passes through JSON."""

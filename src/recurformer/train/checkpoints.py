@@ -47,7 +47,7 @@ def seal(checkpoint: Path) -> None:
 
 def _is_sound(checkpoint: Path) -> bool:
     try:
-        files = json.loads((checkpoint / SEAL).read_text())
+        files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
         return all(
             (checkpoint / name).stat().st_size == size and checksum(checkpoint / name) == value
             for name, (size, value) in files.items()
@@ -83,19 +83,23 @@ def open_run(folder: Path, run: dict[str, Any]) -> None:
     """Prepare `folder` for the run that `run` describes; files that another run left there are removed.
 
     Raises:
-        ValueError: the folder cannot be written to.
+        ValueError: the folder cannot be written to, or holds checkpoints or metrics of no run of this function.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         description = folder / RUN
         try:
-            same = json.loads(description.read_text()) == json.loads(json.dumps(run))
+            earlier = json.loads(description.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            same = False
-        if not same:
+            earlier = None
+        if earlier != json.loads(json.dumps(run)):
+            log = folder / "metrics.jsonl"
+            left = [*_checkpoints(folder), *filter(Path.exists, [log])]
+            if left and not (isinstance(earlier, dict) and earlier.keys() == run.keys()):
+                raise ValueError(f"{left[0]}: not of a training that could be resumed here; choose another output_dir")
             for checkpoint in _checkpoints(folder):
                 shutil.rmtree(checkpoint)
-            (folder / "metrics.jsonl").unlink(missing_ok=True)
+            log.unlink(missing_ok=True)
             _write_whole(description, run)
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written ({error.strerror}); choose another output_dir") from None

@@ -90,7 +90,7 @@ class MetricLog:
             "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
         }
         self.rows.append(row)
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         if self.on_row:
             began = time.perf_counter()
@@ -112,7 +112,7 @@ def _read_rows(path: Path) -> list[dict]:
     """All whole lines; a last line cut short by a kill is dropped."""
     rows: list[dict] = []
     if path.is_file():
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
                 rows.append({key: row[key] for key in ("step", "loss", "learning_rate", "tokens", "seconds")})
