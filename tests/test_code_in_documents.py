@@ -31,6 +31,7 @@ REPLACED = {
         "results/backbones/smollm2-135m": "MODEL",
         "snakemake ": DRY_RUN,
         "cpu/results results": "cpu/results recorded/cpu/results",
+        "recurformer runs": "recurformer runs recorded/cpu",
     },
 }
 """What is large, slow or from a network, and what stands for it here."""
