@@ -28,10 +28,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	# torch alone and exactly: a local or CPU build of this very version is taken where one is offered.
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
 	touch $@
 
 # A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
