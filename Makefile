@@ -20,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame docs
+.PHONY: install cuda results ablations test test-hf lint smoke report lock clean dashboard bench bench-check flame docs
 
 install: $(INSTALLED)
 
@@ -31,6 +31,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
 	touch $@
+
+# mamba-ssm for GPUs, compiled with nvcc against the torch that is there.
+$(VENV)/.cuda: containers/install-cuda pyproject.toml $(INSTALLED)
+	containers/install-cuda --editable '.[cuda]'
+	touch $@
+
+cuda: $(VENV)/.cuda
 
 # A run that was killed leaves Snakemake's lock behind; the jobs it had finished are kept.
 results: $(INSTALLED) $(PLUGIN)
