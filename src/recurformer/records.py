@@ -22,7 +22,7 @@ from typing import Any
 
 from recurformer.files import atomic_path
 
-VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm")
+VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm", "kernels")
 
 
 def _git(*words: str) -> str | None:
