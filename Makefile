@@ -27,7 +27,8 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
-.PHONY: install results ablations test test-hf lint smoke report lock clean dashboard dashboard-trackio dashboard-mlflow bench bench-check flame docs
+.PHONY: install cuda results ablations test test-hf lint smoke report lock clean dashboard dashboard-trackio dashboard-mlflow \
+	bench bench-check flame docs
 
 install: $(INSTALLED)
 
@@ -44,11 +45,16 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	# torch alone and exactly: a local or CPU build of this very version is taken where one is offered.
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
 	@echo "$(PLACE)" > $@
+
+# mamba-ssm for GPUs, compiled with nvcc against the torch that is there.
+$(VENV)/.cuda: containers/install-cuda pyproject.toml $(INSTALLED)
+	containers/install-cuda --editable '.[cuda]'
+	touch $@
+
+cuda: $(VENV)/.cuda
 
 results: $(INSTALLED) $(PLUGIN)
 	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)

@@ -37,6 +37,7 @@ REPLACED = {
 """What is large, slow or from a network, and what stands for it here."""
 ELSEWHERE = {
     ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
+    ("README.md", "conda env create"): "tests/workflow/test_environment.py compares environment.yml with the Makefile",
     ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""

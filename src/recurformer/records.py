@@ -25,7 +25,7 @@ from recurformer.files import atomic_path
 
 RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
 """The file to which the run that goes on here will write its record; empty where there is none."""
-VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm")
+VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm", "kernels")
 
 
 def _git(*words: str) -> bytes | None:

@@ -11,6 +11,8 @@ from tests.cluster.workspace import ROOT
 
 FOLDER = ROOT / "containers"
 HOME = PurePosixPath("/opt/recurformer")
+SCRIPTS = {"install": 2, "install-cuda": 1}
+"""How often each calls pip for locked versions."""
 
 
 def oci():
@@ -18,7 +20,7 @@ def oci():
     for line in re.findall(r"^COPY (.+)$", (FOLDER / "Containerfile").read_text(), re.MULTILINE):
         *sources, place = line.split()
         for source in sources:
-            yield (f"{place}{source}" if place.endswith("/") else place), source
+            yield (place + PurePosixPath(source).name if place.endswith("/") else place), source
 
 
 @pytest.mark.parametrize(("place", "source"), list(oci()))
@@ -33,12 +35,34 @@ def test_what_installs_the_package_is_copied():
     script = (FOLDER / "install").read_text()
     assert {"pyproject.toml", "src", project["readme"]} <= set(copied)
     assert set(re.findall(r"\S+\.lock", script)) <= set(copied)
-    (extra,) = re.findall(r"'\.\[([\w-]+)\]'", script)
-    assert extra in project["optional-dependencies"]
+    extras = re.findall(r"'\.\[([\w-]+)\]'", script)
+    assert extras == ["kubernetes", "cuda"] and set(extras) <= set(project["optional-dependencies"])
+    assert {f"containers/{name}" for name in SCRIPTS} <= set(copied)
 
 
-def test_the_script_is_sound():
-    script = FOLDER / "install"
+@pytest.mark.parametrize(("name", "locked"), SCRIPTS.items())
+def test_the_script_is_sound(name, locked):
+    script = FOLDER / name
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     assert script.stat().st_mode & 0o111
-    assert len(re.findall(r"pip install .*(?:--requirement|--constraint) requirements\.lock", script.read_text())) == 2
+    assert (
+        len(re.findall(r"pip install .*(?:--requirement|--constraint) requirements\.lock", script.read_text()))
+        == locked
+    )
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"), [((), "there is no nvcc on PATH"), (("nvcc",), "has no torch built for CUDA")], ids=str
+)
+def test_without_its_needs_nothing_is_installed_for_a_gpu(tmp_path, tools, said):
+    """A Python that would note a call of pip, and has no torch."""
+    (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
+    for name in ("python", *tools):
+        (tmp_path / name).write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 1\necho called >> {tmp_path}/pip\n')
+        (tmp_path / name).chmod(0o755)
+    answer = subprocess.run(
+        ["/bin/bash", FOLDER / "install-cuda", "."],
+        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 1 and said in answer.stderr and len(answer.stderr.splitlines()) == 1
+    assert not (tmp_path / "pip").exists()

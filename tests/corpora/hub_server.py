@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 REPO = "owner/name"
 REVISION = "0123456789" * 4
@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Hub:
-    """The repository and how the server behaves; what it was asked. A file named `tree` stands for the listing."""
+    """The repository and how the server behaves; what it was asked. A file named `tree` stands for all that lists."""
 
     files: Mapping[str, bytes]
     refused: dict[str, Answer] = field(default_factory=dict)
@@ -52,7 +52,8 @@ def checksum(name: str, content: bytes) -> str:
 
 
 def listing(files: Mapping[str, bytes]) -> bytes:
-    rows = []
+    folders = {name.rpartition("/")[0] for name in files} - {""}
+    rows = [{"type": "directory", "path": name, "size": 0, "oid": "0" * 40} for name in folders]
     for name, content in files.items():
         row = {"type": "file", "path": name, "size": len(content), "oid": checksum(name, content)[:40]}
         if len(checksum(name, content)) == 64:
@@ -70,6 +71,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer("GET")
 
+    def do_POST(self):  # what is known of these paths
+        asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+        found = {name: content for name, content in self.hub.files.items() if name in asked}
+        self.send("GET", listing(found), {"Content-Type": "application/json"})
+
     def answer(self, method):
         hub, path = self.hub, urlsplit(self.path).path
         name = "tree" if path.startswith("/api/") else path.split(f"/resolve/{REVISION}/")[-1]
@@ -79,7 +85,12 @@ class Handler(BaseHTTPRequestHandler):
         elif name in hub.refused:
             self.refuse(hub.refused[name])
         elif name == "tree":
-            self.send(method, listing(hub.files), {"Content-Type": "application/json"})
+            facts, under = {"id": REPO, "sha": REVISION, "siblings": []}, path.partition(REVISION)[2].strip("/")
+            found = {name: content for name, content in hub.files.items() if name.startswith(under)}
+            said = json.dumps(facts).encode() if "/revision/" in path else listing(found)
+            self.send(method, said, {"Content-Type": "application/json"})
+        elif name not in hub.files:
+            self.refuse(Answer(404, "EntryNotFound", "Entry not found"))
         else:
             self.send(method, hub.files[name], {"ETag": f'"{checksum(name, hub.files[name])}"'}, name)
 
@@ -91,17 +102,20 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send(self, method, content, headers, name=""):
-        first = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if self.headers["Range"] else 0
-        self.send_response(206 if first else 200)
-        headers = headers | {"X-Repo-Commit": REVISION, "Content-Length": str(len(content) - first)}
-        if first:
-            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        first, last = 0, len(content) - 1
+        if part := self.headers["Range"]:
+            begin, _, end = part.removeprefix("bytes=").partition("-")
+            first, last = int(begin), min(int(end or last), last)
+        self.send_response(206 if part else 200)
+        headers = headers | {"X-Repo-Commit": REVISION, "Content-Length": str(last + 1 - first)}
+        if part:
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
         for key, value in headers.items():
             self.send_header(key, value)
         self.end_headers()
         if method == "GET":
             end = first + self.hub.lost_after.pop(name, len(content))
-            self.wfile.write(content[first:end])
+            self.wfile.write(content[first : min(end, last + 1)])
             self.close_connection = True
 
     def log_message(self, *words):

@@ -105,7 +105,7 @@ def test_a_data_set_that_cannot_be_fetched_is_named():
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     last = answer.stderr.splitlines()[-1]
-    assert "ResourceError: owner/name: no such file or folder, and as a data set of the hub: " in last
+    assert "ResourceError: owner/name: no such file or folder; cannot read the data set owner/name of the hub: " in last
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Inputs of the selective scan, its definition in float64, and how far a backend is from it."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import torch
 from torch.nn import functional as F
+from transformers.integrations import hub_kernels
 
+from recurformer.model import scan_cuda
 from recurformer.model.scan import selective_scan
 
 
@@ -80,7 +84,8 @@ def compare(inputs, backend, delta_softplus=True, tolerance=2e-6, weights=(1.0, 
 class KernelDouble:
     """Stands in for the CUDA extension: its calling convention and limits, computed by the definition."""
 
-    def fwd(self, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
+    @staticmethod
+    def fwd(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
         assert B.dim() == C.dim() == 4 and A.dtype == torch.float32
         assert u.dtype == delta.dtype == B.dtype == C.dtype and all(x.stride(-1) == 1 for x in (u, delta, B, C))
         y, h = definition(u, delta, A, B[:, 0], C[:, 0], D, None, delta_bias, delta_softplus)
@@ -89,7 +94,8 @@ class KernelDouble:
         y = y.to(u.dtype)
         return [y, chunks] if z is None else [y, chunks, (y * F.silu(z)).to(u.dtype)]
 
-    def bwd(self, u, delta, A, B, C, D, z, delta_bias, grad_y, chunks, out, dz, delta_softplus, recompute):
+    @staticmethod
+    def bwd(u, delta, A, B, C, D, z, delta_bias, grad_y, chunks, out, dz, delta_softplus, recompute):
         assert grad_y.stride(-1) == 1 and (out is None) == (z is None) and dz is None and not recompute
         given_inputs = (u, delta, A, B[:, 0], C[:, 0], D, z, delta_bias)
         leaves = [None if x is None else x.detach().double().requires_grad_() for x in given_inputs]
@@ -103,3 +109,19 @@ class KernelDouble:
         du, ddelta, dA, dB, dC, dD, dz, dbias = (None if x is None else next(grads).float() for x in leaves)
         result = [du, ddelta, dA, dB.unsqueeze(1), dC.unsqueeze(1), dD, dbias]
         return result if dz is None else [*result, dz]
+
+
+def load_double(monkeypatch, source):
+    """Have mamba-ssm's kernel loaded, on a machine with a GPU, from a double: the compiled extension or the hub's."""
+    if source == "compiled":
+        monkeypatch.setitem(sys.modules, scan_cuda.COMPILED, KernelDouble)
+    else:
+        operators = SimpleNamespace(selective_scan_fwd=KernelDouble.fwd, selective_scan_bwd=KernelDouble.bwd)
+        kernels = {("kernels-community/mamba-ssm", 4): SimpleNamespace(_ops=SimpleNamespace(ops=operators))}
+        monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+        monkeypatch.setattr(hub_kernels, "_kernels_enabled", True)
+        monkeypatch.setattr(hub_kernels, "get_kernel", lambda name, version: kernels[name, version])
+    with monkeypatch.context() as machine:
+        machine.setattr(torch.cuda, "is_available", lambda: True)
+        extension = scan_cuda.load_extension.__wrapped__()
+    monkeypatch.setattr(scan_cuda, "load_extension", lambda: extension)

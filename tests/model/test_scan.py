@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scan_cases import KernelDouble, compare, definition, deviation, make_inputs
+from scan_cases import compare, definition, deviation, load_double, make_inputs
 
 from recurformer.model import native, scan_block, scan_cuda
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
@@ -16,9 +16,9 @@ needs_kernels = pytest.mark.skipif(native.missing() is not None, reason="needs t
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 
 
-@pytest.fixture
-def kernel_double(monkeypatch):
-    monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
+@pytest.fixture(params=["compiled", "hub"])
+def kernel_double(monkeypatch, request):
+    load_double(monkeypatch, request.param)
     monkeypatch.setitem(SCAN_BACKENDS, "mamba_ssm", replace(SCAN_BACKENDS["mamba_ssm"], refuses=lambda *_: None))
 
 
@@ -49,7 +49,7 @@ def test_the_cuda_extension_is_called_by_its_convention(shape, kernel_double):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(
-    scan_cuda.EXTENSION is None or not torch.cuda.is_available(), reason="needs mamba-ssm's CUDA extension and a GPU"
+    not torch.cuda.is_available() or scan_cuda.missing() is not None, reason="needs mamba-ssm's kernel and a GPU"
 )
 def test_mamba_ssm_equals_reference_on_a_gpu():
     inputs = make_inputs(2, 32, 300, 16, dtype=torch.float32)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scan_cases import KernelDouble, make_inputs
+from scan_cases import load_double, make_inputs
 
-from recurformer.model import native, scan, scan_cuda
+from recurformer.model import native, scan
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
 from recurformer.model.scan_block import BLOCK
 from recurformer.model.scan_inputs import ScanInputs
@@ -96,7 +96,7 @@ def test_default_backends(monkeypatch):
     selective_scan(**single, backend="torch")
     assert called == ["reference", "torch"]
     monkeypatch.delenv("RECURFORMER_SCAN")
-    monkeypatch.setattr(scan_cuda, "EXTENSION", KernelDouble())
+    load_double(monkeypatch, "hub")
     on_gpu = SimpleNamespace(shape=(1, 2, 3), dtype=torch.bfloat16, is_cuda=True, is_meta=False)
     assert scan.choose_backend(on_gpu, single["A"], True, None) == "mamba_ssm"
 
@@ -109,7 +109,7 @@ def test_errors_name_the_argument(monkeypatch):
         selective_scan(**inputs | {"initial_state": torch.zeros(1, 2, 3)})
     with pytest.raises(ValueError, match="L >= 1"):
         selective_scan(**inputs | {"u": torch.zeros(1, 2, 0)})
-    with pytest.raises(ValueError, match="backend='mamba_ssm' cannot run here: mamba-ssm's extension"):
+    with pytest.raises(ValueError, match="backend='mamba_ssm' cannot run here: mamba-ssm's kernel takes CUDA tensors"):
         selective_scan(**inputs, backend="mamba_ssm")
     monkeypatch.setenv("RECURFORMER_SCAN", "fast")
     with pytest.raises(ValueError, match="RECURFORMER_SCAN='fast'"):

@@ -1,4 +1,4 @@
-"""A cache of the model hub in its real layout, holding small stand-ins for all that the paper study takes from the hub.
+"""What the paper study takes from the hub: small stand-ins for its models in a cache of the real layout, and articles.
 
 The stand-ins have the repositories' names, revisions, file names, configuration keys, architectures, numbers of heads,
 types and tokenizer formats, and the models' depth, since heads that they rank are counted in the real shapes; their
@@ -7,7 +7,7 @@ widths, vocabularies and weights are small and random. The articles are real one
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha1, sha256
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 ROOT = Path(__file__).parents[2]
 STUDY = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
-LARGE = (".safetensors", ".parquet", ".model")
+LARGE = (".safetensors", ".model")
 """Suffixes of files that the hub keeps outside git, under their SHA-256."""
 VOCABULARY = 1_000
 QWEN2_SPLIT = (
@@ -162,8 +162,10 @@ def write_checkpoint(folder: Path, config: dict, texts: Sequence[str]) -> None:
 
 
 def write_articles(folder: Path, articles: Sequence[tuple[str, str]]) -> None:
-    """English Wikipedia in two files, as the dataset's authors publish it in 41."""
+    """English Wikipedia in two files, as the data set's authors publish it in 41, with its card."""
     (folder / "20231101.en").mkdir(parents=True)
+    configs = [{"config_name": "20231101.en", "data_files": [{"split": "train", "path": "20231101.en/train-*"}]}]
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
     for part in range(2):
         rows = [
             {"id": str(index), "url": f"https://en.wikipedia.org/wiki/{title}", "title": title, "text": text}
@@ -183,9 +185,9 @@ def blob_name(file: Path) -> str:
     return sha256(content).hexdigest() if large else sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-def into_cache(files: Path, cache: Path, repo: str, revision: str, kind: str = "model") -> None:
+def into_cache(files: Path, cache: Path, repo: str, revision: str) -> None:
     """Move the files of a repository into the cache: the bytes under their checksums, links at their names."""
-    storage = cache / f"{kind}s--{repo.replace('/', '--')}"
+    storage = cache / f"models--{repo.replace('/', '--')}"
     for file in sorted(path for path in files.rglob("*") if path.is_file()):
         link = storage / "snapshots" / revision / file.relative_to(files)
         blob = storage / "blobs" / blob_name(file)
@@ -198,14 +200,9 @@ def into_cache(files: Path, cache: Path, repo: str, revision: str, kind: str = "
     shutil.rmtree(files)
 
 
-def write_hub_cache(cache: Path, articles: Iterable[tuple[str, str]], study: dict = STUDY) -> Path:
-    """All that `study` takes from the hub, in `cache` (the `hub` folder of an HF_HOME)."""
-    articles = list(articles)
-    texts = [text for _, text in articles]
+def write_hub_cache(cache: Path, texts: Sequence[str], study: dict = STUDY) -> None:
+    """The models that `study` takes from the hub, in `cache` (the `hub` folder of an HF_HOME)."""
     scratch = cache / "scratch"
     for backbone in study["backbones"].values():
         write_checkpoint(scratch, CONFIGS[backbone["repo"]], texts)
         into_cache(scratch, cache, backbone["repo"], backbone["revision"])
-    write_articles(scratch, articles)
-    into_cache(scratch, cache, "wikimedia/wikipedia", study["corpus"]["revision"], "dataset")
-    return cache

@@ -15,7 +15,7 @@ from recurformer.corpora.markup import clean_markup
 from recurformer.corpora.package import file_sha256
 from recurformer.corpora.wikipedia import WIKIPEDIA_EXCERPT, read_pages
 from recurformer.study import load_study
-from tests.paper.hub_cache import ROOT, STUDY, write_hub_cache
+from tests.paper.hub_cache import ROOT, STUDY, write_articles, write_hub_cache
 from tests.workflow.dry_runs import link_workflow, snakemake
 
 RESOURCES = Path(os.environ.get("RECURFORMER_RESOURCES", ROOT / "resources/downloads"))
@@ -38,18 +38,25 @@ needs_text = pytest.mark.skipif(not DUMP.is_file(), reason=f"there is no {DUMP}:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """An HF_HOME that holds all that the study asks for."""
+def articles():
     assert file_sha256(DUMP) == WIKIPEDIA_EXCERPT.sha256
+    return [(title, clean_markup(markup)) for title, markup in read_pages(DUMP)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, articles):
+    """An HF_HOME that holds all models that the study asks for."""
     folder = tmp_path_factory.mktemp("home")
-    write_hub_cache(folder / "hub", [(title, clean_markup(markup)) for title, markup in read_pages(DUMP)])
+    write_hub_cache(folder / "hub", [text for _, text in articles])
     return folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder that holds nothing but links to the workflow."""
-    return link_workflow(tmp_path_factory.mktemp("study"), *LINKED.split())
+def folder(tmp_path_factory, articles):
+    """A folder that holds links to the workflow, and the data set where the library looks before it asks the hub."""
+    folder = tmp_path_factory.mktemp("study")
+    write_articles(folder / "wikimedia/wikipedia", articles)
+    return link_workflow(folder, *LINKED.split())
 
 
 def run(folder, home, *words):

@@ -1,5 +1,6 @@
-"""One source of truth for versions: pyproject.toml. The locks and the citation agree with it."""
+"""One source of truth for versions: pyproject.toml. The locks, the conda environment and the citation agree with it."""
 
+import re
 import tomllib
 
 import yaml
@@ -35,6 +36,18 @@ def test_the_dashboard_changes_no_locked_version():
     (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["tracking"])
     assert wanted.specifier.contains(added[wanted.name])
     assert not set(added) & set(LOCK)
+
+
+def test_conda_takes_python_of_the_lock_and_packages_as_make_does():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *tools, packages = environment["dependencies"]
+    (python,) = (Requirement(tool) for tool in tools if tool.startswith("python"))
+    locked = re.findall(r"3\.\d+", (ROOT / "requirements.lock").read_text().partition("\n")[0])
+    assert [minor for minor in range(20) if python.specifier.contains(f"3.{minor}")] == [
+        int(version.removeprefix("3.")) for version in locked
+    ]
+    (install,) = re.findall(r"pip install (?:--\S+ )*(-r .*)", (ROOT / "Makefile").read_text())
+    assert " ".join(packages["pip"]) == install
 
 
 def test_the_citation_is_of_this_package_and_its_paper():

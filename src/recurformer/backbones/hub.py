@@ -5,8 +5,8 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.backbones.store import load_backbone
+from recurformer.corpora.hub import fetch_snapshot, newest_commit
 from recurformer.corpora.package import ResourceError
-from recurformer.corpora.snapshot import fetch_snapshot, newest_commit
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; not the weights once more in older formats."""

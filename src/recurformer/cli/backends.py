@@ -30,6 +30,7 @@ def backends(args: Namespace) -> None:
     from recurformer.model.forced import ENVIRONMENT_VARIABLE, forced
     from recurformer.model.native import load_library
     from recurformer.model.scan import SCAN_BACKENDS
+    from recurformer.model.scan_cuda import load_extension
 
     for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
         u, A = torch.empty(1, 1, 2, device=device), torch.empty(1, 16, device=device)
@@ -39,5 +40,6 @@ def backends(args: Namespace) -> None:
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             print(f"  {str(dtype).removeprefix('torch.')} inputs: {_choice(u.to(dtype), A)}")
     print(f"\n{ENVIRONMENT_VARIABLE}: {forced() or 'not set'}")
+    print(f"mamba-ssm's CUDA kernel: {load_extension().remark}")
     library = load_library()
     print(f"C++ kernels, {library.instruction_set}: {library.remark}")

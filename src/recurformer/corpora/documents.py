@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from recurformer.corpora.hub import stream_rows
 from recurformer.corpora.package import ResourceError, first_line
 
 HELD_OUT = 0.2
@@ -129,17 +131,13 @@ def _read_table(file: Path) -> list[tuple[str, str | None]]:
 
 
 def _read_hub(name: str) -> list[str]:
-    """The first documents of the split train of a data set, which is read as it comes and not kept."""
-    from datasets import disable_progress_bars, load_dataset
-
+    """The first documents of the split train of a data set."""
     repo, _, config = name.partition(":")
-    disable_progress_bars()  # their control characters make logs unreadable
     try:
-        rows = list(load_dataset(repo, config or None, split="train", streaming=True).take(MOST_OF_HUB))
-    except Exception as error:  # the library, the hub's client and its HTTP library each raise their own kinds
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ResourceError(f"{name}: no such file or folder, and as a data set of the hub: {said}") from error
-    texts = [row.get("text") for row in rows]
-    if not texts or not all(isinstance(text, str) for text in texts):
+        rows = list(islice(stream_rows(repo, config or None), MOST_OF_HUB))
+    except ResourceError as error:
+        raise ResourceError(f"{name}: no such file or folder; {error}") from error
+    texts = [row["text"] for row in rows if isinstance(row.get("text"), str)]
+    if not texts or len(texts) < len(rows):
         raise ResourceError(f"{name}: the data set has no texts in a column 'text'")
     return texts

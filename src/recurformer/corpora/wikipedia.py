@@ -13,13 +13,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-from pyarrow.compute import greater_equal, utf8_length
-from pyarrow.parquet import ParquetFile
 
+from recurformer.corpora.hub import stream_rows
 from recurformer.corpora.markup import clean_markup
-from recurformer.corpora.package import PackageMember, ResourceError, fetch_member, first_line
-from recurformer.corpora.snapshot import fetch_snapshot
+from recurformer.corpora.package import PackageMember, ResourceError, fetch_member
 
 # gensim publishes one wheel per platform, all with this same file. The platform is named, because pip would otherwise
 # look for the running interpreter's own wheel, and the code in the wheel is never run.
@@ -104,21 +101,6 @@ def load_wheel_articles(cache_dir: str | Path, **build: Any) -> pd.DataFrame:
     return read_dump_articles(fetch_member(WIKIPEDIA_EXCERPT, cache_dir), **build)
 
 
-def read_long_articles(files: Iterable[Path], minimum_characters: int) -> Iterator[tuple[str, str]]:
-    """Title and text of the articles that are long enough in Parquet files, in their order.
-
-    Raises:
-        ResourceError: a file is unreadable or lacks these columns.
-    """
-    for file in files:
-        try:
-            for batch in ParquetFile(file).iter_batches(1_000, columns=["title", "text"]):
-                long_enough = batch.filter(greater_equal(utf8_length(batch["text"]), minimum_characters))
-                yield from zip(long_enough["title"].to_pylist(), long_enough["text"].to_pylist(), strict=True)
-        except (OSError, KeyError, pa.ArrowException) as error:
-            raise ResourceError(f"{file} is not a readable Parquet file of articles: {first_line(error)}") from error
-
-
 def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
     """`count` of the articles, any choice equally likely, in one pass that keeps no more than these in memory.
 
@@ -130,22 +112,6 @@ def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) ->
     if len(drawn) < count:
         raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of the two")
     return [(title, text) for _, title, text in drawn]
-
-
-def whole_split(folder: Path) -> list[Path]:
-    """The files of a split, whose names say how many there are (`train-00000-of-00041.parquet`).
-
-    Raises:
-        ResourceError: some are missing.
-    """
-    files = sorted(folder.glob("train-*-of-*.parquet"))
-    expected = int(files[0].stem.rpartition("-")[2]) if files else 1
-    if len(files) != expected:
-        raise ResourceError(
-            f"{folder} has {len(files)} of {expected} files: "
-            "run again with a network and without HF_HUB_OFFLINE to fetch the others"
-        )
-    return files
 
 
 def load_hub_articles(
@@ -161,10 +127,10 @@ def load_hub_articles(
     All of it is read: its files follow the age of the articles, so that some files would be no random sample.
 
     Raises:
-        ResourceError: it cannot be fetched (`fetch_snapshot`), is incomplete, or has too few long articles.
+        ResourceError: it cannot be read (`stream_rows`), or has too few long articles.
     """
-    folder = fetch_snapshot("wikimedia/wikipedia", revision, [f"{DUMP}/*.parquet"], kind="dataset")
-    articles = read_long_articles(whole_split(folder / DUMP), minimum_characters)
+    rows = stream_rows("wikimedia/wikipedia", DUMP, revision)
+    articles = ((row["title"], row["text"]) for row in rows if len(row["text"]) >= minimum_characters)
     return build_articles(draw_articles(articles, count, seed), validation_share, seed, minimum_characters)
 
 

@@ -41,7 +41,7 @@ def _takes_all(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
 
 
 SCAN_BACKENDS = {
-    "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's compiled CUDA kernel"),
+    "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's CUDA kernel"),
     "cpp": ScanBackend(_scan_cpp, scan_cpp.refuses, "our C++ kernel for the CPU"),
     "triton": ScanBackend(_scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
     "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),

@@ -1,15 +1,18 @@
-"""The selective scan on mamba-ssm's compiled CUDA extension, with the initial state that its kernel lacks.
+"""The selective scan on mamba-ssm's CUDA kernel, with the initial state that this kernel lacks.
 
-The extension module `selective_scan_cuda` is probed, not the package `mamba_ssm`: releases exist that import without
-it, and the package imports much that a scan does not need. The recurrence is linear in its initial state h0, so
+The compiled extension module `selective_scan_cuda` is probed, not the package `mamba_ssm`: releases exist that import
+without it, and the package imports much that a scan does not need. Where it is not installed, transformers' loader
+fetches the same kernel from the model hub. The recurrence is linear in its initial state h0, so
 
     y_t += C_t (exp(A sum_{s<=t} delta_s) h0)        h_L += exp(A sum_{s<=L} delta_s) h0
 
 corrects a kernel run from zero exactly (every exponent is negative, nothing overflows).
 """
 
+import functools
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,18 +21,76 @@ from torch.nn import functional as F
 from .scan_inputs import ScanInputs, operator_name
 from .scan_torch import blocked_scan, blocked_scan_backward
 
+COMPILED = "selective_scan_cuda"
+HUB_KERNEL, HUB_VERSION = "kernels-community/mamba-ssm", 4  # the ones of transformers' own Mamba
 KERNEL_CHUNK = 2048  # the kernel reports its running state every so many steps
 CORRECTION_SEGMENT = 256  # bounds the (B, D, N, segment) tensor of the correction
 
 
-def _probe() -> Any:
+class Extension(NamedTuple):
+    """The kernel's two passes, or why there are none.
+
+    Attributes:
+        remark: where they come from, or why they are missing.
+        forward: in the convention of the compiled extension; None: missing.
+        backward: likewise.
+    """
+
+    remark: str
+    forward: Any = None
+    backward: Any = None
+
+
+def _compiled() -> Extension:
     try:
-        return import_module("selective_scan_cuda")
-    except ImportError:
-        return None
+        module = import_module(COMPILED)
+    except ImportError as error:
+        if find_spec(COMPILED):
+            return Extension(f"{COMPILED} cannot be loaded ({_line(error)})")
+        if find_spec("mamba_ssm"):
+            return Extension(f"mamba-ssm is installed without {COMPILED}: build it with MAMBA_KEEP_CUDA_BUILD=TRUE")
+        return Extension("mamba-ssm is not installed")
+    return Extension(f"compiled, {COMPILED}", module.fwd, module.bwd)
 
 
-EXTENSION = _probe()
+def _from_hub() -> Extension:
+    from transformers.integrations import hub_kernels
+
+    if not hub_kernels.is_kernels_available():
+        return Extension("the hub's needs `pip install 'transformers[kernels]'`")
+    if not hub_kernels._kernels_enabled:
+        return Extension("USE_HUB_KERNELS forbids the hub's")
+    try:
+        operators = hub_kernels.get_kernel(HUB_KERNEL, version=HUB_VERSION)._ops.ops
+        passes = operators.selective_scan_fwd, operators.selective_scan_bwd
+    except Exception as error:  # the loader, the hub's client and torch each raise their own kinds
+        return Extension(f"{HUB_KERNEL} cannot be loaded ({_line(error)})")
+    return Extension(f"{HUB_KERNEL} of the hub, version {HUB_VERSION}", *passes)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+@functools.cache
+def load_extension() -> Extension:
+    """Load the compiled extension or, on a machine with a GPU, the hub's; a failure is a remark, never raised."""
+    compiled = _compiled()
+    if not torch.cuda.is_available():
+        return compiled._replace(remark=f"{compiled.remark}; there is no CUDA device")
+    if compiled.forward is not None:
+        return compiled
+    hub = _from_hub()
+    return hub if hub.forward is not None else Extension(f"{compiled.remark}; {hub.remark}")
+
+
+@torch.compiler.assume_constant_result  # a graph need not look into the loading of an extension
+def missing() -> str | None:
+    """Return why there is no kernel, or None."""
+    extension = load_extension()
+    return None if extension.forward is not None else f"no kernel of mamba-ssm: {extension.remark}"
+
+
 TENSORS = (
     "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias,"
     " bool delta_softplus"
@@ -38,7 +99,9 @@ TENSORS = (
 
 def _kernel_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     """Return y (B, D, L), the last state (B, D, N), the kernel's chunk states and its output before the gate."""
-    out, chunks, *gated = EXTENSION.fwd(u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus)
+    out, chunks, *gated = load_extension().forward(
+        u, delta, A, B.unsqueeze(1), C.unsqueeze(1), D, z, delta_bias, delta_softplus
+    )
     last_state = chunks[:, :, -1, 1::2].clone()
     return (gated[0], last_state, chunks, out) if gated else (out, last_state, chunks, u.new_empty(0))
 
@@ -54,7 +117,7 @@ def _empty_outputs(u, delta, A, B, C, D, z, delta_bias, delta_softplus):
 
 def _kernel_scan_backward(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, delta_softplus):
     """Return the gradients of u, delta, A, B, C, D, z, delta_bias; an absent input's gradient is empty."""
-    du, ddelta, dA, dB, dC, dD, dbias, *dz = EXTENSION.bwd(
+    du, ddelta, dA, dB, dC, dD, dbias, *dz = load_extension().backward(
         u,
         delta,
         A,
@@ -126,14 +189,12 @@ def _from_initial_state(
 
 
 def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
-    """Return why the extension cannot take these inputs, or None."""
-    if EXTENSION is None:
-        return "mamba-ssm's extension selective_scan_cuda is not installed"
-    return None if u.is_cuda else f"mamba-ssm's extension takes CUDA tensors, the input is on {u.device}"
+    """Return why the kernel cannot take these inputs, or None; only a CUDA tensor has it looked for."""
+    return missing() if u.is_cuda else f"mamba-ssm's kernel takes CUDA tensors, the input is on {u.device}"
 
 
 def scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
-    """Run the CUDA extension; see `recurformer.model.scan.selective_scan`."""
+    """Run the CUDA kernel; see `recurformer.model.scan.selective_scan`."""
     u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus = inputs
     dtype = u.dtype
     delta, B, C = (x.to(dtype) for x in (delta, B, C))

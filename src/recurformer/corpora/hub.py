@@ -1,15 +1,13 @@
-"""Repositories of the model hub at one commit: fetched into the hub's own cache and verified, or refused in one line.
+"""What the model hub holds: a model's files at one commit, and the rows of a data set; or a refusal in one line.
 
 Where the cache lies, whether the network may be used and who asks is said by the variables of the hub's client:
 HF_HOME, HF_HUB_OFFLINE, HF_TOKEN. Nothing here knows what the files mean.
 """
 
-import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
-from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
@@ -21,15 +19,14 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
+from huggingface_hub.utils import disable_progress_bars
 
-from recurformer.corpora.package import ResourceError, file_sha256, first_line
+from recurformer.corpora.package import ResourceError, first_line
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 REFUSED = (401, 403)
-
-logger = logging.getLogger(__name__)
+READ_TOGETHER = 1_000
+"""Rows of a data set that become Python objects at a time: singly they take four times as long."""
 
 
 def newest_commit(repo: str) -> str:
@@ -42,54 +39,64 @@ def newest_commit(repo: str) -> str:
     try:
         return Path(snapshot_download(repo, allow_patterns=["config.json"])).name
     except Exception as error:
-        raise ResourceError(_explain(repo, "main", "model", error)) from error
+        raise ResourceError(_explain(repo, "main", error)) from error
 
 
-def fetch_snapshot(repo: str, revision: str, patterns: Sequence[str], kind: str = "model") -> Path:
-    """Folder of those files of a repository that match `patterns`, downloaded unless they are in the hub's cache.
+def fetch_snapshot(repo: str, revision: str, patterns: Sequence[str]) -> Path:
+    """Folder of those files of a model that match `patterns`, downloaded unless they are in the hub's cache.
 
     A lost connection is taken up again inside a file. When the process ends before the download does, the files that
-    are complete stay. Every file is verified by its name in the cache, which is the checksum that the hub gave.
+    are complete stay.
 
     Args:
         repo: `owner/name`.
-        revision: the commit (40 hexadecimal digits). A branch name would let the files change under a recorded result.
+        revision: the commit (40 hexadecimal digits).
         patterns: of file names, such as `*.json`.
-        kind: "model" or "dataset".
 
     Raises:
         ValueError: `revision` is no commit.
-        ResourceError: the repository is gated or does not exist, the hub cannot be reached, the cache cannot be
-            written, or a file is damaged.
+        ResourceError: the repository is gated or does not exist, the hub cannot be reached, or the cache cannot be
+            written.
     """
-    if not COMMIT.fullmatch(revision):
-        raise ValueError(f"revision of {repo} is {revision!r}; it must be a commit of 40 hexadecimal digits")
+    _check_commit(repo, revision)
     disable_progress_bars()  # their control characters make logs unreadable
     try:
-        folder = Path(snapshot_download(repo, revision=revision, repo_type=kind, allow_patterns=list(patterns)))
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(patterns)))
     except Exception as error:  # the client, its HTTP library and its downloader each raise their own kinds
-        raise ResourceError(_explain(repo, revision, kind, error)) from error
-    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
-    _verify(repo, [folder / name for name in filter_repo_objects(names, allow_patterns=list(patterns))])
-    return folder
+        raise ResourceError(_explain(repo, revision, error)) from error
 
 
-def _verify(repo: str, files: Sequence[Path]) -> None:
-    # One step only: the blob itself may be a link into a store that other caches share.
-    blobs = {path: path.parent / os.readlink(path) for path in files if path.is_symlink()}
-    for blob in blobs.values():
-        if _checksum(blob) != blob.name:
-            raise ResourceError(f"{blob.resolve()} is damaged (a file of {repo}): delete it and run again")
-    if unlinked := len(files) - len(blobs):
-        logger.warning("%s: %d files are copies without a checksum in their name, not verified", repo, unlinked)
+def stream_rows(repo: str, config: str | None = None, revision: str | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a data set's split train, in their order; read as they come and not kept.
+
+    Args:
+        repo: `owner/name`.
+        config: which of its configurations.
+        revision: the commit (40 hexadecimal digits); None: the newest.
+
+    Raises:
+        ValueError: `revision` is no commit.
+        ResourceError: it cannot be read.
+    """
+    import datasets
+
+    if revision is not None:
+        _check_commit(repo, revision)
+    datasets.disable_progress_bars()
+    try:
+        rows = datasets.load_dataset(repo, config, split="train", revision=revision, streaming=True)
+        for batch in rows.iter(READ_TOGETHER):
+            yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
+    except Exception as error:  # the library, the hub's client and its HTTP library each raise their own kinds
+        said = " ".join(str(error).split()) or type(error).__name__
+        place = f"{repo} at {revision}" if revision else repo
+        raise ResourceError(f"cannot read the data set {place} of the hub: {said}") from error
 
 
-def _checksum(blob: Path) -> str:
-    """The hub's name for a file of these bytes: SHA-256 for a large file, git's checksum for any other."""
-    if SHA256.fullmatch(blob.name):
-        return file_sha256(blob)
-    content = blob.read_bytes()
-    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
+def _check_commit(repo: str, revision: str) -> None:
+    # a branch name would let the files change under a recorded result
+    if not COMMIT.fullmatch(revision):
+        raise ValueError(f"revision of {repo} is {revision!r}; it must be a commit of 40 hexadecimal digits")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -98,13 +105,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _explain(repo: str, revision: str, kind: str, error: BaseException) -> str:
+def _explain(repo: str, revision: str, error: BaseException) -> str:
     """One line for the first kind of error that is among the causes: the narrower kinds stand first."""
-    page = f"https://huggingface.co/{'' if kind == 'model' else 'datasets/'}{repo}"
+    page = f"https://huggingface.co/{repo}"
     missing = f"{repo} at {revision} is not, or not wholly, in the cache ({HF_HUB_CACHE})"
     advice: dict[type[BaseException], str] = {
         GatedRepoError: f"{repo} is gated: accept its licence at {page} and set HF_TOKEN to a token that may read it",
-        RepositoryNotFoundError: f"the hub has no {kind} {repo}, or it is private and HF_TOKEN may not read it",
+        RepositoryNotFoundError: f"the hub has no model {repo}, or it is private and HF_TOKEN may not read it",
         RevisionNotFoundError: f"{repo} has no revision {revision}: correct it in the configuration",
         OfflineModeIsEnabled: f"{missing} and HF_HUB_OFFLINE forbids downloading it",
     }

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from recurformer.corpora.wikipedia import draw_articles
 from tests.corpora.hub_server import REPO, REVISION, Answer, Hub, checksum, running
 
 CHUNK = 10 * 1024 * 1024  # bytes that the client writes at a time
@@ -17,7 +19,7 @@ FILES = {
 }
 FETCH = f"""
 import resource, sys
-from recurformer.corpora.snapshot import fetch_snapshot
+from recurformer.corpora.hub import fetch_snapshot
 if len(sys.argv) > 1:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 try:
@@ -25,6 +27,15 @@ try:
 except ValueError as error:
     sys.exit(f"refused: {{error}}")
 """
+READ = f"""
+import sys
+from recurformer.corpora.wikipedia import load_hub_articles
+try:
+    print(*load_hub_articles({REVISION!r}, 4, minimum_characters=21).title)
+except ValueError as error:
+    sys.exit(f"refused: {{error}}")
+"""
+CARD = b"---\nconfigs:\n- config_name: 20231101.en\n  data_files: 20231101.en/train-*\n---\n"
 
 
 pytestmark = pytest.mark.slow
@@ -41,19 +52,25 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
-def fetch(hub, home, *words, **variables):
-    """The folder that a new process got, or what it said when it refused."""
+def answer(hub, home, code, *words, **variables):
+    """What a new process printed, or what it said when it refused."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     own = {"HF_HOME": str(home), "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-c", FETCH, *words]
     answer = subprocess.run(
-        command, env=inherited | own | variables, capture_output=True, text=True, check=False, timeout=120
-    )
+        [sys.executable, "-c", code, *words],
+        env=inherited | own | variables, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
     if answer.returncode == 0:
-        return Path(answer.stdout.strip())
+        return answer.stdout.strip()
     said = answer.stderr.rstrip().splitlines()[-1]
     assert said.startswith("refused: "), answer.stderr
     return said.removeprefix("refused: ")
+
+
+def fetch(hub, home, *words, **variables):
+    """The folder that a new process got, or what it said when it refused."""
+    said = answer(hub, home, FETCH, *words, **variables)
+    return Path(said) if Path(said).is_dir() else said
 
 
 def storage(home):
@@ -134,12 +151,42 @@ def test_a_full_disk_leaves_no_file_that_looks_whole(hub, home):
     assert (fetch(hub, home) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_damaged_file_is_named(hub, home, name):
-    blob = (fetch(hub, home) / name).resolve()
-    content = blob.read_bytes()
-    blob.write_bytes(content[:-1] + b"!")
-    said = fetch(hub, home, HF_HUB_OFFLINE="1")
-    assert said == f"{blob} is damaged (a file of {REPO}): delete it and run again"
-    blob.unlink()
-    assert (fetch(hub, home) / name).read_bytes() == FILES[name]
+@pytest.fixture
+def wikipedia():
+    """60 articles of 1, 2, 3 … characters in two files, as the hub has them, and their files."""
+    rows = [{"id": str(n), "url": f"u{n}", "title": f"T{n:04}", "text": "ä" * (n + 1)} for n in range(60)]
+    parts = {f"20231101.en/train-0000{part}-of-00002.parquet": rows[30 * part :][:30] for part in range(2)}
+    with running(
+        Hub({name: pd.DataFrame(part).to_parquet() for name, part in parts.items()} | {"README.md": CARD})
+    ) as hub:
+        yield hub
+
+
+def test_articles_are_drawn_from_the_stream_of_all_files_at_one_commit(wikipedia, home):
+    expected = [title for title, _ in sorted(draw_articles([(f"T{n:04}", "") for n in range(20, 60)], 4, seed=0))]
+    wikipedia.lost_after["20231101.en/train-00001-of-00002.parquet"] = 1000
+    assert answer(wikipedia, home, READ).split() == expected
+    parts = [name for name, _ in wikipedia.downloads() if name.endswith(".parquet")]
+    assert sorted(set(parts)) == sorted(wikipedia.files)[:2] and len(parts) > 2  # once more after the loss
+    assert not [path for path in home.rglob("*") if path.suffix == ".parquet" or path.stat().st_size > 10_000]
+
+
+@pytest.mark.parametrize(
+    ("refused", "variables", "said"),
+    [
+        ({"README.md": Answer(401, "GatedRepo")}, {}, "Dataset 'wikimedia/wikipedia' is a gated dataset on the Hub."),
+        ({"README.md": Answer(404, "RepoNotFound")}, {}, "Dataset 'wikimedia/wikipedia' doesn't exist on the Hub"),
+        ({"README.md": Answer(404, "RevisionNotFound")}, {}, f"Revision '{REVISION}' doesn't exist for dataset"),
+        ({}, {"HF_HUB_OFFLINE": "1"}, "Couldn't reach 'wikimedia/wikipedia' on the Hub (OfflineModeIsEnabled)"),
+    ],
+)
+def test_a_data_set_that_cannot_be_read_is_one_line(wikipedia, home, refused, variables, said):
+    wikipedia.refused |= refused
+    begin = f"cannot read the data set wikimedia/wikipedia at {REVISION} of the hub: "
+    assert answer(wikipedia, home, READ, **variables).startswith(begin + said)
+
+
+def test_a_branch_of_a_data_set_is_refused(wikipedia, home):
+    said = answer(wikipedia, home, READ.replace(REVISION, "main"))
+    assert said == "revision of wikimedia/wikipedia is 'main'; it must be a commit of 40 hexadecimal digits"
+    assert not wikipedia.asked
