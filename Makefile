@@ -8,7 +8,7 @@ BENCH ?=
 # A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
 
-STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
+STUDY = $(shell sed -nE "s/^study: *[\"']?([A-Za-z0-9_-]+).*/\1/p" $(CONFIG))
 REPORT = $(if $(filter default,$(lastword $(STUDY))),results,results/$(lastword $(STUDY)))/report.html
 
 INSTALLED := $(VENV)/.installed
