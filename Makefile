@@ -44,7 +44,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@echo "$(PLACE)" > $@
+	@rm -f $@ && echo "$(PLACE)" > $@
 
 results: $(INSTALLED) $(PLUGIN)
 	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
