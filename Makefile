@@ -10,7 +10,7 @@ TRACKER ?= trackio
 # A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
 
-STUDY = $(shell sed -n 's/^study: *//p' $(CONFIG))
+STUDY = $(shell sed -nE "s/^study: *[\"']?([A-Za-z0-9_-]+).*/\1/p" $(CONFIG))
 REPORT = $(if $(filter default,$(lastword $(STUDY))),results,results/$(lastword $(STUDY)))/report.html
 
 INSTALLED := $(VENV)/.installed
@@ -47,7 +47,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	# The words of environment.yml. A local or CPU build of the locked torch is taken where one is offered.
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
-	@echo "$(PLACE)" > $@
+	@rm -f $@ && echo "$(PLACE)" > $@
 
 # mamba-ssm for GPUs, compiled with nvcc against the torch that is there.
 $(VENV)/.cuda: containers/install-cuda pyproject.toml $(INSTALLED)

@@ -11,13 +11,6 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/progress.smk"
 
 
-# A job that the kernel ends can say nothing itself.
-shell.prefix(
-    "set -euo pipefail; trap '[ $? != 137 ] || echo \"exit 137: this job was killed, most likely because the memory was"
-    " full (README.md, troubleshooting)\" >&2' EXIT; "
-)
-
-
 pathvars:
     results=below("results"),
     figures=below("figures"),

@@ -15,7 +15,8 @@ def folder(tmp_path):
     """The Makefile in a folder without a repository."""
     folder = tmp_path / "an archive's copy, ä"
     folder.mkdir()
-    (folder / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
     return folder
 
 
@@ -40,6 +41,20 @@ def test_clean_leaves_the_texts_about_the_folders_also_without_a_repository(fold
     assert (folder / "results/README.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("line", "report"),
+    [
+        ("study: default", "results/report.html"),
+        ("study: mine # of text", "results/mine/report.html"),
+        ('study: "007"', "results/007/report.html"),
+    ],
+)
+def test_a_report_lies_in_the_folder_of_its_study(folder, line, report):
+    (folder / "study.yaml").write_text(f"{line}\nseed: 0\n")
+    said = make(folder, "--dry-run", "report", "CONFIG=study.yaml").stdout
+    assert f"--report {report} " in said
+
+
 PYTHON = f"""#!{sys.executable}
 import json, os, pathlib, sys
 if sys.argv[1:3] == ["-m", "venv"]:
@@ -60,8 +75,6 @@ def install(folder):
     """Makes the environment of a folder; the calls of pip."""
     (folder / "python").write_text(PYTHON)
     (folder / "python").chmod(0o755)
-    for name in ("requirements.lock", "pyproject.toml"):
-        (folder / name).write_bytes((ROOT / name).read_bytes())
 
     def run(folder, code=0, **environment):
         noted = folder / "pip.jsonl"

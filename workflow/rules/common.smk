@@ -29,6 +29,13 @@ if config["device"] == "cpu":
 if config["job_minutes"]:
     # not a parameter of any rule: the times at which a training or a search stops do not change its result
     os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
+# A job that the kernel ends can say nothing itself. Snakemake shows a prefix with any failure, so it holds no text.
+os.environ.update(
+    RECURFORMER_KILLED="exit 137: this job was killed, most likely because the memory was full (README.md, troubleshooting)"
+)
+shell.prefix(
+    "set -euo pipefail; trap '[ $? != 137 ] || echo \"$RECURFORMER_KILLED\" >&2' EXIT; "
+)
 
 # A workflow that imports this one runs elsewhere: paths beside the rules begin at their own place.
 ROOT = Path(str(workflow.current_basedir)).parents[1]
