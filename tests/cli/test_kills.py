@@ -186,6 +186,8 @@ def test_a_kept_study_is_whole_after_a_kill(number, tmp_path):
     ):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
+    record = {"run": "1", "argv": [], "outputs": ["old.csv"]}
+    (tmp_path / "kept/results/old.run.json").write_text(json.dumps(record))
     before, after = (
         content(tmp_path / "kept")[0],
         {"figures/figure1.svg", "results/language/run.json", "results/tables/table1.csv"},

@@ -153,9 +153,9 @@ def read_heads(path: str | Path) -> list[list[int]]:
     """
     try:
         heads = json.loads(Path(path).read_text(encoding="utf-8"))["heads"]
-        if isinstance(heads, list):
+        if all(type(head) is int for layer in heads for head in layer) and {*map(type, [heads, *heads])} == {list}:
             return heads
-        reason = "heads is no list"
+        reason = "heads is not a list of integers for each layer"
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error)
     raise ValueError(f"{path}: not a selection written by `recurformer select` ({reason})")
