@@ -93,7 +93,7 @@ class RecurFormerPreTrainedMixin(_Backbone):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, (MambaBlock, Mixer, RecurFormerAttention)):
+        if isinstance(module, (MambaBlock, Mixer)):
             module.init_weights()
 
 
