@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, Cache, PreTrainedConfi
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from .attention import RecurFormerAttention
-from .caches import check_cache
+from .caches import check_cache, record_mask
 from .config import CONFIGS, MIXED_LAYERS, REPLACED_KINDS
 from .families import FAMILIES, Family
 from .generation import PaddingAfterEnd
@@ -135,8 +135,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             far); None where no head attends, and everywhere under attention functions that give no weights.
 
         Raises:
-            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; or a cache that
-                was not made for this config.
+            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; a mask that
+                takes a cached token back; or a cache that was not made for this config, or for so many rows.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -146,13 +146,15 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 raise ValueError(
                     f"attention_mask has {attention_mask.dim()} dimensions: Mamba blocks need the mask (batch, tokens)"
                 )
+            tokens: Any = inputs_embeds if input_ids is None else input_ids
+            rows, length = tokens.shape[:2]
             if past_key_values is not None:
-                check_cache(past_key_values, self.config)
+                check_cache(past_key_values, self.config, rows)
             if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
                 kwargs["recurrent_mask"] = attention_mask.get("linear_attention")
             else:
-                tokens: Any = inputs_embeds if input_ids is None else input_ids
-                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, tokens.shape[1], past_key_values)
+                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, length, past_key_values)
+            record_mask(kwargs["recurrent_mask"], length, past_key_values)
             if self.by_kind:
                 if inputs_embeds is None:
                     input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
