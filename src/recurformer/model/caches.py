@@ -173,7 +173,7 @@ def check_cache(cache: Any, config: PreTrainedConfig, rows: int) -> None:
             " it by DynamicCache(config=model.config) or StaticCache(config=model.config, max_cache_len=...)"
         )
     static = any(isinstance(layer, StaticLayer) for layer in cache.layers)
-    outside = not torch.is_inference_mode_enabled()
+    outside = not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()  # compiled code cannot ask
     for index, layer in enumerate(cache.layers):
         held = _tensors(layer)
         if (ours := OURS.get(type(layer))) is not None:

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, Cache, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from .attention import RecurFormerAttention
@@ -110,6 +110,16 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 layer.self_attn = RecurFormerAttention(layer.self_attn, config, index)
         self.post_init()
 
+    def _open_cache(self, cache: Cache | None, rows: int, use_cache: bool | None) -> Cache | None:
+        """Return the cache to read into, checked; a new one where the library would make it itself."""
+        if cache is None:
+            wanted = self.config.use_cache if use_cache is None else use_cache
+            if not wanted or (self.gradient_checkpointing and self.training):
+                return None
+            cache = DynamicCache(config=self.config)
+        check_cache(cache, self.config, rows)
+        return cache
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -148,8 +158,7 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 )
             tokens: Any = inputs_embeds if input_ids is None else input_ids
             rows, length = tokens.shape[:2]
-            if past_key_values is not None:
-                check_cache(past_key_values, self.config, rows)
+            past_key_values = self._open_cache(past_key_values, rows, kwargs.get("use_cache"))
             if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
                 kwargs["recurrent_mask"] = attention_mask.get("linear_attention")
             else:
