@@ -230,20 +230,20 @@ def check_mask(attention_mask: Tensor | None, length: int, cache: Cache | None) 
         cache: holds the tokens before it, or None.
 
     Raises:
-        ValueError: it says otherwise, or has too few columns. In traced code, RuntimeError when it runs.
+        ValueError: it says otherwise, or has too few columns. In compiled code, RuntimeError when it runs.
     """
     layer = _recorder(cache)
     if cache is None or layer is None or (layer.read is None and attention_mask is None):
         return
     seen = cache.get_seq_length()
     given: Any = layer.read if attention_mask is None else attention_mask
-    if given.is_meta or (given.is_cuda and torch.cuda.is_current_stream_capturing()):
+    compiled = torch.compiler.is_compiling()
+    if given.is_meta or (is_tracing(given) and not compiled):  # a recorded graph is replayed on other caches' content
         return
-    traced = is_tracing(given)
     if attention_mask is None:
         told = _all_real(seen)
     else:
-        if not traced and attention_mask.shape[1] < seen + length:
+        if not compiled and attention_mask.shape[1] < seen + length:
             raise ValueError(
                 f"attention_mask has {attention_mask.shape[1]} columns, but there are {int(seen)} cached tokens and"
                 f" {length} new ones: give it a column for each"
@@ -251,7 +251,7 @@ def check_mask(attention_mask: Tensor | None, length: int, cache: Cache | None) 
         cached = torch.arange(attention_mask.shape[1], device=attention_mask.device) < seen
         told = squares(attention_mask * cached, 0)
     same = told == (_all_real(seen) if layer.read is None else layer.read)
-    if traced:
+    if compiled:
         torch._assert_async(same.all(), MASK_REFUSED)
     elif not same.all():
         raise ValueError(MASK_REFUSED)
