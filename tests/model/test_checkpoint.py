@@ -1,5 +1,6 @@
 """Saving, loading in another process with and without the package, damaged files, settings that are refused."""
 
+import copy
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from test_mixers import OTHERS, every_mixer, make, shared
 from tiny_models import HEADS, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from recurformer.cli.main import main
 from recurformer.model.config import RecurFormerLlamaConfig
@@ -154,9 +155,29 @@ def test_saved_weights_are_complete_and_exact(tmp_path, backbone, heads, dtype):
 def test_a_plain_backbone_made_from_a_config_is_initialised(tmp_path):
     config = shared_converted("qwen2_gqa", "ragged").config
     model = AutoModelForCausalLM.from_config(config)
-    index = model.model.layers[2].self_attn.padded_positions
-    assert index.tolist() == shared_converted("qwen2_gqa", "ragged").model.layers[2].self_attn.padded_positions.tolist()
     assert torch.equal(model.model.layers[1].self_attn.mamba.D, torch.ones(2 * 4 * 8))
+
+
+@pytest.mark.parametrize("backbone", ["qwen2_gqa", "llama_gqa_tied"])
+@pytest.mark.parametrize("heads", HEADS)
+def test_a_model_built_on_meta_needs_only_the_checkpoint_and_the_librarys_rotary_embedding(backbone, heads):
+    model, ids = shared_converted(backbone, heads), tokens(2, 9)
+    with torch.device("meta"):
+        built = type(model)(copy.deepcopy(model.config)).eval()
+    built.load_state_dict(model.state_dict(), assign=True)
+    built.tie_weights()
+    built.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)
+    assert not any(tensor.is_meta for tensor in (*built.parameters(), *built.buffers()))
+    for implementation in ("sdpa", "eager"):
+        for each in (model, built):
+            each.set_attn_implementation(implementation)
+        caches = [DynamicCache(config=model.config) for _ in range(2)]
+        for piece in ids.split([8, 1], 1):
+            logits = [
+                each(piece, past_key_values=cache).logits for each, cache in zip((built, model), caches, strict=True)
+            ]
+            assert difference(*logits) < 1e-6
+    model.set_attn_implementation("sdpa")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header", "empty"])

@@ -53,11 +53,10 @@ def test_a_head_set_and_its_complement_partition_the_heads(data, kv_heads, group
     assert attended == {head // group for head in layout.retained}
     freed = [g for g in range(kv_heads) if {g * group + member for member in range(group)} <= replaced]
     assert set(layout.kv_heads[layout.attended_kv_heads :]) == set(freed)
-    assert [layout.kv_heads[p] for p in layout.value_head_of_retained] == [h // group for h in layout.retained]
+    for kv_head, (start, stop) in zip(layout.kv_heads, layout.query_spans, strict=False):
+        assert {head // group for head in layout.retained[start:stop]} == {kv_head}
+    assert [place for span in layout.replaced_spans for place in range(*span)] == list(layout.replaced_value_heads)
     assert [layout.kv_heads[p] for p in layout.value_head_of_replaced] == [h // group for h in layout.replaced]
-    width = max(layout.group_sizes, default=1)
-    assert [p // width for p in layout.padded_position_of_retained] == layout.value_head_of_retained
-    assert len(set(layout.padded_position_of_retained)) == len(layout.retained)
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache
-from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from recurformer.baselines.context import PADDING, Arrival, Context
 from recurformer.baselines.eviction import Eviction
 from recurformer.baselines.held import Held, StatePruning, keep, ranked, with_mean_of_dropped
+from recurformer.model.caches import HybridLayer, Kept, StateLayer
 
 
 class EvictingLayer:
@@ -107,11 +107,11 @@ class EvictingLayer:
         self.groups = []
 
 
-class HybridEvictingLayer(EvictingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
+class HybridEvictingLayer(EvictingLayer, HybridLayer):  # type: ignore[misc]
     """The tokens that retained heads keep, beside the states of the mixer in the place of the others."""
 
     def __init__(self, eviction: Eviction, layer: int, layers: int):
-        LinearAttentionAndFullAttentionLayer.__init__(self)
+        HybridLayer.__init__(self)
         EvictingLayer.__init__(self, eviction, layer, layers)
 
     def held_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -124,15 +124,15 @@ class HybridEvictingLayer(EvictingLayer, LinearAttentionAndFullAttentionLayer): 
     def select(self, samples: Tensor) -> None:
         """See `EvictingLayer`."""
         super().select(samples)
-        LinearAttentionLayer.reorder_cache(self, samples)  # type: ignore[arg-type]
+        StateLayer.batch_select_indices(self, samples)
 
     def reset(self) -> None:
         """See `EvictingLayer`."""
         super().reset()
-        LinearAttentionLayer.reset(self)
+        HybridLayer.reset(self)
 
 
-LAYERS: dict[str, Any] = {"hybrid": HybridEvictingLayer, "linear_attention": lambda *_: LinearAttentionLayer()}
+LAYERS: dict[str, Any] = {"hybrid": HybridEvictingLayer, "linear_attention": lambda *_: StateLayer()}
 """Type of a layer -> its layer in the cache; for others `EvictingLayer`."""
 
 
@@ -140,7 +140,7 @@ def _everything(context: Context) -> Held:
     return Held(context.heads, context.keys, context.values, context.positions, context.scores)
 
 
-class EvictingCache(Cache):
+class EvictingCache(Kept, Cache):
     """A cache that holds only the tokens that an eviction method keeps; it works inside `evicting(model)`.
 
     Its length, which positions follow, is that of all the tokens that it has seen.
@@ -230,9 +230,14 @@ class EvictingCache(Cache):
     def batch_select_indices(self, indices: Tensor) -> None:
         """Hold these samples only, in this order."""
         for layer in self.layers:
-            (layer.select if isinstance(layer, EvictingLayer) else layer.reorder_cache)(indices)
+            (layer.select if isinstance(layer, EvictingLayer) else layer.batch_select_indices)(indices)
         if self.tokens is not None and self.prompt is not None:
             self.tokens, self.prompt = (count[indices.to(count.device)] for count in (self.tokens, self.prompt))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Hold every sample so many times."""
+        if self.tokens is not None:
+            self.batch_select_indices(torch.arange(len(self.tokens)).repeat_interleave(repeats))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Hold for each beam the tokens of the beam that it continues."""

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache
-from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .fused_weights import Folding
-from .layout import HeadLayout, head_layout
-from .mixer_base import ReplacedHeads
+from .layout import head_layout
+from .mixer_base import ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
 from .step import few_rows
@@ -38,10 +37,6 @@ class RecurFormerAttention(nn.Module):
         layer_index: the layer's place.
     """
 
-    replaced_values: Tensor  # places of the value heads that replaced query heads read; only when they are scattered
-    retained_values: Tensor  # the same of the retained query heads; only when query groups are ragged
-    padded_positions: Tensor  # retained query heads in groups padded to one size; only when query groups are ragged
-
     def __init__(self, base: Any, config: Any, layer_index: int):
         super().__init__()
         self.config, self.layer_idx, self.is_causal = config, layer_index, True
@@ -49,9 +44,9 @@ class RecurFormerAttention(nn.Module):
         self.layout = head_layout(
             config.recurrent_heads[layer_index], config.num_attention_heads, config.num_key_value_heads
         )
-        places, sizes = list(self.layout.replaced_value_heads), self.layout.group_sizes
-        neighbours = places == list(range(places[0], places[0] + len(places)))
-        self.replaced_slice = slice(places[0], places[-1] + 1) if neighbours else None  # a view of them, if it can be
+        # No index tensors: no checkpoint would carry them, and a model that is built on meta would lack their values.
+        sizes = self.layout.group_sizes
+        self.replaced_spans = self.layout.replaced_spans
         self.query_spans = self.layout.query_spans
         self.num_key_value_groups = 1 if self.layout.ragged or not sizes else sizes[0]
         hidden, dim, mixer = config.hidden_size, self.head_dim, MIXERS[config.mixer]
@@ -70,30 +65,11 @@ class RecurFormerAttention(nn.Module):
         self.folding: Folding | None = None  # see `recurformer.folded`
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
-        for name, positions in self._positions().items():
-            self.register_buffer(name, torch.tensor(positions, dtype=torch.long), persistent=False)
 
     @property
     def mixer(self) -> nn.Module:
         """The mixer that stands in the place of the replaced heads."""
         return getattr(self, self.config.mixer)
-
-    def _positions(self) -> dict[str, list[int]]:
-        layout: HeadLayout = self.layout
-        positions = {}
-        if self.replaced_slice is None:
-            positions["replaced_values"] = list(layout.replaced_value_heads)
-        if layout.ragged:
-            positions |= {
-                "retained_values": layout.value_head_of_retained,
-                "padded_positions": layout.padded_position_of_retained,
-            }
-        return positions
-
-    def init_weights(self) -> None:
-        """Refill the index buffers, which no checkpoint carries (the meta device leaves them without values)."""
-        for name, positions in self._positions().items():
-            init.copy_(getattr(self, name), torch.tensor(positions, dtype=torch.long))
 
     def forward(
         self,
@@ -171,9 +147,8 @@ class RecurFormerAttention(nn.Module):
 
     def _replaced(self, heads: Tensor) -> Tensor:
         """Return those of the KV heads (B, L, KV heads, head_dim) that replaced query heads read."""
-        if self.replaced_slice is None:
-            return heads.index_select(2, self.replaced_values)
-        return heads[:, :, self.replaced_slice]
+        parts = [heads[:, :, start:stop] for start, stop in self.replaced_spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
     def _retain(
         self,
@@ -221,19 +196,20 @@ class RecurFormerAttention(nn.Module):
             return self._attend_padded(attend, query, key, value, attention_mask, **kwargs), None
         if implementation in HEADWISE_ATTENTION:
             return self._attend_by_group(attend, query, key, value, attention_mask, **kwargs)
-        key, value = key.index_select(1, self.retained_values), value.index_select(1, self.retained_values)
+        key, value = (repeat_heads(x, self.layout.group_sizes) for x in (key, value))
         return attend(self, query, key, value, attention_mask, **kwargs)
 
     def _attend_padded(
         self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs
     ) -> Tensor:
         batch, groups, width = len(query), self.layout.attended_kv_heads, max(self.layout.group_sizes)
-        padded = query.new_zeros(batch, groups * width, self.head_dim).index_copy(
-            1, self.padded_positions, query.squeeze(2)
-        )
-        padded = padded.view(batch, groups, width, self.head_dim)
-        output, _ = attend(self, padded, key, value, mask, **{**kwargs, "is_causal": False})
-        return output.transpose(1, 2).flatten(1, 2).index_select(1, self.padded_positions).unsqueeze(1)
+        query = query.squeeze(2)
+        nothing = query.new_zeros(batch, width, self.head_dim)
+        parts = ((query[:, start:stop], nothing[:, stop - start :]) for start, stop in self.query_spans)
+        padded = torch.cat([part for pair in parts for part in pair], 1).view(batch, groups, width, self.head_dim)
+        output, _ = attend(self, padded, key, value, mask, **{**kwargs, "is_causal": False})  # (B, width, groups, D)
+        heads = [output[:, :size, group] for group, size in enumerate(self.layout.group_sizes)]
+        return torch.cat(heads, 1).unsqueeze(1)
 
     def _attend_by_group(
         self, attend: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs

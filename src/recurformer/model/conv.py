@@ -3,6 +3,8 @@
 It knows no cache: the caller hands in the rows before, as history or as the window that a single step shifts.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -37,9 +39,15 @@ def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias:
 
 
 class CausalConv(nn.Conv1d):
-    """`causal_conv` with the parameters of a depthwise `nn.Conv1d`."""
+    """`causal_conv` with the parameters of a depthwise `nn.Conv1d`.
 
-    def __init__(self, channels: int, taps: int):
+    Raises:
+        ValueError: more arguments, with which PEFT would build an adapter of this class.
+    """
+
+    def __init__(self, channels: int, taps: int, *more: Any, **settings: Any):
+        if more or settings:
+            raise ValueError("a CausalConv takes no adapter: leave conv1d out of target_modules")
         super().__init__(channels, channels, taps, groups=channels)
 
     def forward(self, rows: Tensor, history: Tensor | None = None, window: Tensor | None = None) -> Tensor:

@@ -11,34 +11,44 @@ from torch import Tensor
 from . import native
 from .forced import allowed
 from .native import structure
-from .scan_cpp import PARALLEL_FROM, even_rows, pointers
+from .scan_cpp import PARALLEL_FROM, even_rows
 from .scan_inputs import operator_name
 
 TAPS = (2, 3, 4)  # the widths that the kernel is compiled for
 TENSORS = "Tensor x, Tensor weight, Tensor? bias, Tensor? history"
 
-ConvolutionArguments = structure(
-    "ConvolutionArguments", "x weight bias history", "x_stride batch length channels", "taps threads"
-)
-ConvolutionGradients = structure("ConvolutionGradients", "grad_y x weight bias history")
+SHAPES = {
+    "x": "batch length channels",
+    "weight": "channels taps",
+    "bias": "?channels",
+    "history": "?batch channels before",
+}
+
+ConvolutionArguments = structure("ConvolutionArguments", SHAPES, "x_stride batch length channels", "taps threads")
+ConvolutionGradients = structure("ConvolutionGradients", {"grad_y": SHAPES["x"], **SHAPES})
 
 
-def _run(
-    function: str, output: Structure | int, x: Tensor, weight: Tensor, bias: Tensor | None, history: Tensor | None
-) -> None:
+def _prepare(
+    x: Tensor, weight: Tensor, bias: Tensor | None, history: Tensor | None
+) -> tuple[dict[str, Tensor | None], dict[str, int]]:
+    """Return the tensors as the kernel reads them, and the sizes."""
     (x, stride), weight = even_rows(x), weight.contiguous()
     history = None if history is None else history.contiguous()
     (batch, length, channels), taps = x.shape, weight.shape[1]
+    sizes = {"batch": batch, "length": length, "channels": channels, "taps": taps, "before": taps - 1}
     threads = 1 if x.numel() * taps < PARALLEL_FROM else torch.get_num_threads()
-    sizes = {"x_stride": stride, "batch": batch, "length": length, "channels": channels, "taps": taps}
-    tensors = pointers(x=x, weight=weight, bias=bias, history=history)
-    if native.call(function, ConvolutionArguments(**tensors, **sizes, threads=threads), output):
-        raise ValueError(f"the C++ convolution takes {TAPS} taps, not {taps}")
+    tensors = {"x": x, "weight": weight, "bias": bias, "history": history}
+    return tensors, sizes | {"x_stride": stride, "threads": threads}
+
+
+def _run(function: str, tensors: dict[str, Tensor | None], sizes: dict[str, int], output: Structure | int) -> None:
+    if native.call(function, ConvolutionArguments.of(tensors, sizes), output):
+        raise ValueError(f"the C++ convolution takes {TAPS} taps, not {sizes['taps']}")
 
 
 def _convolve(*inputs):
     y = _empty_output(*inputs)
-    _run("convolution_forward", y.data_ptr(), *inputs)
+    _run("convolution_forward", *_prepare(*inputs), y.data_ptr())
     return y
 
 
@@ -48,10 +58,12 @@ def _empty_output(x, weight, bias, history):
 
 def _convolve_backward(grad_y, *inputs):
     grad_y = grad_y.contiguous()
-    grads = dict(zip(("x", "weight", "bias", "history"), _empty_gradients(grad_y, *inputs), strict=True))
+    grads = dict(zip(SHAPES, _empty_gradients(grad_y, *inputs), strict=True))
     for name in ("weight", "bias"):  # the kernel adds to sums over rows
         grads[name].zero_()
-    _run("convolution_backward", ConvolutionGradients(**pointers(grad_y=grad_y, **grads)), *inputs)
+    tensors, sizes = _prepare(*inputs)
+    wanted = {name: None if tensors[name] is None else grad for name, grad in grads.items()}
+    _run("convolution_backward", tensors, sizes, ConvolutionGradients.of({"grad_y": grad_y, **wanted}, sizes))
     return list(grads.values())
 
 

@@ -81,11 +81,6 @@ class HeadLayout:
         return len(set(self.group_sizes)) > 1
 
     @property
-    def value_head_of_retained(self) -> list[int]:
-        """Position in `kv_heads` that every retained query head reads."""
-        return self._positions(self.retained)
-
-    @property
     def value_head_of_replaced(self) -> list[int]:
         """Position in `kv_heads` that every replaced query head reads."""
         return self._positions(self.replaced)
@@ -101,10 +96,11 @@ class HeadLayout:
         return list(pairwise(accumulate(self.group_sizes, initial=0)))
 
     @property
-    def padded_position_of_retained(self) -> list[int]:
-        """Position of every retained query head when each group is padded to the largest one."""
-        width = max(self.group_sizes, default=0)
-        return [group * width + member for group, size in enumerate(self.group_sizes) for member in range(size)]
+    def replaced_spans(self) -> list[tuple[int, int]]:
+        """First and past-the-last position of every run of neighbours in `replaced_value_heads`."""
+        places = list(self.replaced_value_heads)
+        starts = [index for index, place in enumerate(places) if index == 0 or place != places[index - 1] + 1]
+        return [(places[start], places[stop - 1] + 1) for start, stop in pairwise([*starts, len(places)])]
 
     def _positions(self, heads: Sequence[int]) -> list[int]:
         position = {kv_head: index for index, kv_head in enumerate(self.kv_heads)}

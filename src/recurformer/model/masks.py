@@ -13,6 +13,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils.import_utils import is_tracing
 
+from .caches import check_mask
 from .layout import SLIDING
 
 
@@ -27,7 +28,11 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
         attention_mask: (B, tokens so far), 0 at padding, or None; more columns are of later tokens.
         length: tokens of this input.
         cache: holds the tokens before it.
+
+    Raises:
+        ValueError: the mask does not fit the cache; see `check_mask`.
     """
+    check_mask(attention_mask, length, cache)
     if attention_mask is None:
         return None
     newest = attention_mask[:, -length:]

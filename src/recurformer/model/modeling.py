@@ -11,11 +11,11 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, Cache, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from .attention import RecurFormerAttention
-from .caches import check_cache
+from .caches import check_cache, record_mask
 from .config import CONFIGS, MIXED_LAYERS, REPLACED_KINDS
 from .families import FAMILIES, Family
 from .generation import PaddingAfterEnd
@@ -93,7 +93,7 @@ class RecurFormerPreTrainedMixin(_Backbone):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, (MambaBlock, Mixer, RecurFormerAttention)):
+        if isinstance(module, (MambaBlock, Mixer)):
             module.init_weights()
 
 
@@ -109,6 +109,16 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             if config.recurrent_heads[index]:
                 layer.self_attn = RecurFormerAttention(layer.self_attn, config, index)
         self.post_init()
+
+    def _open_cache(self, cache: Cache | None, rows: int, use_cache: bool | None) -> Cache | None:
+        """Return the cache to read into, checked; a new one where the library would make it itself."""
+        if cache is None:
+            wanted = self.config.use_cache if use_cache is None else use_cache
+            if not wanted or (self.gradient_checkpointing and self.training):
+                return None
+            cache = DynamicCache(config=self.config)
+        check_cache(cache, self.config, rows)
+        return cache
 
     def forward(
         self,
@@ -135,8 +145,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             far); None where no head attends, and everywhere under attention functions that give no weights.
 
         Raises:
-            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; or a cache that
-                was not made for this config.
+            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; a mask that
+                takes a cached token back; or a cache that was not made for this config, or for so many rows.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -146,13 +156,14 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 raise ValueError(
                     f"attention_mask has {attention_mask.dim()} dimensions: Mamba blocks need the mask (batch, tokens)"
                 )
-            if past_key_values is not None:
-                check_cache(past_key_values, self.config)
+            tokens: Any = inputs_embeds if input_ids is None else input_ids
+            rows, length = tokens.shape[:2]
+            past_key_values = self._open_cache(past_key_values, rows, kwargs.get("use_cache"))
             if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
                 kwargs["recurrent_mask"] = attention_mask.get("linear_attention")
             else:
-                tokens: Any = inputs_embeds if input_ids is None else input_ids
-                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, tokens.shape[1], past_key_values)
+                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, length, past_key_values)
+            record_mask(kwargs["recurrent_mask"], length, past_key_values)
             if self.by_kind:
                 if inputs_embeds is None:
                     input_ids, inputs_embeds = None, self.embed_tokens(input_ids)

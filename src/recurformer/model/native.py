@@ -15,11 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from filelock import FileLock
+from torch import Tensor
 
 CACHE_VARIABLE = "RECURFORMER_CACHE"
 FOLDER = Path(__file__).parent / "kernels"
@@ -53,11 +56,69 @@ class Library:
     remark: str
 
 
-def structure(name: str, pointers: str, sizes: str = "", counts: str = "") -> type[ctypes.Structure]:
-    """Return the ctypes twin of a C struct: pointers first, then int64, then int32 members, names split by blanks."""
-    kinds = ((pointers, ctypes.c_void_p), (sizes, ctypes.c_int64), (counts, ctypes.c_int32))
-    fields = [(field, kind) for names, kind in kinds for field in names.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
+class TensorOf(NamedTuple):
+    """What a kernel knows of a tensor: whether it may be missing or have gaps between rows, and its sizes' names."""
+
+    name: str
+    optional: bool
+    gaps: bool
+    sizes: tuple[str, ...]
+
+
+class Arguments(ctypes.Structure):
+    """The ctypes twin of a C struct: pointers to float32 tensors, then sizes; `structure` makes its kinds."""
+
+    tensors: ClassVar[list[TensorOf]]
+    own: ClassVar[list[str]]
+    """The sizes that are members."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor | None], sizes: Mapping[str, int]) -> Self:
+        """Return the struct of tensors on the CPU. The kernels trust it, so all that they index by is checked here.
+
+        Args:
+            tensors: by name; None for a missing one. An empty one is a null pointer, too.
+            sizes: the members, and those that the shapes name beside them.
+
+        Raises:
+            RuntimeError: a tensor is missing, or of another shape, type, device or layout than the kernel reads.
+        """
+        members: dict[str, int | None] = {name: sizes[name] for name in cls.own}
+        for name, optional, gaps, dims in cls.tensors:
+            x = tensors[name]
+            if x is None and optional:
+                continue
+            shape = tuple([sizes[dim] for dim in dims])
+            if x is None or x.shape != shape or x.dtype != torch.float32 or not x.is_cpu:
+                actual = None if x is None else f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+                raise RuntimeError(f"C++ kernels: {name} must be {shape} in torch.float32 on cpu, but it is {actual}")
+            if not x.is_contiguous() and not (gaps and x.stride(-1) == 1):
+                raise RuntimeError(f"C++ kernels: {name} has gaps (strides {x.stride()}): hand in a contiguous tensor")
+            members[name] = x.data_ptr() if x.numel() else None
+        return cls(**members)
+
+
+def structure(name: str, shapes: Mapping[str, str], sizes: str = "", counts: str = "") -> type[Arguments]:
+    """Return the twin of a C struct: pointers, then int64 and then int32 members.
+
+    Args:
+        name: of the struct.
+        shapes: by tensor, names of sizes, split by blanks; "?" in front where it may be missing. Rows of a tensor
+            whose stride is a member, as `<tensor>_stride`, may have gaps between them.
+        sizes: names of the int64 members, split by blanks.
+        counts: names of the int32 members.
+    """
+    own = [*sizes.split(), *counts.split()]
+    kinds = ((shapes, ctypes.c_void_p), (sizes.split(), ctypes.c_int64), (counts.split(), ctypes.c_int32))
+    members = {
+        "_fields_": [(field, kind) for names, kind in kinds for field in names],
+        "own": own,
+        "tensors": [
+            TensorOf(field, shape.startswith("?"), f"{field}_stride" in own, tuple(shape.strip("?").split()))
+            for field, shape in shapes.items()
+        ],
+    }
+    return type(name, (Arguments,), members)
 
 
 def cache_folder() -> Path:

@@ -4,14 +4,14 @@ The operator takes float32 rows (B, L, X), also strided ones out of a larger pro
 Views and casts under ordinary autograd lead there from mamba_ssm's (B, X, L) and from other precisions.
 """
 
-from ctypes import Structure
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import native
-from .native import structure
+from .native import Arguments, structure
 from .scan_inputs import NAMES, ScanInputs, scan_operator
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the kernel is compiled for
@@ -20,42 +20,50 @@ PARALLEL_FROM = 2**18  # state updates; fewer are not worth waking a second thre
 ROWS = ("u", "delta", "B", "C", "z")
 SUMMED = ("A", "B", "C", "D", "delta_bias")  # gradients that the kernel adds to
 
+ROW, STATE = "batch length channels", "batch states channels"
+SHAPES = {
+    "u": ROW,
+    "delta": ROW,
+    "A": "states channels",
+    "B": "batch length states",
+    "C": "batch length states",
+    "D": "?channels",
+    "z": f"?{ROW}",
+    "delta_bias": "?channels",
+    "initial_state": f"?{STATE}",
+}
+STARTS = "batch tiles states channels"
+
 ScanArguments = structure(
-    "ScanArguments",
-    " ".join(NAMES),
-    "u_stride delta_stride z_stride B_stride C_stride batch length channels",
-    "states threads",
+    "ScanArguments", SHAPES, "u_stride delta_stride z_stride B_stride C_stride batch length channels", "states threads"
 )
-ScanOutputs = structure("ScanOutputs", "y last_state starts")
-ScanGradients = structure("ScanGradients", f"grad_y grad_last starts {' '.join(NAMES)}")
+ScanOutputs = structure("ScanOutputs", {"y": ROW, "last_state": STATE, "starts": f"?{STARTS}"})
+ScanGradients = structure("ScanGradients", {"grad_y": f"?{ROW}", "grad_last": f"?{STATE}", "starts": STARTS, **SHAPES})
 
 
 def even_rows(x: Tensor) -> tuple[Tensor, int]:
     """Return (B, L, X) with contiguous X and evenly spaced rows, copied only if it must be, and the rows' spacing."""
+    if x.dim() != 3:
+        raise RuntimeError(f"C++ kernels: rows must be (B, L, X), but their shape is {tuple(x.shape)}")
     batch, length, width = x.shape
     if x.stride(2) == 1 and (batch == 1 or x.stride(0) == length * x.stride(1)):
         return x, x.stride(1)
     return x.contiguous(), width
 
 
-def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
-    """Return the addresses of tensors; an absent or empty one is null."""
-    return {name: x.data_ptr() if x is not None and x.numel() else None for name, x in tensors.items()}
-
-
-def _run(function: str, tensors: dict[str, Any], outputs: Structure) -> None:
-    """Call the kernel; copies of the tensors, where it needs any, live until it has returned."""
-    read: dict[str, Tensor | None] = {
-        name: None if x is None else x.contiguous() for name, x in tensors.items() if name not in ROWS
-    }
-    strides = {}
-    for name in ROWS:
-        if (x := tensors[name]) is not None:
-            read[name], strides[f"{name}_stride"] = even_rows(x)
-    (batch, length, channels), states = tensors["u"].shape, len(tensors["A"])
+def _run(function: str, inputs: Sequence[Tensor | None], outputs: type[Arguments], results: Any) -> None:
+    """Call the kernel; copies of the inputs, where it needs any, live until it has returned."""
+    read: dict[str, Tensor | None] = {}
+    sizes = {"z_stride": 0}
+    for name, x in zip(NAMES, inputs, strict=True):
+        read[name] = None if x is None or name in ROWS else x.contiguous()
+        if x is not None and name in ROWS:
+            read[name], sizes[f"{name}_stride"] = even_rows(x)
+    (batch, length, channels), states = read["u"].shape, len(read["A"])  # type: ignore[union-attr, arg-type]
     threads = 1 if batch * length * channels * states < PARALLEL_FROM else torch.get_num_threads()
-    sizes = {"batch": batch, "length": length, "channels": channels, "states": states, "threads": threads}
-    status = native.call(function, ScanArguments(**pointers(**read), **strides, **sizes), outputs)
+    sizes |= {"batch": batch, "length": length, "channels": channels, "states": states, "threads": threads}
+    sizes["tiles"] = -(-length // native.TILE_STEPS)
+    status = native.call(function, ScanArguments.of(read, sizes), outputs.of(results, sizes))
     if status == UNKNOWN_WIDTH:
         raise ValueError(f"selective_scan: the C++ kernel takes N in {STATES}, not {states}")
     if status:
@@ -65,11 +73,9 @@ def _run(function: str, tensors: dict[str, Any], outputs: Structure) -> None:
 def _scan(*inputs):
     """Return y (B, L, D), the last state (B, N, D) and, for a backward pass, the state before every tile of steps."""
     y, last_state, starts = _empty_outputs(*inputs)
-    _run(
-        "scan_forward",
-        dict(zip(NAMES, inputs[:-1], strict=True)),
-        ScanOutputs(**pointers(y=y, last_state=last_state, starts=starts)),
-    )
+    *tensors, keep_starts = inputs
+    results = {"y": y, "last_state": last_state, "starts": starts if keep_starts else None}
+    _run("scan_forward", tensors, ScanOutputs, results)
     return y, last_state, starts
 
 
@@ -83,13 +89,14 @@ def _empty_outputs(*inputs):
 
 def _scan_backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of the inputs; empty for an absent one."""
-    tensors = dict(zip(NAMES, inputs[:-1], strict=True))
+    tensors = inputs[:-1]
     grads = dict(zip(NAMES, _empty_gradients(grad_y, grad_last, starts, *inputs), strict=True))
     for name in SUMMED:
         grads[name].zero_()
-    output_grads = {"grad_y": grad_y, "grad_last": grad_last}
-    output_grads = {name: None if x is None else x.contiguous() for name, x in output_grads.items()}
-    _run("scan_backward", tensors, ScanGradients(**pointers(**output_grads, starts=starts, **grads)))
+    results = {"grad_y": grad_y, "grad_last": grad_last}
+    results = {name: None if x is None else x.contiguous() for name, x in results.items()} | {"starts": starts}
+    results |= {name: None if x is None else grads[name] for name, x in zip(NAMES, tensors, strict=True)}
+    _run("scan_backward", tensors, ScanGradients, results)
     return list(grads.values())
 
 

@@ -11,19 +11,52 @@ from torch import Tensor
 from . import native
 from .forced import allowed
 from .native import structure
-from .scan_cpp import pointers
 from .scan_inputs import BlockInputs, StepInputs
 
+ROW, ROW_OF_STATES = "batch channels", "batch states"
 StepArguments = structure(
     "StepArguments",
-    "u delta A B C D z state y",
+    {
+        "u": ROW,
+        "delta": ROW,
+        "A": "channels states",
+        "B": ROW_OF_STATES,
+        "C": ROW_OF_STATES,
+        "D": "channels",
+        "z": ROW,
+        "state": f"{ROW} states",
+        "y": ROW,
+    },
     "u_stride delta_stride z_stride B_stride C_stride batch channels states",
 )
-WindowArguments = structure("WindowArguments", "x weight bias window y", "x_stride batch channels taps")
-ProductArguments = structure("ProductArguments", "x weight bias y", "x_stride batch features outputs", "threads")
+WindowArguments = structure(
+    "WindowArguments",
+    {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
+    "x_stride batch channels taps",
+)
+ProductArguments = structure(
+    "ProductArguments",
+    {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"},
+    "x_stride batch features outputs",
+    "threads",
+)
 BlockArguments = structure(
     "BlockArguments",
-    "x in_proj weight bias selection selection_bias step_weight step_bias A D window state y",
+    {
+        "x": "batch features",
+        "in_proj": "projected features",
+        "weight": "channels one taps",
+        "bias": "channels",
+        "selection": "selected channels",
+        "selection_bias": "?selected",
+        "step_weight": "?channels steps",
+        "step_bias": "?channels",
+        "A": "channels states",
+        "D": "channels",
+        "window": f"{ROW} taps",
+        "state": f"{ROW} states",
+        "y": ROW,
+    },
     "x_stride batch features channels steps states taps",
     "threads",
 )
@@ -43,14 +76,9 @@ def usable(rows: Iterable[Tensor | None], dense: Iterable[Tensor | None]) -> boo
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Shift x (B, D) into `window` (B, D, taps) and return silu(bias + weight . window), (B, D)."""
     y = x.new_empty(x.shape)
-    arguments = WindowArguments(
-        **pointers(x=x, weight=weight, bias=bias, window=window, y=y),
-        x_stride=x.stride(0),
-        batch=len(x),
-        channels=x.shape[1],
-        taps=weight.shape[1],
-    )
-    native.call("convolution_step", arguments)
+    tensors = {"x": x, "weight": weight, "bias": bias, "window": window, "y": y}
+    sizes = {"x_stride": x.stride(0), "batch": len(x), "channels": x.shape[1], "taps": weight.shape[1]}
+    native.call("convolution_step", WindowArguments.of(tensors, sizes))
     return y
 
 
@@ -59,7 +87,7 @@ def state_step(inputs: StepInputs) -> Tensor:
     y = inputs.u.new_empty(inputs.u.shape)
     strides = {f"{name}_stride": getattr(inputs, name).stride(0) for name in ("u", "delta", "z", "B", "C")}
     sizes = {"batch": len(y), "channels": y.shape[1], "states": inputs.A.shape[1]}
-    native.call("scan_step", StepArguments(**pointers(**inputs._asdict(), y=y), **strides, **sizes))
+    native.call("scan_step", StepArguments.of({**inputs._asdict(), "y": y}, strides | sizes))
     return y
 
 
@@ -74,21 +102,22 @@ def takes(x: Tensor, *dense: Tensor | None) -> bool:
 
 def block_step(inputs: BlockInputs) -> Tensor:
     """Mix one token, window and state in place; returns the gated channels (B, D)."""
-    x, in_proj, weight, selection = inputs.x, inputs.in_proj, inputs.weight, inputs.selection
-    (channels, states), steps = inputs.A.shape, len(selection) - 2 * inputs.A.shape[1]
-    y = x.new_empty(len(x), channels)
-    arguments = BlockArguments(
-        **pointers(**inputs._asdict(), y=y),
-        x_stride=x.stride(0),
-        batch=len(x),
-        features=x.shape[1],
-        channels=channels,
-        steps=steps,
-        states=states,
-        taps=weight.shape[-1],
-        threads=_threads(in_proj),
-    )
-    native.call("block_step", arguments)
+    x, channels, states = inputs.x, len(inputs.A), inputs.A.shape[-1]
+    selected, y = len(inputs.selection), x.new_empty(len(x), channels)
+    sizes = {
+        "x_stride": x.stride(0),
+        "batch": len(x),
+        "features": x.shape[1],
+        "channels": channels,
+        "steps": selected - 2 * states,
+        "states": states,
+        "taps": inputs.weight.shape[-1],
+        "threads": _threads(inputs.in_proj),
+        "projected": 2 * channels,
+        "selected": selected,
+        "one": 1,
+    }
+    native.call("block_step", BlockArguments.of({**inputs._asdict(), "y": y}, sizes))
     return y
 
 
@@ -96,6 +125,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, outputs) for few rows x (B, features)."""
     y = x.new_empty(len(x), len(weight))
     sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
-    arguments = ProductArguments(**pointers(x=x, weight=weight, bias=bias, y=y), **sizes, threads=_threads(weight))
-    native.call("product", arguments)
+    tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
+    native.call("product", ProductArguments.of(tensors, sizes | {"threads": _threads(weight)}))
     return y
