@@ -125,9 +125,14 @@ def number_text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def final_metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """The final metrics of a run, by name; it may have none."""
+    return record.get("metrics") or {}
+
+
 def metrics_text(record: Mapping[str, Any], most: int | None = None) -> str:
     """The final metrics of a run in a line, perhaps only the first ones."""
-    metrics = record.get("metrics", {})
+    metrics = final_metrics(record)
     shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:most]]
     return ", ".join([*shown, f"and {len(metrics) - len(shown)} more"] if len(shown) < len(metrics) else shown)
 

@@ -7,19 +7,22 @@ again changes nothing.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recurformer.records import run_name
+from recurformer.records import final_metrics, run_name
 
 PROJECT = "recurformer"
 STORE = "results/tracking"
 LOG = "metrics.jsonl"
 CURVE = ("loss", "learning_rate", "tokens", "seconds")
 """What a row of a metric log measures, beside its step."""
+PLACE = "record"
+"""Setting of an imported run: where its record lies."""
 MLFLOW_VALUE_LENGTH = 6000
 """The longest value of a parameter in MLflow's database."""
 MLFLOW_BATCH = 100
@@ -28,11 +31,14 @@ MLFLOW_BATCH = 100
 
 def use_store() -> None:
     """Let the trackers write below `STORE`, to one project, unless the environment says otherwise."""
-    Path(STORE).mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("TRACKIO_DIR", os.path.abspath(f"{STORE}/trackio"))
-    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{os.path.abspath(STORE)}/mlflow.db")
-    os.environ.setdefault("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    places = {
+        "TRACKIO_DIR": f"{os.path.abspath(STORE)}/trackio",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{os.path.abspath(STORE)}/mlflow.db",
+    }
+    if not places.keys() <= os.environ.keys():
+        Path(STORE).mkdir(parents=True, exist_ok=True)
+    for name, value in {**places, "MLFLOW_EXPERIMENT_NAME": PROJECT, "MLFLOW_DISABLE_TELEMETRY": "true"}.items():
+        os.environ.setdefault(name, value)
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class TrackedRun:
         started = datetime.fromisoformat(record["started"])
         rows = []
         for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):
+            if not log.is_file():
+                continue
             try:
                 for row in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
                     values = {f"train/{name}": row[name] for name in CURVE}
@@ -71,14 +79,22 @@ class TrackedRun:
                 raise ValueError(f"{log}: not the metric log of a training ({type(error).__name__}: {error})") from None
         cost = {"minutes": record["seconds"] / 60, "peak_memory_mib": record["peak_memory_bytes"] / 2**20}
         last = rows[-1][0] if rows else 0
-        rows.append((last, started + timedelta(seconds=record["seconds"]), {**record.get("metrics", {}), **cost}))
+        rows.append((last, started + timedelta(seconds=record["seconds"]), {**final_metrics(record), **cost}))
         about = {key: record[key] for key in ("stage", "argv", "seed", "started", "parents", "versions", "accelerator")}
-        config = {**record["settings"], **about, **record["git"], **record["host"]}
+        config = {**record["settings"], **about, **record["git"], **record["host"], PLACE: os.path.abspath(place)}
         return cls(record["run"], run_name(place), record["stage"], config, rows)
 
+    def replaces(self, other: str, config: Mapping[str, Any] | None) -> bool:
+        """Whether another run of the same name, with this id and these settings, is an earlier one of the same place.
 
-def to_trackio(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
-    """Write runs to Trackio's store, and yield those that were not there."""
+        It is where its record or its checkpoints lie in this folder: a store may be shared by several.
+        """
+        place = str((config or {}).get(PLACE) or (config or {}).get("output_dir") or "/")
+        return other != self.id and Path(place).is_relative_to(Path.cwd())
+
+
+def to_trackio(runs: Sequence[TrackedRun]) -> int:
+    """Write runs to Trackio's store; the number of those that were not there."""
     from trackio import fragments
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -86,10 +102,13 @@ def to_trackio(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
     known: dict[str, list[str]] = {}
     for record in SQLiteStorage.get_run_records(PROJECT):
         known.setdefault(str(record["name"]), []).append(str(record["id"]))
+    there = {run for runs_of_name in known.values() for run in runs_of_name}
+    ours = {run.id for run in runs}
     for run in runs:
-        for other in set(known.get(run.name, [])) - {run.id}:  # live curves, and runs whose results are gone
-            SQLiteStorage.delete_run(PROJECT, run.name, run_id=other)
-        if run.id in known.get(run.name, []):
+        for other in set(known.get(run.name, [])) - ours:  # live curves, and runs whose results are gone
+            if run.replaces(other, SQLiteStorage.get_run_config(PROJECT, run.name, run_id=other)):
+                SQLiteStorage.delete_run(PROJECT, run.name, run_id=other)
+        if run.id in there:
             continue
         steps, times, metrics = zip(*run.rows, strict=True)
         SQLiteStorage.bulk_log(
@@ -102,28 +121,25 @@ def to_trackio(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
             [f"{run.id}-{index}" for index in range(len(run.rows))],
             run_id=run.id,
         )
-        yield run
+    return len(ours - there)
 
 
-def to_mlflow(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
-    """Write runs to MLflow's server or database, and yield those that were not there."""
+def to_mlflow(runs: Sequence[TrackedRun]) -> int:
+    """Write runs to MLflow's server or database; the number of those that were not there."""
     from mlflow import MlflowClient, set_experiment
     from mlflow.entities import Metric, Param
 
     experiment = set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"]).experiment_id
     client = MlflowClient()
+    known = list(_pages(partial(client.search_runs, [experiment])))
+    whole = {run.data.tags["run"] for run in known if "run" in run.data.tags and run.info.status == "FINISHED"}
+    ours = {run.id for run in runs}
     for run in runs:
-        ours = f"attributes.run_name = '{run.name}'"
-        there = [other.info for other in client.search_runs([experiment], filter_string=ours)]
-        whole = [
-            other
-            for other in there
-            if other.status == "FINISHED" and client.get_run(other.run_id).data.tags.get("run") == run.id
-        ]
-        for other in there:
-            if other not in whole:
-                client.delete_run(other.run_id)
-        if whole:
+        for other in known:
+            named = other.info.run_name == run.name and other.data.tags.get("run") not in ours & whole
+            if named and run.replaces(other.info.run_id, other.data.params):
+                client.delete_run(other.info.run_id)
+        if run.id in whole:
             continue
         made = client.create_run(experiment, tags={"run": run.id, "group": run.group}, run_name=run.name).info.run_id
         params = [Param(key, str(value)[:MLFLOW_VALUE_LENGTH]) for key, value in run.config.items()]
@@ -136,11 +152,18 @@ def to_mlflow(runs: Iterable[TrackedRun]) -> Iterator[TrackedRun]:
             batch = slice(start, start + MLFLOW_BATCH)
             client.log_batch(made, metrics=metrics[batch], params=params[batch])
         client.set_terminated(made, "FINISHED")
-        yield run
+    return len(ours - whole)
 
 
-TRACKERS: dict[str, Callable[[Iterable[TrackedRun]], Iterator[TrackedRun]]] = {
-    "trackio": to_trackio,
-    "mlflow": to_mlflow,
-}
+def _pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """Everything that a search of MLflow finds, page by page."""
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
+
+
+TRACKERS: dict[str, Callable[[Sequence[TrackedRun]], int]] = {"trackio": to_trackio, "mlflow": to_mlflow}
 """Name of a tracker -> what writes runs to it."""

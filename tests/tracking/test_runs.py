@@ -9,6 +9,7 @@ import pytest
 
 from recurformer.cli.main import STAGES, main
 from recurformer.cli.metrics import Metric, metrics_of
+from recurformer.cli.runs import _ordered, described
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 
@@ -57,7 +58,8 @@ def test_every_run_is_listed(two, capsys):
         (["--where", "beta=0"], ["a"]),
         (["--where", "beta>=0.5", "stage=mqar"], ["b"]),
         (["--where", "name!=a"], ["b"]),
-        (["--where", "beta<0"], []),
+        (["--where", "beta<0", "seed=0"], []),
+        (["--where", "dirty!=maybe", "name=b"], ["b"]),
         (["--stage", "mqar", "--sort", "beta", "--reverse"], ["b", "a"]),
         (["--sort", "rate"], ["a", "b"]),
     ],
@@ -87,6 +89,41 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
     keys = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert "beta" in keys and "run" in keys
     assert not {"rate", "seed", "stage", "training_steps"} & set(keys)
+    record = Path("results/b/run.json")
+    changed = json.loads(record.read_text())
+    changed["versions"]["torch"] = "1.0"
+    record.write_text(json.dumps(changed))
+    for names in (("a", "b"), ("results/a/run.json", "results/b")):
+        assert main(["runs", "diff", *names]) == 0
+        assert "torch_version" in capsys.readouterr().out
+
+
+def test_names_stay_texts_and_truth_values_compare(capsys):
+    """Else a model 007 would be 7, and no run would be clean."""
+    assert set(table(capsys, str(RECORDED), "--where", "dirty=False").dirty) == {False}
+    assert _ordered("model", "007") != _ordered("model", "7") and _ordered("beta", "0.50") == _ordered("beta", 0.5)
+
+
+def test_runs_are_sorted_by_every_column(capsys):
+    for column in table(capsys, str(RECORDED)).columns:
+        assert main(["runs", str(RECORDED / "recovery"), "--sort", column]) in {0, 1}
+        assert "unexpected" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"run": "x", "argv": [], "outputs": []}', None])
+def test_a_damaged_record_is_named_and_left_out(two, capsys, damage):
+    record = json.loads(Path("results/a/run.json").read_text())
+    Path("results/a/run.json").write_text(damage or json.dumps(record | {"metrics": {"h_gq": None}}))
+    assert main(["runs"]) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith("\n1 of 1 runs\n")
+    assert said.err.startswith("results/a/run.json: left out, it is no whole run record (")
+
+
+def test_a_refused_import_leaves_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["track", "nowhere"]) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_recording_has_final_metrics_for_every_measuring_stage(capsys):
@@ -97,6 +134,8 @@ def test_the_recording_has_final_metrics_for_every_measuring_stage(capsys):
         records = [json.loads(path.read_text()) for path in RECORDED.rglob("*run.json")]
         assert all(record["metrics"] for record in records if record["stage"] == stage), (stage, len(rows))
     assert runs["h_gq/paper"].max() == 1 and runs["perplexity"].min() > 1
+    for record in records:
+        assert not set(record.get("metrics", ())) & set(described(Path("run.json"), record | {"metrics": {}}))
 
 
 def test_a_stage_that_measures_says_its_final_metrics():

@@ -33,6 +33,8 @@ def start(folder, tracker, words, code=None, python=sys.executable):
     """A `recurformer` command, or some code, in `folder`, with nothing set that names another store."""
     elsewhere = ("TRACKIO_", "MLFLOW_", "RECURFORMER_")
     settings = {key: value for key, value in os.environ.items() if not key.startswith(elsewhere)}
+    if shared := os.environ.get("SHARED"):
+        settings |= {"TRACKIO_DIR": shared, "MLFLOW_TRACKING_URI": f"sqlite:///{shared}.db"}
     return subprocess.Popen(
         [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words.split()])],
         cwd=folder,
@@ -89,9 +91,10 @@ def importer(request):
     if find_spec("trackio") is None or not Path(PYTHONS[request.param]).exists():
         pytest.skip(f"needs {request.param}: docs/tracking.md says how")
 
-    def track(folder):
+    def track(folder, read=True):
         words = f"track results --to {request.param}"
-        return end(start(folder, "", words, python=PYTHONS[request.param]))[0], STORES[request.param](folder)
+        said = end(start(folder, "", words, python=PYTHONS[request.param]))[0]
+        return (said, STORES[request.param](folder)) if read else said
 
     return track
 
@@ -109,6 +112,24 @@ def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(imp
             assert steps == [2, 4, 6] and float(settings["beta"]) == beta
             assert {key: metrics[key] for key in record["metrics"]} == record["metrics"]
             assert metrics["peak_memory_mib"] > 50
+
+
+def test_studies_that_share_a_store_leave_each_others_runs(importer, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARED", str(tmp_path / "shared"))
+    folders = [tmp_path / "one's", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        end(start(folder, "", MQAR.format(name="a", beta=0.5, steps=6)))
+    for folder, new in ((folders[0], 1), (folders[1], 1), (folders[0], 0)):
+        assert f": {new} new runs of 1" in importer(folder, read=False)
+
+
+def test_two_records_of_one_name_stay(importer, tmp_path):
+    end(start(tmp_path, "", MQAR.format(name="a", beta=0.5, steps=6)))
+    record = json.loads((tmp_path / "results/a/run.json").read_text())
+    (tmp_path / "results/a.run.json").write_text(json.dumps(record | {"run": "other"}))
+    for count in (2, 0):
+        assert f": {count} new runs of 2" in importer(tmp_path, read=False)
 
 
 def test_a_run_whose_result_was_replaced_is_replaced(importer, tmp_path):

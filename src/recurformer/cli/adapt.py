@@ -68,7 +68,7 @@ def model_folder(model: str) -> Path:
     ),
     device="computes",
 )
-def adapt(args: Namespace) -> None:
+def adapt(args: Namespace) -> dict[str, float]:
     import torch
     from tabulate import tabulate
 
@@ -102,6 +102,10 @@ def adapt(args: Namespace) -> None:
         _write(args.out, adapted.to(saved), tokenizer, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
     print(f"{args.out}: the adapted model, its card README.md, and adaptation.html with pictures")
+    quality = measurements["stages"][-1]
+    cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
+    found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}
+    return {"perplexity": quality["perplexity"], "kl": quality["divergence"], **cache, **found}
 
 
 def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:

@@ -112,7 +112,7 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> d
     rows = [json.loads(line) for line in log.splitlines()]
     with atomic_path(target) as path:
         path.write_text("".join(json.dumps({**run, **row}) + "\n" for row in rows))
-    return {name: rows[-1][name] for name in ("loss", "tokens")} if rows else {}
+    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"]} if rows else {}
 
 
 def train_and_keep(

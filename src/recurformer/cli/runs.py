@@ -5,14 +5,16 @@ import operator
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.stage import argument, stage
 from recurformer.cli.trace import LEDGERS, find_records
-from recurformer.records import metrics_text, read_record, readable_records, run_name
+from recurformer.records import final_metrics, metrics_text, read_record, run_name
+from recurformer.render.measurements import NAMES
 from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
 if TYPE_CHECKING:
@@ -24,15 +26,23 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 SHOWN = ("run", "stage", "model", "beta", "seed", "metrics", "minutes", "peak_mib", "started", "name")
 """Columns of the table in the terminal."""
+TEXTS = frozenset({*NAMES, "run", "stage", "commit", "difference", "lock", "name"})
+"""Columns whose values are no numbers, whatever they look like."""
 
 
-def _records(folder: str) -> list[tuple[Path, dict[str, Any]]]:
-    """The runs whose records lie below a folder, oldest first.
+def _records(folder: str) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
+    """Place, record and description of every run below a folder, oldest first; a damaged record is named and left out.
 
     Raises:
         ValueError: there are none.
     """
-    found = list(readable_records(Path(folder).rglob("*run.json")))
+    found = []
+    for place in sorted(Path(folder).rglob("*run.json")):
+        try:
+            record = read_record(place)
+            found.append((place, record, described(place, record)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
     if not found:
         raise ValueError(f"{folder}: no run record below it; name a folder of results, such as results or recorded/cpu")
     return sorted(found, key=lambda entry: entry[1]["started"])
@@ -50,22 +60,23 @@ def described(place: Path, record: dict[str, Any]) -> dict[str, Any]:
         "started": record["started"],
         "minutes": round(record["seconds"] / 60, 2),
         "peak_mib": round(record["peak_memory_bytes"] / 2**20),
+        "metrics": metrics_text(record, most=2),
         "gpu": accelerator.get("name"),
-        "processor": record["host"]["processor"],
-        "cores": record["host"]["cores"],
-        "commit": record["git"]["commit"],
-        "dirty": record["git"]["dirty"],
+        **{key: record["host"][key] for key in ("processor", "cores")},
+        **{key: record["git"][key] for key in ("commit", "dirty", "difference")},
+        "lock": record["lock"],
+        "scan": " ".join(record["scan"]),
         "parents": " ".join(record["parents"]),
         "name": run_name(place),
     }
-    written = {key for key, value in settings.items() if str(value).rpartition("/")[2] in record["outputs"]}
-    settings = {key: value for key, value in settings.items() if key not in {*about, *written}}
-    return about | {key: _plain(value) for key, value in settings.items()} | record.get("metrics", {})
-
-
-def _plain(value: Any) -> Any:
-    """A value that fits a cell."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    outputs = tuple(f"/{name}" for name in record["outputs"])  # at the ends of paths: a recording has moved
+    kept = {
+        key: json.dumps(value) if isinstance(value, list | dict) else value
+        for key, value in settings.items()
+        if key not in about and not str(value).endswith(outputs)
+    }
+    versions = {f"{name}_version": version for name, version in record["versions"].items()}
+    return about | versions | kept | final_metrics(record)
 
 
 def _column(frame: "pd.DataFrame", key: str) -> str:
@@ -80,45 +91,37 @@ def _column(frame: "pd.DataFrame", key: str) -> str:
     return key
 
 
-def _number(text: Any) -> Any:
-    """A number where the text is one."""
-    try:
-        return text if isinstance(text, bool) else float(text)
-    except (TypeError, ValueError):
-        return text
-
-
-def _holds(value: Any, compare: str, wanted: str) -> bool:
-    """Whether a condition holds; numbers compare as numbers, and a missing value fulfils none."""
-    import pandas as pd
-
-    value, other = _number(value), _number(wanted)
-    if pd.isna(value):
-        return False
-    if isinstance(value, float) != isinstance(other, float):
-        value, other = str(value), wanted
-    return COMPARISONS[compare](value, other)
+def _ordered(key: str, value: Any) -> tuple[bool, Any]:
+    """Values as they compare: numbers before texts. Names stay texts, such as a model 007; true and false too."""
+    if key not in TEXTS and not isinstance(value, bool):
+        with suppress(TypeError, ValueError):
+            return False, float(value)
+    return True, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _chosen(frame: "pd.DataFrame", conditions: list[str]) -> tuple["pd.DataFrame", list[str]]:
-    """The runs for which all conditions hold, and the columns that they name."""
+    """The runs for which all conditions hold, and the columns that they name. A missing value fulfils no condition."""
     keys = []
     for condition in conditions:
         if (parts := CONDITION.fullmatch(condition)) is None:
             raise ValueError(f"--where {condition!r}: write KEY=VALUE, or another of {' '.join(COMPARISONS)}")
-        key, compare, wanted = parts.groups()
+        key, compare, text = parts.groups()
         keys.append(_column(frame, key))
-        frame = frame[[_holds(value, compare, wanted) for value in frame[key]]]
+        wanted = _ordered(key, text.lower() if text.lower() in {"true", "false"} else text)
+        holds = frame[key].map(lambda value: COMPARISONS[compare](_ordered(key, value), wanted))  # noqa: B023
+        frame = frame[holds.astype(bool) & frame[key].notna()]
     return frame, keys
 
 
 def _one(target: str) -> dict[str, Any]:
-    """The only run of a name.
+    """The only run of a name: an id, a file that it wrote, its record, or its name in the table.
 
     Raises:
         ValueError: there is none, or there are several.
     """
-    places = find_records(target, LEDGERS)
+    names = (target, f"{target}.run.json", f"{target}/run.json")
+    records = [Path(folder, name) for folder in ("", "results") for name in names if name.endswith("run.json")]
+    places = [place for place in records if place.is_file()] or find_records(target, LEDGERS)
     if len(places) != 1:
         raise ValueError(f"{target}: {len(places)} runs have this name; give more of the id of one")
     return described(places[0], read_record(places[0]))
@@ -155,8 +158,7 @@ def runs(args: Namespace) -> None:
     if compared:
         raise ValueError(f"{' '.join(args.words)}: give one folder, or `diff` and two runs")
     records = _records(folder)
-    frame = pd.DataFrame([described(*entry) for entry in records], dtype=object)
-    frame["metrics"] = [metrics_text(record, most=2) for _, record in records]
+    frame = pd.DataFrame([row for *_, row in records], dtype=object)
     if args.only:
         name = args.only.replace("_", "-")
         if name not in set(frame.stage):
@@ -165,7 +167,9 @@ def runs(args: Namespace) -> None:
     frame, keys = _chosen(frame, args.where)
     if args.sort:
         keys.append(_column(frame, args.sort))
-        frame = frame.sort_values(args.sort, key=lambda column: column.map(_number), kind="stable")
+        present = frame[frame[args.sort].notna()]
+        order = sorted(present.index, key=lambda index: _ordered(args.sort, present.loc[index, args.sort]))
+        frame = frame.loc[[*order, *frame.index.difference(order, sort=False)]]
     frame = frame[::-1] if args.reverse else frame
     if args.csv:
         print(frame.drop(columns="metrics").to_csv(index=False), end="")
@@ -176,12 +180,15 @@ def runs(args: Namespace) -> None:
     print(f"{len(shown)} of {len(records)} runs")
 
 
-def _tracked(folder: str) -> Iterator[TrackedRun]:
-    for place, record in _records(folder):
+def _tracked(records: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list[TrackedRun]:
+    """The runs as trackers show them; one with a damaged curve is named and left out."""
+    runs = []
+    for place, record, _ in records:
         try:
-            yield TrackedRun.of(place, record)
+            runs.append(TrackedRun.of(place, record))
         except ValueError as error:
-            print(f"{error}: left out", file=sys.stderr)
+            print(f"{error}; left out", file=sys.stderr)
+    return runs
 
 
 @stage(
@@ -191,9 +198,10 @@ def _tracked(folder: str) -> Iterator[TrackedRun]:
 )
 def track(args: Namespace) -> None:
     """Import every run below a folder into a tracker. Importing again changes nothing."""
+    records = _records(args.results)
     use_store()
     try:
-        imported = sum(1 for _ in TRACKERS[args.to](_tracked(args.results)))
+        new = TRACKERS[args.to](_tracked(records))
     except ImportError as error:
         raise ValueError(f"{args.to} is not installed here ({error}); docs/tracking.md says how") from None
-    print(f"{args.to}: {imported} new runs of {len(_records(args.results))}")
+    print(f"{args.to}: {new} new runs of {len(records)}")

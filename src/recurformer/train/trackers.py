@@ -29,7 +29,7 @@ class LiveTracker(TrainerCallback):
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.callback = None
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             print(

@@ -111,7 +111,7 @@ def train(
     on_cuda = model.device.type == "cuda"
     arguments = OneDeviceArguments(
         model.device,
-        output_dir=str(folder),
+        output_dir=str(folder.absolute()),  # by which an import knows the live run
         max_steps=steps,
         per_device_train_batch_size=batch_size // gradient_accumulation,
         gradient_accumulation_steps=gradient_accumulation,
