@@ -85,10 +85,10 @@ def test_a_compiled_loop_fills_a_mask_of_full_length(mixer):
     model, (ids, real) = make(mixer), padded(12)
     compiled, cache = torch.compile(model, backend="eager"), StaticCache(config=model.config, max_cache_len=12)
     mask, logits = torch.zeros_like(real), []
-    for start, stop in pairwise((0, 8, 9, 10, 11, 12)):
+    for start, stop in pairwise((0, 9, 10, 11, 12)):
         mask[:, :stop] = real[:, :stop]
         given = {"attention_mask": mask, "past_key_values": cache, "use_cache": True}
-        logits.append(compiled(ids[:, start:stop], **given).logits)
+        logits.append((compiled if start else model)(ids[:, start:stop], **given).logits)
     expected = model(ids, attention_mask=real, use_cache=False).logits
     assert difference(torch.cat(logits, 1)[real.bool()], expected[real.bool()]) < 1e-4
 
