@@ -150,12 +150,12 @@ def test_gradients_are_those_of_a_row_alone(mixer):
 def test_padding_breaks_no_gradient(mixer, places):
     """Padding predicts the first real token after it; its embedding may be zero."""
     ids, mask, _ = padded(PLACES[places])
-    for filling in (0.3, 0.0) if places != "left" else (0.3,):
-        model = make(mixer, "qwen2_gqa", "ragged")
-        model.model.embed_tokens.weight.data[PAD] = filling
-        loss = model(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss
-        gradients = torch.autograd.grad(loss * 2**16, [weight for weight in model.parameters()], allow_unused=True)
-        assert max(float(gradient.abs().max()) for gradient in gradients if gradient is not None) < 2**16 * 1e4
+    model = make(mixer, "llama_mha", "mixed")
+    # zeros in front of a row would stay zeros through all layers, whose norms then have large derivatives
+    model.model.embed_tokens.weight.data[PAD] = 0.0 if mask[1, 0] else 0.3
+    loss = model(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss
+    gradients = torch.autograd.grad(loss * 2**16, list(model.parameters()), allow_unused=True)
+    assert max(float(gradient.abs().max()) for gradient in gradients if gradient is not None) < 2**16 * 1e4
 
 
 def first_turn(model, ids, mask, **arguments):

@@ -155,10 +155,11 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                 check_cache(past_key_values, self.config)
             if inputs_embeds is None:
                 input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
+            places: Any
             if isinstance(attention_mask, Mapping) and PLACES in attention_mask:  # generate() has made the masks
                 mask, places = attention_mask["linear_attention"], attention_mask[PLACES]
             else:
-                given = attention_mask, inputs_embeds.shape[1], past_key_values
+                given: Any = attention_mask, inputs_embeds.shape[1], past_key_values
                 mask, places = recurrent_mask(*given), real_places(*given, inputs_embeds.device)
             _refuse_packing(mask, places, position_ids, kwargs)
             kwargs["recurrent_mask"] = mask
