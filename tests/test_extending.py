@@ -85,8 +85,8 @@ def test_a_backbone_family(monkeypatch):
 def test_an_eviction_method(model, monkeypatch):
     monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/baselines/methods.py")["Newest"])
     cache = make_cache(model, "newest", 5)
-    with torch.no_grad(), evicting(model):
-        model(TOKENS[:1], past_key_values=cache)
+    with torch.no_grad():
+        evicting(model)(TOKENS[:1], past_key_values=cache)
     assert all(slots == [7, 8, 9, 10, 11] for layer in held_slots(cache) for slots in layer.values())
 
 

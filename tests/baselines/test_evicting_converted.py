@@ -46,9 +46,10 @@ def test_a_cache_that_evicts_nothing_gives_the_models_own_logits(heads, mixer):
 @pytest.mark.parametrize("method", ABLE)
 def test_retained_heads_hold_their_budget_and_the_states_stay(method):
     model, ids = converted(), tokens(2, 24)
-    with evicting(model), torch.no_grad():
+    evicted = evicting(model)
+    with torch.no_grad():
         caches = {budget: make_cache(model, method, budget) for budget in (1.0, 0.5)}
-        logits = {budget: model(ids, past_key_values=cache).logits for budget, cache in caches.items()}
+        logits = {budget: evicted(ids, past_key_values=cache).logits for budget, cache in caches.items()}
     held = {budget: cache_bytes(cache).groupby("kind").bytes.sum() for budget, cache in caches.items()}
     for kind in ("conv_state", "recurrent_state"):
         assert held[0.5][kind] == held[1.0][kind] > 0
@@ -60,8 +61,8 @@ def test_retained_heads_hold_their_budget_and_the_states_stay(method):
 
 def test_beams_take_their_states_along():
     model, ids = converted(), tokens(1, 12)
-    with evicting(model):
-        found = model.generate(ids, past_key_values=make_cache(model, "h2o", 1.0), num_beams=3, max_new_tokens=6)
+    cache = make_cache(model, "h2o", 1.0)
+    found = evicting(model).generate(ids, past_key_values=cache, num_beams=3, max_new_tokens=6)
     assert torch.equal(found, model.generate(ids, num_beams=3, max_new_tokens=6))
 
 
@@ -83,8 +84,7 @@ def test_matching_budget_is_what_the_converted_model_holds():
     whole, less = (count_cache(model, 200).bytes.sum() for model in (base, convert(base, heads, **sizes)))
     assert budget == less / whole
     evicted = make_cache(base, "streaming_llm", budget)
-    with evicting(base):
-        base(tokens(1, 200), past_key_values=evicted)
+    evicting(base)(tokens(1, 200), past_key_values=evicted)
     held = cache_bytes(evicted)
     assert held[held.kind.isin(["key", "value"])].bytes.sum() == pytest.approx(less, rel=0.01)
     assert matching_budget(base, [list(range(6))] * 3, 1) == 1.0

@@ -67,13 +67,13 @@ def recording():
 
 
 def read_in_pieces(model, cache, pieces, attention_mask=None):
-    """Logits of each piece of tokens (B, q), read one after the other through `cache` inside `evicting`."""
-    logits, read = [], 0
-    with evicting(model), torch.no_grad():
+    """Logits of each piece of tokens (B, q), read one after the other through `cache` by the evicting model."""
+    evicted, logits, read = evicting(model), [], 0
+    with torch.no_grad():
         for piece in pieces:
             read += piece.shape[1]
             mask = None if attention_mask is None else attention_mask[:, :read]
-            logits.append(model(piece, past_key_values=cache, attention_mask=mask).logits)
+            logits.append(evicted(piece, past_key_values=cache, attention_mask=mask).logits)
     return logits
 
 

@@ -77,8 +77,7 @@ def direct_sensitivity(model, layer, head, samples) -> float:
         scores = (query @ key.mT * scaling).masked_fill(~visible, float("-inf"))
         return (scores.softmax(-1) @ value).transpose(1, 2)
 
-    with attending(model):
-        windowed = loss(model, *samples, attend=attend)
+    windowed = loss(attending(model), *samples, attend=attend)
     return loss(model, *samples) - windowed
 
 

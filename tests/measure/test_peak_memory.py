@@ -117,8 +117,8 @@ def test_longest_input_is_the_longest(protocol, heads):
     length = result["l_m"]
     assert length > 20_000
     measured = memory_module.PROTOCOLS[protocol]
-    with torch.no_grad(), attending_by(model, memory_module.IMPLEMENTATION):
-        peak, cache = measured(model, length, 256)
+    with torch.no_grad():
+        peak, cache = measured(attending_by(model, memory_module.IMPLEMENTATION), length, 256)
     slack = 2**14  # scan blocks of 32 tokens are rounded up
     assert result["weight_bytes"] == weight_bytes(model)
     assert cache == pytest.approx(result["cache_bytes"], abs=slack)
@@ -128,8 +128,8 @@ def test_longest_input_is_the_longest(protocol, heads):
 
 def test_a_prefill_in_chunks_holds_the_cache_once():
     """Room is reserved: the peak is the cache and what one chunk needs, whatever the prompt's length."""
-    model = tiny(num_key_value_heads=4)
-    with torch.no_grad(), attending_by(model, memory_module.IMPLEMENTATION):
+    model = attending_by(tiny(num_key_value_heads=4), memory_module.IMPLEMENTATION)
+    with torch.no_grad():
         sizes = [memory_module.peak_chunked(model, length, 64) for length in (2_000, 20_000)]
     assert [cache for _, cache in sizes] == [2 * 2 * length * 4 * 8 * 2 for length in (2_000, 20_000)]
     beyond = [peak - cache for peak, cache in sizes]
@@ -166,8 +166,9 @@ def test_one_shot_activations_are_linear():
     model = tiny()
     peaks = {}
     for name in (memory_module.IMPLEMENTATION, "eager"):
-        with torch.no_grad(), attending_by(model, name):
-            sizes = [memory_module.peak_one_shot(model, length, 0)[0] for length in (4096, 8192, 16384)]
+        reader = attending_by(model, name)
+        with torch.no_grad():
+            sizes = [memory_module.peak_one_shot(reader, length, 0)[0] for length in (4096, 8192, 16384)]
         peaks[name] = growth_exponent(np.array([4096, 8192, 16384]), np.array(sizes))
     assert peaks[memory_module.IMPLEMENTATION] == pytest.approx(1, abs=0.02)
     assert peaks["eager"] > 1.9

@@ -183,7 +183,7 @@ def test_a_mask_that_changes_cached_tokens_is_refused(backbone, heads, new_cache
             with pytest.raises(ValueError, match=r"^attention_mask does not call the same cached tokens real") as error:
                 model(more, attention_mask=other, past_key_values=cache)
             assert "\n" not in str(error.value)
-        with pytest.raises(ValueError, match="attention_mask has 2 columns, but there are 13 cached tokens and 2 new"):
+        with pytest.raises(ValueError, match="attention_mask has 2 columns for 15 tokens"):
             model(more, attention_mask=now[:, -2:], past_key_values=cache)
         if new_cache is DynamicCache:
             with pytest.raises(RuntimeError, match="attention_mask does not call the same cached tokens real"):

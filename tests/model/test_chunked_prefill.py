@@ -1,13 +1,19 @@
 """A prefill in chunks against one forward pass: logits, cache, what follows it, and memory beyond the cache."""
 
+from functools import partial
+from types import MethodType
+
 import pytest
 import torch
 from tiny_models import MATRIX, difference, make_backbone, make_converted, shared_converted, tokens
 from transformers import DynamicCache, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
+from recurformer.baselines import evicting, make_cache
+from recurformer.heads.profiling import profile_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.measure.longest import ENDS, PREFILLS
 from recurformer.measure.peak import PeakMemory
+from recurformer.model.attending import attending_by
 from recurformer.model.prefill import ReservedCache, prefill, read_chunk
 
 BACKBONES = sorted({backbone for backbone, _ in MATRIX})
@@ -71,6 +77,41 @@ def test_a_cropped_and_reordered_cache_is_not_written_into_its_former_room():
     with torch.no_grad():
         found = read_chunk(model, ids.flip(0)[:, -3:], cache)
     assert difference(found.logits, one_shot(model, ids.flip(0)).logits) < 1e-4
+
+
+@pytest.mark.parametrize("call", ["prefill", "profile_heads", "evicting"])
+@torch.no_grad()
+def test_other_callers_of_the_model_notice_nothing(call):
+    """The other one comes while the first is in the middle of the model, as another thread does."""
+    model, ids = make_converted("qwen2_gqa", "mixed"), tokens(2, LENGTH)
+    mask = torch.ones_like(ids)
+    mask[0, :9] = 0
+    expected, found = model(ids, attention_mask=mask).logits, []
+
+    def other(*_):
+        if not found:
+            found.append(None)  # for its own passes call this too
+            found.append(model(ids, attention_mask=mask).logits)
+
+    reads = {
+        "prefill": lambda: prefill(model, ids, 8),
+        "profile_heads": lambda: profile_heads(model, ids, 2),
+        "evicting": lambda: evicting(model)(ids, past_key_values=make_cache(model, "h2o", 1.0)),
+    }
+    with model.model.layers[1].register_forward_hook(other):
+        reads[call]()
+    for logits in (found[1], model(ids, attention_mask=mask).logits):
+        assert torch.equal(logits, expected)
+
+
+def test_methods_that_someone_has_wrapped_belong_to_the_copy():
+    model = make_backbone("llama_mha")
+    for wrap in (MethodType, partial):
+        attention = model.model.layers[0].self_attn
+        attention.forward = wrap(type(attention).forward, attention)
+        copied = attending_by(model, "eager")
+        assert len(copied(tokens(1, 5), output_attentions=True).attentions) == 3
+        assert not model(tokens(1, 5), output_attentions=True).attentions  # sdpa gives none
 
 
 def test_the_models_own_attention_is_back_afterwards_and_bad_requests_are_refused():

@@ -28,6 +28,27 @@ def test_no_replaced_head_equals_the_original_bit_for_bit(backbone, dtype):
     assert torch.equal(model.generate(ids, **arguments), base.generate(ids, **arguments))
 
 
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 16}
+ROPES = {
+    "llama_mha": DYNAMIC,
+    "qwen2_gqa": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, **FACTORS},
+    "gemma3_text": {"full_attention": DYNAMIC, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+}
+
+
+@pytest.mark.parametrize(("backbone", "rope"), ROPES.items())
+@pytest.mark.parametrize("heads", [[[], [], []], [[0, 1], [], [0, 1, 2, 3, 4, 5]]])
+@torch.no_grad()
+def test_rotary_frequencies_that_grew_with_a_text_go_on_as_the_originals(backbone, rope, heads):
+    """Before and after the conversion both read long and short texts; a wide window is the original."""
+    base = make_backbone(backbone, max_position_embeddings=16, rope_parameters=rope)
+    base(tokens(1, 40))
+    model = convert(base, heads, "window", window_tokens=64)
+    for length in (30, 8, 40, 20, 9):
+        assert difference(model(tokens(1, length)).logits, base(tokens(1, length)).logits) < 1e-5, length
+
+
 def reading_every_copy(block, groups, head_dim):
     """The Mamba block over the values of every replaced head, in groups of copies: each has a share of the weights."""
     wide, columns, distinct = copy.deepcopy(block), block.in_proj.weight.unflatten(1, (-1, head_dim)), sorted({*groups})

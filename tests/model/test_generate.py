@@ -99,22 +99,43 @@ def test_assisted_decoding_is_refused():
 
 def test_packed_sequences_are_refused():
     model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 8)
-    packed = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
-    with pytest.raises(ValueError, match="packed sequences"):
-        model(ids, position_ids=packed)
+    packed, ones = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), torch.ones(1, 8)
+    for mask in (None, ones, torch.tensor([[1, 1, 1, 1, 1, 1, 0, 0]]), torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1]])):
+        with pytest.raises(ValueError, match="packed sequences"):
+            model(ids, attention_mask=mask, position_ids=packed)
     with pytest.raises(ValueError, match="packed sequences"):
         model(ids, seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]))
-    compiled = torch.compile(lambda positions: modeling._refuse_packing(None, positions, {}), backend="eager")
-    with pytest.raises(RuntimeError, match="packed sequences"):
-        compiled(packed)
+    places = torch.arange(8).unsqueeze(0)
+    for mask in (None, ones):
+        check = torch.compile(lambda at, mask=mask: modeling._refuse_packing(mask, places, at, {}), backend="eager")
+        check(places)
+        with pytest.raises(RuntimeError, match="packed sequences"):
+            check(packed)
     shifted = model(ids, position_ids=torch.arange(5, 13).unsqueeze(0), use_cache=False)  # not packed: one run
-    assert shifted.logits.isfinite().all()
+    assert difference(shifted.logits, model(ids, use_cache=False).logits) < 1e-5
+    rows = torch.stack([torch.arange(8), torch.arange(8) + 5])
+    assert difference(model(ids.expand(2, -1), position_ids=rows).logits, shifted.logits.expand(2, -1, -1)) < 1e-5
 
 
-def test_masks_that_the_state_cannot_honour_are_refused():
-    model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 8)
-    with pytest.raises(ValueError, match="attention_mask has 4 dimensions"):
-        model(ids, attention_mask=torch.zeros(1, 1, 8, 8))
+@pytest.mark.parametrize("backbone", ["llama_mha", "gemma3_text"])
+def test_masks_that_the_state_cannot_honour_are_refused(backbone):
+    model, ids = shared_converted(backbone, "mixed"), tokens(1, 8)
+    block = torch.zeros(1, 1, 8, 8)
+    for mask, fault in (
+        (block, r"has the form \(1, 1, 8, 8\): mixers need the padding mask \(batch, tokens so far\)"),
+        (torch.ones(8), r"has the form \(8,\): mixers need"),
+        ({"full_attention": block, "sliding_attention": block}, "has the form dict: mixers need"),
+        ({"full_attention": None, "linear_attention": torch.ones(1, 8)}, "has the form dict: mixers need"),
+        (torch.ones(1, 7), "has 7 columns for 8 tokens"),
+    ):
+        with pytest.raises(ValueError, match=f"attention_mask {fault}"):
+            model(ids, attention_mask=mask)
+    given = {"inputs_embeds": torch.zeros(1, 8, 48), "past_key_values": None}
+    with pytest.raises(ValueError, match=r"has the form \(1, 1, 8, 8\)"):
+        model.create_masks_for_generate(config=model.config, attention_mask=block, **given)
+    cache = model(ids).past_key_values
+    with pytest.raises(ValueError, match="has 3 columns for 11 tokens"):
+        model(tokens(1, 3), attention_mask=torch.ones(1, 3), past_key_values=cache)
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         model.model()
 

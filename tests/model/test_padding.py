@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_mixers import FAMILY_CASES, shared
+from test_mixers import FAMILY_CASES, make, shared
 from tiny_models import PAD, PAIRS, difference, tokens
 from transformers import DynamicCache, StaticCache
 
@@ -56,8 +56,9 @@ def alone(model, ids, mask):
 def in_pieces(model, ids, mask, positions, cuts, cache):
     """Logits of all tokens, read piece by piece; without a cache at once."""
     logits, seen = [], 0
-    for piece, places in zip(ids.split(cuts, 1), positions.split(cuts, 1), strict=True):
+    for piece in ids.split(cuts, 1):
         seen += piece.shape[1]
+        places = None if positions is None else positions[:, seen - piece.shape[1] : seen]
         given = {"attention_mask": mask[:, :seen], "position_ids": places, "past_key_values": cache}
         logits.append(model(piece, **given, use_cache=cache is not None).logits)
     return torch.cat(logits, 1)
@@ -66,16 +67,17 @@ def in_pieces(model, ids, mask, positions, cuts, cache):
 @every_mixer
 @every_model
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
-def test_every_row_is_what_it_is_alone(mixer, backbone, heads, places):
+def test_every_row_is_what_it_is_alone(mixer, backbone, heads, places, given=lambda positions: positions, cuts=CUTS):
     model, (ids, mask, positions) = shared(mixer, backbone, heads), padded(places)
+    positions = given(positions)
     expected = alone(model, ids, mask)
     caches = {
         "dynamic": lambda: DynamicCache(config=model.config),
         "static": lambda: StaticCache(config=model.config, max_cache_len=LENGTH),
     }
-    for name, cuts in CUTS.items():
+    for name in cuts:
         for kind, new_cache in ({"none": lambda: None} if name == "at once" else {} | caches).items():
-            logits = in_pieces(model, ids, mask, positions, cuts, new_cache())
+            logits = in_pieces(model, ids, mask, positions, CUTS[name], new_cache())
             for row, one in enumerate(expected):
                 assert difference(logits[row][mask[row].bool()], one) < 1e-4, (name, kind, row)
 
@@ -86,6 +88,21 @@ def test_every_row_is_what_it_is_alone_in_every_family(mixer, backbone, heads):
     # a sliding window counts padding between tokens as tokens, in the library's models too
     for places in ("left",) if sliding else ("left", "middle", "right of the first turn"):
         test_every_row_is_what_it_is_alone(mixer, backbone, heads, PLACES[places])
+    check_positions(mixer, backbone, heads, "left", lambda positions: None)
+
+
+def check_positions(mixer, backbone, heads, places, given):
+    test_every_row_is_what_it_is_alone(mixer, backbone, heads, PLACES[places], given, ("at once", "pieces"))
+
+
+@every_mixer
+@pytest.mark.parametrize("places", ["left", "scattered", "the whole first turn"])
+def test_positions_may_be_absent_or_shifted(mixer, places):
+    ways = [lambda positions: None, lambda positions: positions + 50]
+    if places == "left":
+        ways.append(lambda positions: torch.arange(LENGTH).unsqueeze(0))
+    for given in ways:
+        check_positions(mixer, "qwen2_gqa", "ragged", places, given)
 
 
 @every_mixer
@@ -125,6 +142,20 @@ def test_gradients_are_those_of_a_row_alone(mixer):
     row = inputs[1:, real].detach().requires_grad_()
     expected = torch.autograd.grad(model(inputs_embeds=row, use_cache=False).logits.square().sum(), row)[0][0]
     assert difference(found[real], expected) < 1e-4 and not found[~real].any()
+
+
+@every_mixer
+@pytest.mark.parametrize("places", ["left", "scattered", "right of the first turn"])
+@torch.enable_grad()
+def test_padding_breaks_no_gradient(mixer, places):
+    """Padding predicts the first real token after it; its embedding may be zero."""
+    ids, mask, _ = padded(PLACES[places])
+    model = make(mixer, "llama_mha", "mixed")
+    # zeros in front of a row would stay zeros through all layers, whose norms then have large derivatives
+    model.model.embed_tokens.weight.data[PAD] = 0.0 if mask[1, 0] else 0.3
+    loss = model(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), use_cache=False).loss
+    gradients = torch.autograd.grad(loss * 2**16, list(model.parameters()), allow_unused=True)
+    assert max(float(gradient.abs().max()) for gradient in gradients if gradient is not None) < 2**16 * 1e4
 
 
 def first_turn(model, ids, mask, **arguments):

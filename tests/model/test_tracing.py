@@ -1,8 +1,11 @@
 """Compiled and exported code serves every length, with a cache and without, and equals what it was traced from."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from tiny_models import ALL, MAMBA, PAD, PAIRS, difference, make_backbone, shared_converted, tokens, without_zeros
+from transformers import StaticCache
 
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
@@ -72,6 +75,22 @@ def test_an_exported_program_serves_every_length(mixer):
         ids, mask = padded(length)
         real = mask.bool()
         assert difference(program.module()(ids, mask)[real], module(ids, mask)[real]) < 1e-4
+
+
+@every_mixer
+@torch.no_grad()
+def test_a_compiled_loop_fills_a_mask_of_full_length(mixer):
+    """Columns of later tokens follow those of the newest."""
+    torch.compiler.reset()
+    model, (ids, real) = make(mixer), padded(12)
+    compiled, cache = torch.compile(model, backend="eager"), StaticCache(config=model.config, max_cache_len=12)
+    mask, logits = torch.zeros_like(real), []
+    for start, stop in pairwise((0, 9, 10, 11, 12)):
+        mask[:, :stop] = real[:, :stop]
+        given = {"attention_mask": mask, "past_key_values": cache, "use_cache": True}
+        logits.append((compiled if start else model)(ids[:, start:stop], **given).logits)
+    expected = model(ids, attention_mask=real, use_cache=False).logits
+    assert difference(torch.cat(logits, 1)[real.bool()], expected[real.bool()]) < 1e-4
 
 
 @pytest.mark.parametrize(("backbone", "heads"), PAIRS)

@@ -141,7 +141,7 @@ def _everything(context: Context) -> Held:
 
 
 class EvictingCache(Kept, Cache):
-    """A cache that holds only the tokens that an eviction method keeps; it works inside `evicting(model)`.
+    """A cache that holds only the tokens that an eviction method keeps, for the model that `evicting` returns.
 
     Its length, which positions follow, is that of all the tokens that it has seen.
 
@@ -175,10 +175,10 @@ class EvictingCache(Kept, Cache):
         """Hand the new tokens on to the attention function.
 
         Raises:
-            ValueError: the model is not inside `evicting(model)`.
+            ValueError: the model is none that `evicting` returned.
         """
         if self.watched != layer_idx:
-            raise ValueError("an EvictingCache works only inside `with evicting(model):`")
+            raise ValueError("an EvictingCache works only with the model that `evicting(model)` returns")
         self.watched = None
         return key_states, value_states
 

@@ -1,7 +1,6 @@
 """Give a model a cache that evicts, and let it attend through that, by transformers' attention interface."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -74,25 +73,21 @@ def _leave_layer(module: Any, args: tuple, kwargs: dict[str, Any], output: Tenso
     return cache.pruning.states if module.self_attn.layer_idx == len(cache.layers) - 1 else states
 
 
-@contextmanager
-def evicting(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, an EvictingCache given to `model` or to its generate() evicts; afterwards the model is as before.
+def evicting(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model as it evicts with an EvictingCache, also in generate(); the given one stays as it is.
 
-    Any other cache works as ever, with transformers' "sdpa" attention.
+    It shares the weights. Any other cache works as ever, with transformers' "sdpa" attention.
 
     Raises:
         ValueError: the model does not attend through transformers' attention interface.
     """
-    layers: Any = model.base_model.layers
-    with attending_by(model, IMPLEMENTATION), ExitStack() as stack:
-        for layer in layers:
-            for handle in (
-                layer.self_attn.register_forward_pre_hook(_hand_cache, with_kwargs=True),
-                layer.register_forward_pre_hook(_enter_layer, with_kwargs=True),
-                layer.register_forward_hook(_leave_layer, with_kwargs=True),
-            ):
-                stack.callback(handle.remove)
-        yield
+    evicted = attending_by(model, IMPLEMENTATION)
+    layers: Any = evicted.base_model.layers
+    for layer in layers:
+        layer.self_attn.register_forward_pre_hook(_hand_cache, with_kwargs=True)
+        layer.register_forward_pre_hook(_enter_layer, with_kwargs=True)
+        layer.register_forward_hook(_leave_layer, with_kwargs=True)
+    return evicted
 
 
 def make_eviction(
@@ -138,7 +133,7 @@ def _check_converted(model: PreTrainedModel, method: str) -> None:
 
 
 def make_cache(model: PreTrainedModel, method: str, budget: float | int) -> EvictingCache:
-    """Return an empty cache for one batch, to be used inside `evicting(model)`: see `make_eviction`."""
+    """Return an empty cache for one batch, to be used with `evicting(model)`: see `make_eviction`."""
     return empty_cache(model, make_eviction(model, method, budget))
 
 

@@ -125,8 +125,7 @@ def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | No
     for budget in [*args.budgets, *map(_held_share, args.match or [])]:
         eviction = make_eviction(model, args.evict, budget, repeated)
         columns = {"family": family, "method": args.evict, "setting": budget}
-        with evicting(model):
-            yield model, partial(empty_cache, model, eviction), columns
+        yield evicting(model), partial(empty_cache, model, eviction), columns
 
 
 def _held_share(measurements: str) -> float:

@@ -109,23 +109,22 @@ def loss_rises(
     if not (labels[:, 1:] != IGNORED).any():
         raise ValueError("labels ask nothing: there is no loss that could rise")
     input_ids, labels = input_ids.to(model.device), labels.to(model.device)
-    base: Any = model.base_model
+    base: Any = attending(model).base_model
     rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
     at_once = samples_per_batch(model.device.type, input_ids.numel())
-    with attending(model):
-        with reading(base.layers) as calls:
-            unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
-            loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
-        if not unchanged.attended:
-            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
-        for layer in range(len(base.layers)):
-            heads = [] if layer in sliding_layers(model.config) else retained_heads(model.config, layer)
-            for start in range(0, len(heads), at_once):
-                chosen = range(start, min(start + at_once, len(heads)))
-                attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
-                copies = _run_from(base, layer, calls, attend).split(len(input_ids))
-                for position, copy in zip(chosen, copies, strict=True):
-                    rises[layer, heads[position]] = _loss(model, copy, labels) - loss
-            if progress is not None:
-                progress(layer + 1, len(base.layers))
+    with reading(base.layers) as calls:
+        unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
+        loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
+    if not unchanged.attended:
+        raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+    for layer in range(len(base.layers)):
+        heads = [] if layer in sliding_layers(model.config) else retained_heads(model.config, layer)
+        for start in range(0, len(heads), at_once):
+            chosen = range(start, min(start + at_once, len(heads)))
+            attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
+            copies = _run_from(base, layer, calls, attend).split(len(input_ids))
+            for position, copy in zip(chosen, copies, strict=True):
+                rises[layer, heads[position]] = _loss(model, copy, labels) - loss
+        if progress is not None:
+            progress(layer + 1, len(base.layers))
     return rises

@@ -49,20 +49,13 @@ AttentionInterface.register(IMPLEMENTATION, _attention)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
-@contextmanager
-def attending(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model is in evaluation mode and needs `attend`; afterwards it is as before, also after an error.
+def attending(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model in evaluation mode as it needs `attend`; the given one stays as it is.
 
     Raises:
         ValueError: the model does not attend through transformers' attention interface.
     """
-    training = model.training
-    with attending_by(model, IMPLEMENTATION):
-        try:
-            model.eval()
-            yield
-        finally:
-            model.train(training)
+    return attending_by(model, IMPLEMENTATION).eval()
 
 
 Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]
@@ -186,8 +179,8 @@ def run_attention(
 ) -> None:
     """Run the model without its language-model head over all samples, with `attention` in the place of its own.
 
-    The model's attention implementation and train mode are as before afterwards, also after an error. Padding may be
-    on the left or on the right: every sample is moved to begin at position 0, so that padding changes nothing.
+    The model and its other callers notice nothing of it. Padding may be on the left or on the right: every sample is
+    moved to begin at position 0, so that padding changes nothing.
 
     Args:
         model: causal language model whose attention goes through transformers' attention interface; converted models
@@ -209,12 +202,12 @@ def run_attention(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     heads = [torch.tensor(retained_heads(model.config, layer)) for layer in range(model.config.num_hidden_layers)]
-    with attending(model):
-        for start in range(0, samples, batch_size):
-            rows = slice(start, min(start + batch_size, samples))
-            batch = _Batch(attention, heads, torch.arange(rows.start, rows.stop), tokens[rows].to(model.device))
-            model.base_model(input_ids[rows].to(model.device), use_cache=False, attend=batch)
-            if any(map(len, heads)) and not batch.attended:
-                raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
-            if progress is not None:
-                progress(rows.stop, samples)
+    reader = attending(model)
+    for start in range(0, samples, batch_size):
+        rows = slice(start, min(start + batch_size, samples))
+        batch = _Batch(attention, heads, torch.arange(rows.start, rows.stop), tokens[rows].to(model.device))
+        reader.base_model(input_ids[rows].to(model.device), use_cache=False, attend=batch)
+        if any(map(len, heads)) and not batch.attended:
+            raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+        if progress is not None:
+            progress(rows.stop, samples)

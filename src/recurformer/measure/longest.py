@@ -35,11 +35,11 @@ def chunked_ends(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> Causa
     """The first chunk and the last two of a prefill in chunks, in the memory of the whole one; logits mean nothing."""
     first, *others = input_ids.split(chunk, dim=1)
     cache = ReservedCache(model.config, input_ids.shape[1])
-    with attending_by(model, IMPLEMENTATION):
-        output = read_chunk(model, first.to(model.device), cache)
-        cache.skip(sum(part.shape[1] for part in others[:-2]))
-        for part in others[-2:]:
-            output = read_chunk(model, part.to(model.device), cache)
+    reader = attending_by(model, IMPLEMENTATION)
+    output = read_chunk(reader, first.to(model.device), cache)
+    cache.skip(sum(part.shape[1] for part in others[:-2]))
+    for part in others[-2:]:
+        output = read_chunk(reader, part.to(model.device), cache)
     cache.close()
     return output
 

@@ -142,8 +142,8 @@ def longest_input(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1 token, got {chunk}")
     twin = meta_twin(model)
-    with attending_by(twin, IMPLEMENTATION):
-        (peak_a, cache_a), (peak_b, cache_b) = (PROTOCOLS[protocol](twin, length, chunk) for length in PROBES)
+    reader = attending_by(twin, IMPLEMENTATION)
+    (peak_a, cache_a), (peak_b, cache_b) = (PROTOCOLS[protocol](reader, length, chunk) for length in PROBES)
 
     def line(value_a: int, value_b: int, length: int) -> int:
         return value_a + (value_b - value_a) * (length - PROBES[0]) // (PROBES[1] - PROBES[0])

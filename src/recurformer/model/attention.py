@@ -78,6 +78,7 @@ class RecurFormerAttention(nn.Module):
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         recurrent_mask: Tensor | None = None,
+        mixer_positions: tuple[Tensor, Tensor] | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """Mix (B, L, hidden) along L.
@@ -88,6 +89,7 @@ class RecurFormerAttention(nn.Module):
             attention_mask: the mask of the configured attention function, or None.
             past_key_values: the cache; holds keys and values of attended KV heads, and the mixer's states.
             recurrent_mask: padding mask (B, L) of these tokens or None.
+            mixer_positions: cosines and sines for the mixer, where they are not `position_embeddings`.
             **kwargs: handed on to the attention function.
 
         Returns:
@@ -100,7 +102,8 @@ class RecurFormerAttention(nn.Module):
         fused = None if self.folding is None else self.folding(self)
         reads: dict[str, Any] = {} if fused is None else {"fused": fused}
         if projected is not None:
-            reads["heads"] = self._heads(hidden_states, projected, positions)
+            own = (mixer_positions or position_embeddings) if self.rotates else None
+            reads["heads"] = self._heads(hidden_states, projected, own)
         (retained, weights), replaced = side_by_side(
             lambda: self._retain(
                 hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs

@@ -221,16 +221,15 @@ def _recorder(cache: Cache | None) -> StaticStateLayer | None:
     return next((layer for layer in getattr(cache, "layers", ()) if isinstance(layer, StaticStateLayer)), None)
 
 
-def check_mask(attention_mask: Tensor | None, length: int, cache: Cache | None) -> None:
+def check_mask(attention_mask: Tensor | None, cache: Cache | None) -> None:
     """Check that a mask says of the cached tokens what those before it said: states can neither give nor take them.
 
     Args:
         attention_mask: (B, tokens so far), 0 at padding, or None; more columns are of later tokens.
-        length: tokens of this input.
-        cache: holds the tokens before it, or None.
+        cache: holds the tokens before this input, or None.
 
     Raises:
-        ValueError: it says otherwise, or has too few columns. In compiled code, RuntimeError when it runs.
+        ValueError: it says otherwise. In compiled code, RuntimeError when it runs.
     """
     layer = _recorder(cache)
     if cache is None or layer is None or (layer.read is None and attention_mask is None):
@@ -243,11 +242,6 @@ def check_mask(attention_mask: Tensor | None, length: int, cache: Cache | None) 
     if attention_mask is None:
         told = _all_real(seen)
     else:
-        if not compiled and attention_mask.shape[1] < seen + length:
-            raise ValueError(
-                f"attention_mask has {attention_mask.shape[1]} columns, but there are {int(seen)} cached tokens and"
-                f" {length} new ones: give it a column for each"
-            )
         cached = torch.arange(attention_mask.shape[1], device=attention_mask.device) < seen
         told = squares(attention_mask * cached, 0)
     same = told == (_all_real(seen) if layer.read is None else layer.read)

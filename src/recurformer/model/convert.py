@@ -210,6 +210,10 @@ def convert(
         stock = stock_buffers.get(OF_REPLACED_KIND.sub(".full_attention_", name))
         if stock is not None:
             buffer.data = stock.clone()
+    for name, value in vars(model.model.rotary_emb).items():  # and the length that some of them have grown to
+        if isinstance(value, (int, float, Tensor)):
+            for kind in ("full_attention", *REPLACED_KINDS):
+                setattr(new.model.rotary_emb, name.replace("full_attention", kind), deepcopy(value))
     new.config._name_or_path = ""
     new.generation_config = deepcopy(model.generation_config)
     return new.train(model.training)

@@ -1,4 +1,4 @@
-"""The padding mask of the Mamba blocks; the attention's masks are the library's."""
+"""The padding mask of the mixers and the places of their tokens; the attention's masks are the library's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +16,15 @@ from transformers.utils.import_utils import is_tracing
 from .caches import check_mask
 from .layout import SLIDING
 
+PLACES = "recurrent_places"
+"""Where `masks_for_generation` puts `real_places` among the masks by kind of layer."""
+
+
+def _newest(columns: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """Return the columns (B, length) of the tokens after the cached ones."""
+    seen = 0 if cache is None else cache.get_seq_length()  # a static cache counts in a tensor, which traced code reads
+    return columns.index_select(1, torch.arange(length, device=columns.device) + seen)
+
 
 def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | None = None) -> Tensor | None:
     """Return the mask (B, length) of the newest tokens, or None when none of them is padding.
@@ -30,19 +39,41 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
         cache: holds the tokens before it.
 
     Raises:
-        ValueError: the mask does not fit the cache; see `check_mask`.
+        ValueError: a mask of another form, with fewer columns, or one that does not fit the cache; see `check_mask`.
     """
-    check_mask(attention_mask, length, cache)
     if attention_mask is None:
+        check_mask(None, cache)
         return None
-    newest = attention_mask[:, -length:]
-    if is_tracing(attention_mask) or attention_mask.is_meta:
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+        form = tuple(attention_mask.shape) if isinstance(attention_mask, Tensor) else type(attention_mask).__name__
+        raise ValueError(
+            f"attention_mask has the form {form}: mixers need the padding mask (batch, tokens so far), from which the"
+            " model makes the masks of all layers"
+        )
+    if attention_mask.is_meta or is_tracing(attention_mask):
+        check_mask(attention_mask, cache)
         recording = attention_mask.is_meta or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing())
-        return None if recording and length == 1 else newest
-    seen = 0 if cache is None else int(cache.get_seq_length())
-    if attention_mask.shape[1] > seen + length:
-        newest = attention_mask[:, seen : seen + length]
+        return None if recording and length == 1 else _newest(attention_mask, length, cache)
+    tokens = length + (0 if cache is None else int(cache.get_seq_length()))
+    if attention_mask.shape[1] < tokens:
+        raise ValueError(
+            f"attention_mask has {attention_mask.shape[1]} columns for {tokens} tokens: it needs one for every token so"
+            " far, the cached ones among them"
+        )
+    check_mask(attention_mask, cache)
+    newest = attention_mask[:, tokens - length : tokens]
     return None if newest.all() else newest
+
+
+def real_places(attention_mask: Tensor | None, length: int, cache: Cache | None, device: torch.device | str) -> Tensor:
+    """Return how many real tokens of its row stand before each of the newest tokens, (B or 1, length).
+
+    The other arguments are those of `recurrent_mask`.
+    """
+    if attention_mask is None:
+        seen = 0 if cache is None else cache.get_seq_length()
+        return (torch.arange(length, device=device) + seen).unsqueeze(0)
+    return _newest((attention_mask.bool().cumsum(1) - 1).clamp(min=0), length, cache)
 
 
 def masks_by_kind(config: Any, inputs_embeds: Tensor, **arguments: Any) -> dict[str, Any]:
@@ -59,5 +90,6 @@ def masks_for_generation(
     masks = create_masks_for_generate(attention_mask=attention_mask, inputs_embeds=inputs_embeds, **arguments)
     cache = arguments.get("past_key_values")
     if isinstance(masks, Mapping) and "linear_attention" in masks:
-        masks = {**masks, "linear_attention": recurrent_mask(attention_mask, inputs_embeds.shape[1], cache)}
+        given = attention_mask, inputs_embeds.shape[1], cache
+        masks = {**masks, "linear_attention": recurrent_mask(*given), PLACES: real_places(*given, inputs_embeds.device)}
     return masks

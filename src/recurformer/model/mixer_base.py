@@ -24,7 +24,8 @@ class ReplacedHeads(NamedTuple):
         queries: (B, L, replaced heads, head_dim), scaled such that the original's scores are their products with the
             keys over the square root of head_dim.
         keys: (B, L, KV heads that they read, head_dim), each once.
-        position_embeddings: cosines and sines of the rotary embedding; None in a layer without positions.
+        position_embeddings: cosines and sines of the rotary embedding, at the number of real tokens before each; None
+            in a layer without positions.
     """
 
     hidden_states: Tensor
@@ -89,3 +90,9 @@ def repeat_heads(heads: Tensor, copies: Sequence[int]) -> Tensor:
 def join(heads: Tensor, dtype: torch.dtype) -> Tensor:
     """Return heads (B, heads, L, head_dim) side by side, (B, L, heads * head_dim)."""
     return heads.transpose(1, 2).flatten(2).to(dtype)
+
+
+def weighted_means(sums: Tensor) -> Tensor:
+    """Return sums (..., D + 1), the weights' own sum last, over it, (..., D); 0 where nothing has been summed yet."""
+    values, weights = sums[..., :-1], sums[..., -1:]
+    return values / weights.masked_fill(weights == 0, 1)  # a small bound instead would have an infinite derivative

@@ -58,7 +58,7 @@ class GatedMixer(Mixer):
         delta = F.softplus(rates.contiguous())  # (B, H, L); compiled code fails in the backward pass of other layouts
         if padding_mask is not None:
             delta = delta * padding_mask.unsqueeze(1).to(dtype)
-        queries, keys = (F.normalize(x.to(dtype), dim=-1).transpose(1, 2) for x in (heads.queries, heads.keys))
+        queries, keys = (_unit(x.to(dtype)).transpose(1, 2) for x in (heads.queries, heads.keys))
         inputs = self.repeat(self.split(values).to(dtype))
         outputs, state = decayed_recurrence(
             queries,
@@ -70,3 +70,9 @@ class GatedMixer(Mixer):
         if cache is not None:
             cache.update_recurrent_state(state, self.layer_index)
         return join(outputs + self.D.to(dtype)[:, None, None] * inputs, values.dtype)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Return vectors (..., N) at length one; those of zeros, as padding may have, as they are."""
+    length = vectors.norm(dim=-1, keepdim=True)
+    return vectors / length.masked_fill(length == 0, 1)

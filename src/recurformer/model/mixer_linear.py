@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
 
-from .mixer_base import Mixer, ReplacedHeads, join
+from .mixer_base import Mixer, ReplacedHeads, join, weighted_means
 from .recurrence import decayed_recurrence
 
 
@@ -34,5 +34,4 @@ class LinearMixer(Mixer):
         if cache is not None:
             alike = state.split(self.copies, 1)  # heads that read one KV head have one state
             cache.update_recurrent_state(torch.cat([states[:, :1] for states in alike], 1), self.layer_index)
-        sums, normaliser = outputs.split([self.head_dim, 1], -1)
-        return join(sums / normaliser.clamp(min=torch.finfo(dtype).tiny), values.dtype)
+        return join(weighted_means(outputs), values.dtype)

@@ -15,7 +15,7 @@ from transformers import Cache
 from transformers import initialization as init
 
 from .layout import HeadLayout
-from .mixer_base import Mixer, ReplacedHeads
+from .mixer_base import Mixer, ReplacedHeads, weighted_means
 from .recurrence import decayed_recurrence
 
 
@@ -67,8 +67,7 @@ class Retention(Mixer):
             None if state is None else self._of_heads(state),
         )
         alike = state.unflatten(1, (-1, len(self.memories))).split(self.copies, 1)  # a KV head's readers have one state
-        sums, normaliser = outputs.split([self.head_dim, 1], -1)
-        means = (sums / normaliser.clamp(min=torch.finfo(dtype).tiny)).to(values.dtype)
+        means = weighted_means(outputs).to(values.dtype)
         features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
         return features, torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
 

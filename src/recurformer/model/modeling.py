@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.import_utils import is_tracing
 
 from .attention import RecurFormerAttention
 from .caches import check_cache, record_mask
@@ -20,8 +21,9 @@ from .config import CONFIGS, MIXED_LAYERS, REPLACED_KINDS
 from .families import FAMILIES, Family
 from .generation import PaddingAfterEnd
 from .mamba import MambaBlock
-from .masks import masks_by_kind, masks_for_generation, recurrent_mask
+from .masks import PLACES, masks_by_kind, masks_for_generation, real_places, recurrent_mask
 from .mixer_base import Mixer
+from .mixers import MIXERS
 
 _Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use
 
@@ -32,14 +34,21 @@ PACKING_REFUSED = (
 )
 
 
-def _refuse_packing(attention_mask: Tensor | Mapping | None, position_ids: Tensor | None, arguments: Mapping) -> None:
+def _refuse_packing(mask: Tensor | None, places: Tensor, position_ids: Tensor | None, arguments: Mapping) -> None:
+    """Check that the real tokens of a row stand side by side; their positions may count the padding between them."""
     if any(arguments.get(name) is not None for name in PACKING_ARGUMENTS):
         raise ValueError(PACKING_REFUSED)
-    # beside a padding mask restarting positions are those of padding tokens (generate() counts so)
-    if attention_mask is not None or position_ids is None or position_ids.shape[-1] == 1 or position_ids.is_meta:
+    if position_ids is None or position_ids.shape[-1] == 1 or position_ids.is_meta:
         return
-    consecutive = (position_ids.diff(dim=-1) == 1).all()
-    if torch.compiler.is_compiling():
+    columns = torch.arange(position_ids.shape[-1], device=position_ids.device)
+    shift = position_ids - places
+    real = torch.ones_like(shift, dtype=torch.bool) if mask is None else mask.bool()
+    first = real.int().argmax(1, keepdim=True)
+    counted, spaced = (
+        ((x == x.gather(1, first)) | ~real).all(1) for x in (shift, (position_ids - columns).expand_as(shift))
+    )
+    consecutive = (counted | spaced).all()
+    if is_tracing(position_ids):
         torch._assert_async(consecutive, PACKING_REFUSED)
     elif not consecutive:
         raise ValueError(PACKING_REFUSED)
@@ -135,7 +144,8 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             input_ids: tokens (B, L); or give `inputs_embeds` (B, L, hidden).
             attention_mask: padding mask (B, tokens so far), or the masks by kind that generate() prepares. It cannot
                 take a token back: cached tokens stay padding, or real, in the mixers' states.
-            position_ids: positions (B, L) or (1, L); counted on from the cache by default.
+            position_ids: positions (B, L) or (1, L) for the retained heads; by default the real tokens of each row are
+                counted. Mixers always count these.
             past_key_values: a cache made for this config, e.g. `DynamicCache(config=model.config)`.
             inputs_embeds: see `input_ids`.
             **kwargs: `use_cache` and others, which are handed on to the layers and the attention function.
@@ -145,28 +155,32 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
             far); None where no head attends, and everywhere under attention functions that give no weights.
 
         Raises:
-            ValueError: packed sequences, or a 4-dimensional mask, which the Mamba blocks cannot honour; a mask that
-                takes a cached token back; or a cache that was not made for this config, or for so many rows.
+            ValueError: packed sequences, or a mask of another form, which the mixers cannot honour; a mask that takes a
+                cached token back; or a cache that was not made for this config, or for so many rows.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if any(self.config.recurrent_heads):
-            _refuse_packing(attention_mask, position_ids, kwargs)
-            if isinstance(attention_mask, Tensor) and attention_mask.dim() != 2:
-                raise ValueError(
-                    f"attention_mask has {attention_mask.dim()} dimensions: Mamba blocks need the mask (batch, tokens)"
-                )
-            tokens: Any = inputs_embeds if input_ids is None else input_ids
-            rows, length = tokens.shape[:2]
+            if inputs_embeds is None:
+                input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
+            rows, length = inputs_embeds.shape[:2]
             past_key_values = self._open_cache(past_key_values, rows, kwargs.get("use_cache"))
-            if isinstance(attention_mask, Mapping):  # generate() with a static cache has made the masks
-                kwargs["recurrent_mask"] = attention_mask.get("linear_attention")
+            places: Any
+            if isinstance(attention_mask, Mapping) and PLACES in attention_mask:  # generate() has made the masks
+                mask, places = attention_mask["linear_attention"], attention_mask[PLACES]
             else:
-                kwargs["recurrent_mask"] = recurrent_mask(attention_mask, length, past_key_values)
-            record_mask(kwargs["recurrent_mask"], length, past_key_values)
+                given: tuple[Any, int, Any] = attention_mask, length, past_key_values
+                mask, places = recurrent_mask(*given), real_places(*given, inputs_embeds.device)
+            _refuse_packing(mask, places, position_ids, kwargs)
+            kwargs["recurrent_mask"] = mask
+            record_mask(mask, length, past_key_values)
+            if position_ids is None:
+                position_ids = None if attention_mask is None else places
+            elif MIXERS[self.config.mixer].reads_keys:  # attention depends on distances alone, some mixers do not
+                kinds = [kind for kind in self.config.layer_types if kind in REPLACED_KINDS]  # they rotate alike
+                kind = {"layer_type": kinds[0]} if self.config.ropes else {}
+                kwargs["mixer_positions"] = self.rotary_emb(inputs_embeds, places, **kind)
             if self.by_kind:
-                if inputs_embeds is None:
-                    input_ids, inputs_embeds = None, self.embed_tokens(input_ids)
                 if not isinstance(attention_mask, Mapping):
                     attention_mask = masks_by_kind(
                         self.config,
@@ -175,10 +189,10 @@ class RecurFormerModelMixin(RecurFormerPreTrainedMixin):
                         past_key_values=past_key_values,
                         position_ids=position_ids,
                     )
-                replaced = dict.fromkeys(REPLACED_KINDS, attention_mask.get("full_attention"))
+                replaced = dict.fromkeys(REPLACED_KINDS, attention_mask["full_attention"])
                 attention_mask = {**attention_mask, **replaced}
         if isinstance(attention_mask, Mapping) and not self.by_kind:
-            attention_mask = attention_mask.get("full_attention")
+            attention_mask = attention_mask["full_attention"]
         return_dict = kwargs.pop("return_dict", self.config.return_dict)
         outputs = super().forward(
             input_ids=input_ids,

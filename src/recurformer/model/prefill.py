@@ -177,14 +177,12 @@ def prefill(
         attention_mask = None if attention_mask.all() else attention_mask.to(model.device)
     if attention_mask is not None:
         position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)  # as generate() counts
-    own = model.config._attn_implementation
     cache = ReservedCache(model.config, input_ids.shape[1])
-    with attending_by(model, own if attention_mask is not None else IMPLEMENTATION):
-        seen = 0
-        for part in input_ids.split(chunk, dim=1):
-            seen += part.shape[1]
-            mask = None if attention_mask is None else attention_mask[:, :seen]
-            places = None if position_ids is None else position_ids[:, seen - part.shape[1] : seen]
-            output = read_chunk(model, part.to(model.device), cache, mask, places)
+    reader, seen = attending_by(model, IMPLEMENTATION) if attention_mask is None else model, 0
+    for part in input_ids.split(chunk, dim=1):
+        seen += part.shape[1]
+        mask = None if attention_mask is None else attention_mask[:, :seen]
+        places = None if position_ids is None else position_ids[:, seen - part.shape[1] : seen]
+        output = read_chunk(reader, part.to(model.device), cache, mask, places)
     cache.close()
     return output
