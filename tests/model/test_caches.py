@@ -212,13 +212,12 @@ def test_generate_refuses_to_take_a_written_token_for_padding(static):
 
 
 def test_an_evicting_cache_repeats_its_rows_and_gives_no_tokens_back():
-    model, ids, more = shared("mamba", "qwen2_gqa", "mixed"), tokens(2, LENGTH), tokens(4, 2, seed=5)
-    with evicting(model):
-        cache = read(model, ids, cache=make_cache(model, "h2o", 0.5))
-        with pytest.raises(ValueError, match="gives no tokens back"):
-            cache.crop(-1)
-        cache.batch_repeat_interleave(2)
-        logits = model(more, past_key_values=cache).logits
-        for row in range(4):
-            alone = read(model, ids[row // 2 : row // 2 + 1], cache=make_cache(model, "h2o", 0.5))
-            assert difference(logits[row], model(more[row : row + 1], past_key_values=alone).logits[0]) < 1e-4
+    model, ids, more = evicting(shared("mamba", "qwen2_gqa", "mixed")), tokens(2, LENGTH), tokens(4, 2, seed=5)
+    cache = read(model, ids, cache=make_cache(model, "h2o", 0.5))
+    with pytest.raises(ValueError, match="gives no tokens back"):
+        cache.crop(-1)
+    cache.batch_repeat_interleave(2)
+    logits = model(more, past_key_values=cache).logits
+    for row in range(4):
+        alone = read(model, ids[row // 2 : row // 2 + 1], cache=make_cache(model, "h2o", 0.5))
+        assert difference(logits[row], model(more[row : row + 1], past_key_values=alone).logits[0]) < 1e-4
