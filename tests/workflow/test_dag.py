@@ -167,8 +167,14 @@ RENDERED = [
 
 
 def test_rules_run_the_commands_that_rendered_the_recording(dry):
-    commands = {*dry("all", "record").commands, *dry("ablations", "record").commands}
+    """On those of lm-eval's tasks that were recorded: docs/studies.md says which were not."""
+    planned = {*dry("all", "record").commands, *dry("ablations", "record").commands}
+    commands = {tuple(word for word in words if not is_unrecorded(word)) for words in planned}
     assert [path.name for path in RENDERED if tuple(read_record(path)["argv"]) not in commands] == []
+
+
+def is_unrecorded(word):
+    return word.endswith("/ablation_lm_eval.csv") and not (RECORDED / word.replace("/record/", "/", 1)).is_file()
 
 
 MOST = 2.2

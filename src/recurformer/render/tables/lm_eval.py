@@ -40,11 +40,9 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
     rows = _compared(identified(ablation_lm_eval, KIND))
     if rows.empty:
         raise ValueError(f"{KIND} measurements are of other models than the original and RecurFormer")
-    headings = {
-        (compared, beta): f"{compared}, β {beta:g}" if beta else compared
-        for compared in (UNTOUCHED, TRAINED, OURS)
-        for beta in sorted(rows.loc[rows["compared"] == compared, "beta"].unique())
-    }
+    betas = sorted(rows.loc[rows["compared"] == OURS, "beta"].unique())
+    headings = {(compared, 0.0): compared for compared in (UNTOUCHED, TRAINED)}
+    headings |= {(OURS, beta): f"{OURS}, β {beta:g}" for beta in betas}
     lines: list[Line] = []
     frames = []
     for model in models_in_order(rows):
