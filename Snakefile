@@ -39,6 +39,7 @@ wildcard_constraints:
     protocol="one_shot|chunked",
     topic=r"\w+",
     arm=r"[\w.-]+",
+    evaluated=r"[\w.-]+",
     figure=r"\w+",
     table=r"\w+",
 
@@ -63,5 +64,4 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         rules.device_measurements.input,
-        papers_method("ablation_lm_eval.csv"),
         multiext("<results>/claims", ".json", ".html"),

@@ -16,6 +16,7 @@ from recurformer.paper import CELLS
 from recurformer.render.ablations import NEEDLE
 from recurformer.render.verdicts import (
     CONSISTENT,
+    CONTRADICTED,
     NOT_RUN,
     REPRODUCED,
     UNDECIDED,
@@ -36,6 +37,7 @@ def falling(kind: str, arms) -> dict[str, pd.DataFrame]:
         ("figure4/poor-without-attention", "mqar", lambda f: f["beta"] < 1),
         ("reviewer/mixers", "ablation_hashhop", recurformer_rows),
         ("reviewer/sizes", "hashhop_sizes", recurformer_rows),
+        ("reviewer/lm-eval", "ablation_lm_eval", recurformer_rows),
     ],
 )
 def test_a_training_that_keeps_up_needs_no_more_of_it(claim, kind, arms):
@@ -166,6 +168,33 @@ def test_a_decided_finding_goes_before_one_that_is_not():
 def test_what_no_training_stands_behind_has_not_flattened():
     with pytest.raises(ValueError, match="no training is known for cache measurements"):
         world(ideal()).flattened("cache")
+
+
+@pytest.mark.parametrize(
+    ("value", "samples", "task", "verdict", "why"),
+    [
+        (0.9, 1000, "hellaswag", REPRODUCED, ""),
+        (0.9, 20, "hellaswag", UNDECIDED, "within the 95 % intervals of both"),
+        (0.3, 1000, "hellaswag", CONTRADICTED, ""),
+        (0.3, 1000, "winogrande", REPRODUCED, ""),
+    ],
+)
+def test_few_samples_and_a_task_that_the_original_guesses_decide_nothing_about_lm_eval(
+    value, samples, task, verdict, why
+):
+    rows = ideal()["ablation_lm_eval"]
+    ours = rows["value"].mask(recurformer_rows(rows) & (rows["task"] == task), value)
+    decision = decided("reviewer/lm-eval", ablation_lm_eval=rows.assign(value=ours, samples=samples))
+    assert (decision.verdict, why in decision.reason) == (verdict, True)
+
+
+@pytest.mark.parametrize(("task", "verdict"), [("winogrande", UNDECIDED), ("passkey", NOT_RUN)])
+def test_tasks_that_the_original_guesses_and_own_tasks_are_no_evidence_alone(task, verdict):
+    rows = ideal()["ablation_lm_eval"]
+    alone = rows[rows["task"] == "winogrande"].assign(task=task)
+    decision = decided("reviewer/lm-eval", ablation_lm_eval=alone)
+    assert decision.verdict == verdict
+    assert f"{task} acc: RecurFormer 0.5, the original 0.5" in decision.reason
 
 
 @pytest.mark.parametrize(

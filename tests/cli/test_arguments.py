@@ -31,7 +31,7 @@ def through_the_shell(block, prefix=""):
         ),
         Sizes(lengths=[7], units=["head"]),
         HashHopEvaluation(variants=["paper"], samples=3),
-        Tasks(names=["ruler"], ruler_lengths=[4096, 8192]),
+        Tasks(names=["ruler", "mmlu"], ruler_length=8192, num_fewshot=[("mmlu", 5)]),
     ],
     ids=lambda block: type(block).__name__,
 )

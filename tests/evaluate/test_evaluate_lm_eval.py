@@ -215,7 +215,7 @@ def test_every_declared_task_is_known(hub_tasks, config):
     assert set(names) <= hub_tasks | set(LOCAL_TASKS)
 
 
-def test_ruler_is_told_the_tokenizer_and_the_lengths(tmp_path, monkeypatch):
+def test_ruler_is_told_the_tokenizer_and_the_length(tmp_path, monkeypatch):
     """Through lm-eval's own index and loading, with a task that makes its own data as RULER's do."""
     (tmp_path / "makes.py").write_text(
         "import datasets\n"
@@ -231,9 +231,6 @@ def test_ruler_is_told_the_tokenizer_and_the_lengths(tmp_path, monkeypatch):
     monkeypatch.setattr(
         lm_eval.tasks, "TaskManager", lambda metadata: whole(None, tmp_path, include_defaults=False, metadata=metadata)
     )
-    manager = _hub_manager.__wrapped__("folder/of/the/model", (4096, 8192))
+    manager = _hub_manager("made", "folder/of/the/model", 8192)
     task = manager.load(["made"])["tasks"]["made"]
-    assert [(doc["input"], doc["answer"]) for doc in task.test_docs()] == [
-        ("folder/of/the/model", "4096"),
-        ("folder/of/the/model", "8192"),
-    ]
+    assert [(doc["input"], doc["answer"]) for doc in task.test_docs()] == [("folder/of/the/model", "8192")]

@@ -86,7 +86,8 @@ def test_no_rule_asks_for_a_constant():
 
 def minutes(**settings):
     language = PAPER["language"] | {"tasks": PAPER["language"]["tasks"] | settings}
-    return request("ablation_lm_eval", PAPER | {"language": language}, {"backbone": "qwen2-7b", "beta": "0.5"}).minutes
+    names = {"backbone": "qwen2-7b", "beta": "0.5", "evaluated": settings["names"][0]}
+    return request("ablation_lm_eval", PAPER | {"language": language}, names).minutes
 
 
 def test_a_limit_bounds_each_task_of_a_group_and_each_choice_is_a_request():
@@ -102,7 +103,12 @@ def test_infinitebench_takes_hours_in_proportion_to_its_samples():
     assert all_of_them > 20 * 60
 
 
+def test_solved_examples_in_the_prompt_take_their_time():
+    few, many = (minutes(names=["mmlu"], limits=[], num_fewshot=asked) for asked in ([], [["mmlu", 5]]))
+    assert many > 2 * few
+
+
 def test_answers_in_writing_take_their_time():
-    tasks = [minutes(names=[name], limits=[]) for name in ("longbench", "mmlu")]
+    tasks = [minutes(names=[name], limits=[], num_fewshot=[]) for name in ("longbench", "mmlu")]
     steps = 4_750 * 128 * 28 * 1e-3 / 60  # a millisecond for each layer and token that is written
     assert tasks[0] > steps > 0.5 * tasks[0]

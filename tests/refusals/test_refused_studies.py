@@ -74,6 +74,13 @@ VALUES = [
     ("backbones/-flag", LLAMA, f"backbones.-flag = '-flag': {NAME}"),
     ("backbones/..", LLAMA, f"backbones... = '..': {NAME}"),
     ("language/tasks/names", ["--evil"], "language.tasks.names.0 = '--evil'"),
+    ("language/tasks/num_fewshot", [["mmlu", 5]], "num_fewshot: 'mmlu' is not in names"),
+    ("language/tasks/num_fewshot", [["passkey", 5]], "num_fewshot: 'passkey' has no solved examples; leave"),
+    (
+        "language/tasks",
+        {"names": ["ruler_vt"], "ruler_length": 512},
+        "ruler_length: 512 is too short for ruler_vt; give 1024",
+    ),
     # named twice
     ("betas", [0.5, 0.5], "betas = [0.5, 0.5]: 0.5 is in the list more than once; name it once"),
     ("ablations/needle/depths", [1, 1.0], "ablations.needle.depths = [1, 1.0]: 1.0 is in the list"),

@@ -93,10 +93,12 @@ def continuation_frame(model: str = "smollm2-135m") -> pd.DataFrame:
 
 
 def ablation_lm_eval_frame(model: str = "smollm2-135m") -> pd.DataFrame:
-    """A task of right answers and one of likelihoods, of what was trained and of the original trained likewise."""
+    """A task of right answers and one of likelihoods, of what was trained and of the original, as it came and trained
+    likewise.
+    """
     trained = [(*about, strength) for *about, _, strength in things() if about[4]]
     rows = []
-    for *about, strength in [("original", "full", 1.0, "", True, 0, 1.0), *trained]:
+    for *about, strength in [*(("original", "full", 1.0, "", told, 0, 1.0) for told in (False, True)), *trained]:
         share = round(200 * 0.9 * strength) / 200
         rows.append((model, *about, "hellaswag", "acc", share, (share * (1 - share) / 200) ** 0.5, 200))
         rows.append((model, *about, "wikipedia", "byte_perplexity", 3.0 - strength, np.nan, 4))

@@ -130,3 +130,17 @@ def test_a_table_says_where_it_was_measured_and_carries_its_runs(tables):
     assert "% run 3d-4c\n" in table.to_latex()
     assert 'content="1f-2e 3d-4c"' in table.to_html()
     assert "runs:" not in tables["table1"].to_markdown()
+
+
+def test_lm_eval_shows_the_original_twice_and_recurformer_with_standard_errors(tables, measurements):
+    table = tables["lm_eval"]
+    line = pick(lines_of(table), Task="hellaswag")
+    ours = next(heading for heading in line.index if heading.startswith("RecurFormer, trained, β 0.5"))
+    assert line["original"] == line["original, trained"] == "0.900 ± 0.021"
+    assert line[ours] == "0.885 ± 0.023" and line["samples"] == "200"
+    assert "±" not in pick(lines_of(table), Task="wikipedia")["original"]
+    rows = measurements["ablation_lm_eval"]
+    untold = build("lm_eval", measurements, ablation_lm_eval=rows[rows["trained"]])
+    assert set(lines_of(untold)["original"]) == {NOTHING}
+    with pytest.raises(ValueError, match="two values of smollm2-135m, hellaswag, acc"):
+        build("lm_eval", measurements, ablation_lm_eval=pd.concat([rows, rows]))

@@ -23,7 +23,7 @@ for word in sys.argv[1:]:
 """
 """Stands for `recurformer`: notes its words, and makes what they name."""
 CHANGED = "heads/ra_i-kv_group-0/beta-0.5/mamba/trained"
-TASK, MORE, REPO = "$(touch PWN1)", "; touch 'PWN2", "owner/`touch PWN3` {wildcards.nothing}"
+NAME, REPO = "$(touch PWN1)", "owner/`touch PWN3` {wildcards.nothing}"
 
 
 def test_every_value_in_a_shell_line_is_quoted():
@@ -43,8 +43,7 @@ def folder(tmp_path):
     (folder / "bin/recurformer").write_text(RECORDER)
     (folder / "bin/recurformer").chmod(0o755)
     study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
-    study["language"]["tasks"]["names"] = [TASK, MORE]
-    study["backbones"]["remote"] = {"source": "hub", "repo": REPO, "revision": TASK, "shape": "llama2-7b"}
+    study["backbones"]["remote"] = {"source": "hub", "repo": REPO, "revision": NAME, "shape": "llama2-7b"}
     (folder / "$(touch PWN6) study.yaml").write_text(yaml.safe_dump(study))
     return folder
 
@@ -61,7 +60,7 @@ def made_by_commands(folder):
 
 def test_no_value_runs_as_a_command(folder):
     targets = [
-        f"results/smoke/ablations/language/tiny/{CHANGED}/ablation_lm_eval.csv",
+        f"results/smoke/ablations/language/tiny/{CHANGED}/tasks/passkey/ablation_lm_eval.csv",
         "results/smoke/backbones/remote",
     ]
     for words in (["all", "--dry-run", "--printshellcmds"], targets):
@@ -70,25 +69,36 @@ def test_no_value_runs_as_a_command(folder):
     assert made_by_commands(folder) == []
     called = [json.loads(line) for line in (folder / "argv.jsonl").read_text().splitlines()]
     (evaluated,) = (words for words in called if words[0] == "ablation-lm-eval")
-    assert evaluated[evaluated.index("--names") + 1 :][:2] == [TASK, MORE]
+    assert evaluated[evaluated.index("--names") + 1] == "passkey"
     (fetched,) = (words for words in called if words[0] == "backbone" and "hub" in words)
     assert fetched[fetched.index("--repo") + 1] == REPO
-    assert fetched[fetched.index("--revision") + 1] == TASK
+    assert fetched[fetched.index("--revision") + 1] == NAME
 
 
 def test_a_hostile_backbone_name_starts_nothing(folder):
     path = folder / "$(touch PWN6) study.yaml"
     study = yaml.safe_load(path.read_text())
-    study["backbones"][TASK] = study["backbones"].pop("tiny")
+    study["backbones"][NAME] = study["backbones"].pop("tiny")
     for block in (study["language"], study["caches"], study["ablations"]["language"]):
-        block["backbones"] = [TASK]
+        block["backbones"] = [NAME]
     path.write_text(yaml.safe_dump(study))
-    answer = run(folder, f"results/smoke/language/{TASK}/profile.parquet")
+    answer = run(folder, f"results/smoke/language/{NAME}/profile.parquet")
     assert made_by_commands(folder) == []
     assert answer.returncode != 0
     said = [line for line in answer.stderr.splitlines() if "study:" in line]
     assert said == [
-        f"study: backbones.{TASK} = {TASK!r}: a name is made of letters, digits, '.', '_' and '-', and begins with a"
+        f"study: backbones.{NAME} = {NAME!r}: a name is made of letters, digits, '.', '_' and '-', and begins with a"
         " letter or a digit; choose another"
     ]
     assert not (folder / "results").exists()
+
+
+def test_a_hostile_name_of_a_task_starts_nothing(folder):
+    """It is a folder of the results."""
+    path = folder / "$(touch PWN6) study.yaml"
+    study = yaml.safe_load(path.read_text())
+    study["language"]["tasks"]["names"] = [NAME]
+    path.write_text(yaml.safe_dump(study))
+    answer = run(folder, "all")
+    assert made_by_commands(folder) == []
+    assert f"language.tasks.names.0 = {NAME!r}: a name is made of letters" in answer.stderr

@@ -141,16 +141,15 @@ use rule needle as ablation_lm_eval with:
         unpack(measured("language", "ablation_lm_eval.csv")),
         articles="<results>/corpus/articles.parquet",
     output:
-        rows="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.csv",
-        record="<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.run.json",
+        rows="<results>/ablations/language/{backbone}/{subject}/tasks/{evaluated}/ablation_lm_eval.csv",
+        record="<results>/ablations/language/{backbone}/{subject}/tasks/{evaluated}/ablation_lm_eval.run.json",
     log:
-        "<logs>/ablation_lm_eval/language/{backbone}/{subject}.log",
+        "<logs>/ablation_lm_eval/language/{backbone}/{subject}/{evaluated}.log",
     benchmark:
-        "<results>/ablations/language/{backbone}/{subject}/ablation_lm_eval.benchmark.tsv"
+        "<results>/ablations/language/{backbone}/{subject}/tasks/{evaluated}/ablation_lm_eval.benchmark.tsv"
     params:
         stage="ablation-lm-eval",
-        settings=flags("language", "tasks"),
-        more=lm_eval_hashhop_flags(),
+        settings=lm_eval_flags,
         code=code("ablation_lm_eval"),
 
 

@@ -1,6 +1,6 @@
 rule claims:
     input:
-        measurements=used_by("paper", "recovery", "equal_bytes"),
+        measurements=used_by("paper", "tasks", "recovery", "equal_bytes"),
         recorded=RECORDED,
     output:
         ledger=multiext("<results>/claims", ".json", ".csv", ".md"),

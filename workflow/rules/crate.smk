@@ -2,7 +2,6 @@ rule crate:
     input:
         rules.figures.input,
         rules.tables.input,
-        papers_method("ablation_lm_eval.csv"),
         "<results>/claims.json",
         workflow=os.path.relpath(ROOT / "Snakefile"),
         config=workflow.configfiles,

@@ -100,10 +100,11 @@ def arm_flags(wildcards):
     )
 
 
-def lm_eval_hashhop_flags():
-    """HashHop's sizes, for the lm-eval stage of a study that has it among its tasks."""
-    listed = "hashhop" in config["language"]["tasks"]["names"]
-    return flags("hashhop", "task", prefix="hashhop-") if listed else []
+def lm_eval_flags(wildcards):
+    """The settings of one task of lm-eval alone, with HashHop's sizes where it is that."""
+    task = Tasks(**config["language"]["tasks"]).alone(wildcards.evaluated)
+    sizes = config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}
+    return as_flags(task.model_dump(mode="json")) + as_flags(sizes, "hashhop-")
 
 
 def mixer_flag(wildcards):

@@ -117,4 +117,4 @@ if RECOVERY:
                 table=[*shown("tables", "recovery"), "table3"],
                 format=["csv", "html"],
             ),
-            of_recovered("ablation_lm_eval.csv"),
+            of_recovered(LM_EVAL),

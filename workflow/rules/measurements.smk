@@ -63,7 +63,8 @@ MEASUREMENTS = {
     "continuation": measured_on("language", "continuation.csv"),
     "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.parquet"),
     "hashhop_sizes": other_sizes(),
-    "ablation_lm_eval": trained_on_text("ablation_lm_eval.csv"),
+    "ablation_lm_eval": trained_on_text(LM_EVAL),
+    "papers_ablation_lm_eval": papers_method(LM_EVAL),
     "head_scores": scored("language"),
     "ra_i_settings": collect(
         "<results>/ablations/language/{backbone}/ra_i_settings.csv",
@@ -72,6 +73,7 @@ MEASUREMENTS = {
 }
 PARTS = {
     "paper": True,
+    "tasks": bool(LM_EVAL),
     "recovery": bool(RECOVERY),
     "equal_bytes": bool(recovered("", EQUAL_BYTES)),
     "ablations": True,

@@ -6,6 +6,10 @@ from recurformer.study.subject import Subject
 
 ABLATIONS = config["ablations"]
 MEASURED_SCORES = set(get_args(MeasuredScore))
+LM_EVAL = [
+    f"tasks/{name}/ablation_lm_eval.csv"
+    for name in config["language"]["tasks"]["names"]
+]
 
 
 def by_mixer(changed):
@@ -74,18 +78,23 @@ def trained_on_text(file):
 
 
 def papers_method(file):
-    """A file of every model that the study trains on text: the original, and the paper's method at each share of heads."""
+    """A file of the original as it came, and of every model that the study trains on text: the original, and the paper's
+    method at each share of heads.
+    """
     by, unit = config["selection"]["by"], config["selection"]["unit"]
     return collect(
         "<results>/ablations/language/{backbone}/{subject}/{file}",
         backbone=config["language"]["backbones"],
         subject=[
-            (
-                Subject("heads", "mamba", by, unit, beta=beta)
-                if beta
-                else Subject("original_trained")
-            )
-            for beta in config["language"]["betas"]
+            Subject("original"),
+            *(
+                (
+                    Subject("heads", "mamba", by, unit, beta=beta)
+                    if beta
+                    else Subject("original_trained")
+                )
+                for beta in config["language"]["betas"]
+            ),
         ],
         file=file,
     )

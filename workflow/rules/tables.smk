@@ -34,6 +34,6 @@ rule tables:
     input:
         collect(
             "<results>/tables/{table}.{format}",
-            table=shown("tables", "paper", "recovery"),
+            table=shown("tables", "paper", "tasks", "recovery"),
             format=["csv", "html"],
         ),

@@ -1,14 +1,16 @@
-"""RecurFormer beside the original on lm-eval's tasks. Shares of right answers decide; perplexities are told besides:
-lm-eval gives no interval of them.
+"""RecurFormer beside the original on lm-eval's tasks. Shares of right answers decide, of tasks that the original has
+learned; perplexities are told besides: lm-eval gives no interval of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing
+from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
@@ -16,6 +18,7 @@ from recurformer.paper import label
 from recurformer.render.ablations import NEEDLE, identified, original
 from recurformer.render.measurements import models_in_order, records
 from recurformer.render.training import FALL
+from recurformer.study.measurements import LOCAL
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 KIND = "ablation_lm_eval"
@@ -24,8 +27,6 @@ UNITS = ("perplexity", "bits_per_byte")
 """How the names of lm-eval's metrics end that are no shares."""
 SAME = ("word_perplexity", "bits_per_byte")
 """Metrics that say what the perplexity per byte says."""
-LOCAL = frozenset({"hashhop", "passkey", "wikipedia"})
-"""This project's own tasks: alone they do not answer a question about lm-eval's."""
 
 
 def _pairs(rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,41 +54,58 @@ def _share(mean: float, samples: int) -> Estimate:
     return bounded_mean(np.repeat([1.0, 0.0], [right, samples - right]))._replace(mean=mean)
 
 
-def tasks(evidence: Evidence, families: Sequence[str] = ()) -> Finding:
+def _is_learned(pair: Any, guessed: Mapping[str, float]) -> bool:
+    """Whether the original is surely above guessing, by more than a model may lose: else nothing could be lost."""
+    chance = next((share for name, share in guessed.items() if pair.task.startswith(name)), 0.0)
+    return _share(pair.theirs, pair.samples).low > chance + ALLOWED_DROP
+
+
+def tasks(
+    evidence: Evidence, families: Sequence[str] = (), guessed: Mapping[str, float] = MappingProxyType({})
+) -> Finding:
     """Each task's share of right answers at β = 0.5 beside the original's, less what is allowed.
 
     Args:
         evidence: with the measurements of lm-eval.
         families: how the names of the tasks that count begin; all of them where none is named.
+        guessed: how the names of tasks begin whose answers are chosen -> share of right answers by guessing.
 
     Raises:
         Missing: no task has one that was measured of both, or what was measured says nothing about the question.
+        Undecided: the original has learned none of the tasks.
     """
     rows = identified(evidence.look(KIND), KIND)
     rows = rows[rows["task"].str.startswith(tuple(families) or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
     pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
-    pairs = pairs[(pairs["ours"] >= 0) & (pairs["theirs"] >= 0)]  # RULER says -1 for lengths that were not asked
     is_share = (pairs["ours"] <= 1) & (pairs["theirs"] <= 1) & ~pairs["metric"].str.endswith(UNITS)
+    shares = list(records(pairs[is_share]))
     found = [
         Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting,
             _share(one.ours, one.samples), _share(one.theirs, one.samples), one.samples,
             (one.our_fall, one.their_fall), one.rows)
-        for one in records(pairs[is_share])
+        for one in shares
+        if _is_learned(one, guessed)
     ]  # fmt: skip
-    if not found:
+    if not shares:
         raise Missing("no task of lm-eval with right answers was measured of RecurFormer and of the original")
     if set(pairs["task"]) <= LOCAL:
         raise Missing(
-            "tasks with local data only: the hub's, such as HellaSwag and MMLU, are those of config/paper.yaml; "
-            f"measured: {judge_comparisons(found, allowed=ALLOWED_DROP).ours}"
+            "tasks of this project only: lm-eval's own, such as HellaSwag and MMLU, are those of config/paper.yaml; "
+            f"measured: {_told(shares)}"
         )
+    if not found:
+        raise Undecided(f"the original does not do surely better than by guessing: {_told(shares)}")
     finding = judge_comparisons(found, allowed=ALLOWED_DROP)
-    others = pairs[~is_share & ~pairs["metric"].isin(SAME)]
-    evidence.count(KIND, *(one.rows for one in found), *others["rows"])
-    told = [
+    others = [*records(pairs[~is_share & ~pairs["metric"].isin(SAME)])]
+    others += [one for one in shares if not _is_learned(one, guessed)]
+    evidence.count(KIND, *(one.rows for one in (*found, *others)))
+    return replace(finding, ours="; ".join(filter(None, [finding.ours, _told(others)])))
+
+
+def _told(pairs: Sequence[Any]) -> str:
+    return "; ".join(
         f"{label(one.model)}, {one.task} {one.metric}: {RECURFORMER} {one.ours:.3g}, the original {one.theirs:.3g}"
-        for one in records(others)
-    ]
-    return replace(finding, ours="; ".join([finding.ours, *told]))
+        for one in pairs
+    )

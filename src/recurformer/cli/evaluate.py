@@ -131,7 +131,8 @@ def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window_tokens=settings.tokens,
-        ruler_lengths=settings.ruler_lengths,
+        ruler_length=settings.ruler_length,
+        num_fewshot=dict(settings.num_fewshot),
     )
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":

@@ -27,6 +27,8 @@ from recurformer.train.data import item_generator
 TASK_FILES = Path(__file__).with_name("tasks")
 GENERATED_SAMPLES = 100
 BOOTSTRAP_ITERATIONS = 100
+NOT_ASKED = -1
+"""RULER's score at a length, which is then the metric's name, that was not asked."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class LocalSettings:
         passkey_tokens: longest passkey prompt.
         articles: column text, for `wikipedia`.
         window_tokens: tokens that `wikipedia` shows the model at once.
-        ruler_lengths: tokens of the prompts of lm-eval's RULER tasks.
+        ruler_length: tokens of the prompts of lm-eval's RULER tasks.
+        num_fewshot: solved examples in the prompts of some of lm-eval's tasks, by name, instead of a task's own.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -68,7 +71,8 @@ class LocalSettings:
     passkey_tokens: int = 1024
     articles: pd.DataFrame | None = None
     window_tokens: int = 1024
-    ruler_lengths: Sequence[int] = (4096,)
+    ruler_length: int = 4096
+    num_fewshot: Mapping[str, int] = field(default_factory=dict)
 
 
 def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
@@ -122,7 +126,7 @@ def lm_eval_rows(
 
     Args:
         model: a causal language model, converted or not, where it is.
-        names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (its data come from the hub).
+        names: of `LOCAL_TASKS`, or any task or group of lm-eval itself (most have data on the hub).
         settings: of the local tasks; `samples` and `limits` bound the others too.
         folder: for the local data.
         batch_size: requests in one forward pass; changes speed and memory, not the result.
@@ -131,7 +135,8 @@ def lm_eval_rows(
         One row a metric: task, metric, value, stderr (NaN where lm-eval gives none), samples.
 
     Raises:
-        ValueError: an unknown task, one whose data cannot be loaded, or no articles for `wikipedia`.
+        ValueError: an unknown task, one whose data or packages are not there, one that fixes its number of examples, or
+            no articles for `wikipedia`.
     """
     rows: list[tuple[str, str, float, float, int]] = []
     for number, name in enumerate(names):
@@ -164,13 +169,18 @@ def _run_hub(
     model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
 ) -> list[tuple[str, str, float, float, int]]:
     with quiet():
-        manager = _hub_manager(settings.tokenizer.name_or_path, tuple(settings.ruler_lengths))
+        manager = _hub_manager(name, settings.tokenizer.name_or_path, settings.ruler_length)
     if name not in manager.all_tasks:
         raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
+    shots = settings.num_fewshot.get(name)
     try:
-        return _run(model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples)
+        if shots is not None:
+            _check_examples(name, shots, manager)
+        return _run(
+            model, settings.tokenizer, name, manager, batch_size=batch_size, limit=settings.samples, num_fewshot=shots
+        )
     except ImportError as error:
-        raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[long-context]") from None
+        raise ValueError(f"task {name!r}: it needs a package ({error}); install recurformer[longbench]") from None
     except OSError as error:  # requests and the hub's client raise its subclasses when they reach nothing
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"task {name!r}: its data cannot be loaded from the hub ({reason})") from None
@@ -183,15 +193,29 @@ def _local_manager() -> Any:
     return TaskManager(include_defaults=False)
 
 
-@functools.cache
-def _hub_manager(tokenizer: str, ruler_lengths: tuple[int, ...]) -> Any:
-    """lm-eval's index of its own tasks; takes many seconds, for it reads some ten thousand YAML files.
+def _hub_manager(name: str, tokenizer: str, ruler_length: int) -> Any:
+    """lm-eval's index of the folder that the first word of a task's name names; of all tasks where it is not in there:
+    that takes half a minute, for it reads some ten thousand YAML files.
 
-    RULER's tasks make their prompts themselves, with the tokenizer in this folder, at these lengths.
+    RULER's tasks make their prompts themselves, with the tokenizer in this folder, at this length.
     """
-    from lm_eval.tasks import TaskManager
+    import lm_eval.tasks
 
-    return TaskManager(metadata={"tokenizer": tokenizer, "max_seq_lengths": list(ruler_lengths)})
+    metadata = {"tokenizer": tokenizer, "max_seq_lengths": [ruler_length]}
+    folder = Path(lm_eval.tasks.__file__).parent / name.partition("_")[0].replace("niah", "ruler")
+    if folder.is_dir():
+        near = lm_eval.tasks.TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
+        if name in near.all_tasks:
+            return near
+    return lm_eval.tasks.TaskManager(metadata=metadata)
+
+
+def _check_examples(name: str, shots: int, manager: Any) -> None:
+    """Raise a ValueError where lm-eval would go on with a number of examples that the task fixes."""
+    with quiet():
+        tasks = manager.load([name])["tasks"].values()
+    if shots and any(task.get_config("num_fewshot") == 0 for task in tasks):
+        raise ValueError(f"task {name!r}: it is asked without solved examples; leave it out of num_fewshot")
 
 
 def _run(
@@ -202,6 +226,7 @@ def _run(
     *,
     batch_size: int,
     limit: int | None = None,
+    num_fewshot: int | None = None,
     **harness: Any,
 ) -> list[tuple[str, str, float, float, int]]:
     """The rows of one task, named or in a YAML file."""
@@ -214,6 +239,7 @@ def _run(
             OneBeginning(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
             tasks=[task],
             limit=limit,
+            num_fewshot=num_fewshot,
             task_manager=manager,
             bootstrap_iters=BOOTSTRAP_ITERATIONS,
             log_samples=False,
@@ -224,7 +250,8 @@ def _run(
         name = full_name.removeprefix("recurformer_")
         for key, value in measured.items():
             metric, _, kind = key.partition(",")
-            if kind and not metric.endswith("_stderr"):
+            not_asked = metric.isdigit() and value == NOT_ASKED
+            if kind and not metric.endswith("_stderr") and not not_asked:
                 error = measured.get(f"{metric}_stderr,{kind}")
                 label = metric if kind == "none" else f"{metric},{kind}"
                 has_error = isinstance(error, int | float)

@@ -1,6 +1,6 @@
 """The work of jobs that read text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -104,29 +104,23 @@ def _validation_articles(study: Study) -> int:
 
 @work_of("ablation_lm_eval")
 def lm_eval(study: Study, names: Names) -> Work:
-    """The longest prompt, cut to what the model takes, decides on memory, the sum of all on time."""
+    """The prompts of one task, cut to what the model takes."""
     settings, model = study["language"]["tasks"], measured_model(study, names)
-    task = study["hashhop"]["task"]
-    usual = settings["tokens"]
+    name, usual, hashes = names["evaluated"], settings["tokens"], study["hashhop"]["task"]
     articles = _validation_articles(study) * ceil(TOKENS_OF_AN_ARTICLE / usual)
+    ruler = Asked(500, settings["ruler_length"], written=128)
     sizes = TASKS | {
         "passkey": Asked(100, usual, written=16),
         "wikipedia": Asked(articles, usual),
-        "hashhop": Asked(100, hashhop_tokens(task), written=answer_tokens(task)),
-        "ruler": Asked(6_500 * len(settings["ruler_lengths"]), max(settings["ruler_lengths"]), written=64, tasks=13),
+        "hashhop": Asked(100, hashhop_tokens(hashes), written=answer_tokens(hashes)),
+        "ruler": replace(ruler, samples=6_500, written=64, tasks=13),
     }
-    limits, positions = dict(settings["limits"]), model["shape"].positions
-    asked = [
-        (one, one.requests(limits.get(name, settings["samples"])), min(one.tokens, positions))
-        for name in settings["names"]
-        for one in [sizes.get(name, Asked(10_000, usual))]
-    ] or [(Asked(1, usual), 1, usual)]
-    longest = max(tokens for _, _, tokens in asked)
-    sequences = ceil(sum(requests * tokens for _, requests, tokens in asked) / longest)
-    written = ceil(sum(requests * one.written for one, requests, _ in asked) / sequences)
-    scored = min(longest, max(usual, SCORED_TOKENS))
-    sizes_of_all = {"tokens": longest, "sequences": sequences, "written": written, "scored": scored}
-    return Work("write", batch=settings["batch_size"], **sizes_of_all, **model)
+    one = sizes.get(name, ruler if name.startswith(("ruler_", "niah_")) else Asked(10_000, usual))
+    asked = one.requests(dict(settings["limits"]).get(name, settings["samples"]))
+    tokens = min(one.tokens * (1 + dict(settings["num_fewshot"]).get(name, 0)), model["shape"].positions)
+    scored = min(tokens, max(usual, SCORED_TOKENS))
+    sizes_of_it = {"tokens": tokens, "sequences": asked, "written": one.written, "scored": scored}
+    return Work("write", batch=settings["batch_size"], **sizes_of_it, **model)
 
 
 @work_of("needle")

@@ -18,7 +18,7 @@ class Entry:
         caption: what is seen and what it means.
     """
 
-    part: Literal["paper", "recovery", "equal_bytes", "ablations"]
+    part: Literal["paper", "tasks", "recovery", "equal_bytes", "ablations"]
     kinds: list[str]
     label: str
     caption: str

@@ -4,13 +4,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recurformer.study.block import NUMBER, Block, Count, Index, Rate, Several, Share, Text
+from recurformer.study.block import NUMBER, Block, Count, Index, Name, Rate, Several, Share, Text
 from recurformer.study.inputs import check_heads
 from recurformer.study.method import Selection, Training
 from recurformer.tasks.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
 
+LOCAL = frozenset({"hashhop", "passkey", "wikipedia"})
+"""This project's own tasks of lm-eval, beside the library's."""
 # flags are words, and a choice of numbers does not turn them into numbers by itself
-RulerLength = Annotated[Literal[4096, 8192, 16384, 32768, 65536, 131072], BeforeValidator(int)]
+RulerLength = Annotated[Literal[512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], BeforeValidator(int)]
+LONGER_RULER = {"ruler", "ruler_vt", "ruler_cwe"}
+"""RULER's tasks whose example and instruction alone fill 512 tokens: lm-eval would look for a shorter one for ever."""
 
 
 class Maps(Block):
@@ -54,26 +58,41 @@ class Perplexity(Block):
 class Tasks(Block):
     """lm-eval tasks, run by lm-eval's own HFLM."""
 
-    names: list[Text] = []
-    """`passkey`, `hashhop` and `wikipedia` need no hub; all other names are lm-eval's own tasks."""
+    names: list[Name] = []
+    """`passkey`, `hashhop` and `wikipedia` are this project's; all other names are lm-eval's own tasks. Those of RULER
+    that have no text of the hub in them need no network: `ruler_vt`, `ruler_cwe`, `ruler_fwe`, `niah_single_1`,
+    `niah_multikey_2`, `niah_multikey_3`. Each task is a job with a file of its own."""
     samples: Count | None = None
     """Samples of each task; absent: all."""
     limits: list[tuple[Text, Count]] = []
     """Tasks with fewer samples: (name, samples). For a group, each of its tasks has so many."""
+    num_fewshot: list[tuple[Text, Index]] = []
+    """Tasks of lm-eval with another number of solved examples in the prompt: (name, examples)."""
     tokens: Count = 1024
     """Tokens of a passkey prompt, and of a window of `wikipedia`."""
-    ruler_lengths: list[RulerLength] = [4096]
-    """Lengths of the prompts of lm-eval's RULER tasks, in tokens."""
+    ruler_length: RulerLength = 4096
+    """Length of the prompts of lm-eval's RULER tasks, in tokens."""
     batch_size: Count = 1
     """Requests in a batch: changes speed and memory, not the result. 1 is fastest on a CPU."""
 
     @model_validator(mode="after")
     def limits_asked(self) -> Self:
-        """A limit for a task that is not in `names` is a misspelt name."""
-        for name, _ in self.limits:
-            if name not in self.names:
-                raise ValueError(f"limits: {name!r} is not in names; add it there, or leave it out here")
+        """A task that is not in `names` is a misspelt name; what a task cannot take would run for nothing."""
+        for key in ("limits", "num_fewshot"):
+            for name, _ in getattr(self, key):
+                if name not in self.names:
+                    raise ValueError(f"{key}: {name!r} is not in names; add it there, or leave it out here")
+        for name, _ in self.num_fewshot:
+            if name in LOCAL:
+                raise ValueError(f"num_fewshot: {name!r} has no solved examples; leave it out here")
+        if self.ruler_length < 1024 and (short := sorted(LONGER_RULER.intersection(self.names))):
+            raise ValueError(f"ruler_length: {self.ruler_length} is too short for {', '.join(short)}; give 1024")
         return self
+
+    def alone(self, name: str) -> "Tasks":
+        """One task of them, as the job that runs it alone is told."""
+        keys = {key: [pair for pair in getattr(self, key) if pair[0] == name] for key in ("limits", "num_fewshot")}
+        return self.model_copy(update={"names": [name], **keys})
 
 
 class HashHopTask(Block):

@@ -1,4 +1,4 @@
-"""The paper's tables and that of recovery: name -> function of measurement frames.
+"""The paper's tables, and those of lm-eval and of recovery: name -> function of measurement frames.
 
 Parameters are named after the kinds of measurements that they take (`recurformer.render.measurements.COLUMNS`); one
 with a default may be missing. Besides these, `verdicts` are those of the paper's cells, and `recorded` is what
@@ -7,6 +7,7 @@ recordings keep of cards. All raise ValueError for a kind without rows or withou
 
 from collections.abc import Callable
 
+from recurformer.render.tables.lm_eval import lm_eval_table
 from recurformer.render.tables.recovery import recovery_table
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
@@ -20,6 +21,7 @@ TABLES: dict[str, Callable[..., Table]] = {
     "table3": table3,
     "table4": table4,
     "table5": table5,
+    "lm_eval": lm_eval_table,
     "recovery": recovery_table,
 }
 

@@ -55,7 +55,7 @@ class Table:
     """One table, of the paper or beside it.
 
     Attributes:
-        name: "table1" ... "table5", "reviewer_questions"; the name of its files.
+        name: "table1" ... "table5", "lm_eval", "reviewer_questions"; the name of its files.
         title: caption, one sentence.
         frame: the numbers, tidy: what the CSV file holds.
         lines: the same as text; all have the same headings.
