@@ -66,8 +66,8 @@ PAPER = {
     "train_text": 6,
     "total": 365,
 }
-"""By rule: 3 backbones, 6 shares on HashHop and 2 on text, which with the untouched original are asked 13 tasks; 6 shares,
-4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
+"""By rule: 3 backbones, 6 shares on HashHop and 2 on text, which with the untouched original are asked 13 tasks; 6
+shares, 4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
 
 
 def test_the_paper_study_has_these_jobs(dry):
