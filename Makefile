@@ -107,11 +107,11 @@ $(VENV)/mlflow/.installed: pyproject.toml $(INSTALLED)
 	touch $@
 
 dashboard-trackio: $(VENV)/.tracking
-	$(VENV)/bin/recurformer track results
+	$(VENV)/bin/recurformer track results figures
 	$(VENV)/bin/trackio show --project recurformer
 
 dashboard-mlflow: $(VENV)/mlflow/.installed
-	$(VENV)/mlflow/bin/recurformer track results --to mlflow
+	$(VENV)/mlflow/bin/recurformer track results figures --to mlflow
 	$(VENV)/mlflow/bin/mlflow server --backend-store-uri sqlite:///results/tracking/mlflow.db
 
 dashboard: dashboard-$(TRACKER)

@@ -76,7 +76,7 @@ def test_runs_are_chosen_and_sorted_by_settings_and_metrics(two, capsys, words, 
         (["--where", "beta"], "--where 'beta': write KEY=VALUE, or another of = != < <= > >="),
         (["--sort", "h_gq"], "h_gq: no run has such a setting or metric"),
         (["--stage", "train"], "--stage train: no such run; there are: mqar"),
-        (["results", "more"], "results more: give one folder, or `diff` and two runs"),
+        (["diff", "a"], "diff a: give two runs"),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(two, capsys, words, refusal):

@@ -5,7 +5,7 @@ import operator
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,27 +24,30 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
+STUDY = "results figures"
+"""Folders in which the default study's runs lie."""
 SHOWN = ("run", "stage", "model", "beta", "seed", "metrics", "minutes", "peak_mib", "started", "name")
 """Columns of the table in the terminal."""
 TEXTS = frozenset({*NAMES, "run", "stage", "commit", "difference", "lock", "name"})
 """Columns whose values are no numbers, whatever they look like."""
 
 
-def _records(folder: str) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
-    """Place, record and description of every run below a folder, oldest first; a damaged record is named and left out.
+def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
+    """Place, record and description of every run below some folders, oldest first; a damaged record is named, left out.
 
     Raises:
         ValueError: there are none.
     """
     found = []
-    for place in sorted(Path(folder).rglob("*run.json")):
+    for place in sorted(place for folder in folders for place in Path(folder).rglob("*run.json")):
         try:
             record = read_record(place)
             found.append((place, record, described(place, record)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
     if not found:
-        raise ValueError(f"{folder}: no run record below it; name a folder of results, such as results or recorded/cpu")
+        named = ", ".join(folders)
+        raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
     return sorted(found, key=lambda entry: entry[1]["started"])
 
 
@@ -137,7 +140,9 @@ def _print_difference(first: str, second: str) -> None:
 
 @stage(
     "list the runs of a folder with their settings and final metrics, or compare two",
-    argument("words", nargs="*", metavar="FOLDER | diff A B", help="default: results; A and B: files or ids of runs"),
+    argument(
+        "words", nargs="*", metavar="FOLDERS | diff A B", help=f"default: {STUDY}; A and B: files, names or ids of runs"
+    ),
     argument("--stage", dest="only", help="only runs of this stage"),
     argument(
         "--where", nargs="+", default=[], metavar="KEY=VALUE", help="only runs with this value; also != < <= > >="
@@ -147,17 +152,17 @@ def _print_difference(first: str, second: str) -> None:
     argument("--csv", action="store_true", help="print all settings and metrics as CSV instead"),
 )
 def runs(args: Namespace) -> None:
-    """List every run below a folder with its settings and final metrics, or show where two runs differ."""
+    """List every run below some folders with its settings and final metrics, or show where two runs differ."""
     import pandas as pd
     from tabulate import tabulate
 
-    folder, *compared = args.words or ["results"]
-    if folder == "diff" and len(compared) == 2:
+    first, *compared = args.words or STUDY.split()
+    if first == "diff":
+        if len(compared) != 2:
+            raise ValueError(f"diff {' '.join(compared)}: give two runs")
         _print_difference(*compared)
         return
-    if compared:
-        raise ValueError(f"{' '.join(args.words)}: give one folder, or `diff` and two runs")
-    records = _records(folder)
+    records = _records([first, *compared])
     frame = pd.DataFrame([row for *_, row in records], dtype=object)
     if args.only:
         name = args.only.replace("_", "-")
@@ -193,12 +198,12 @@ def _tracked(records: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> list
 
 @stage(
     "import every run of a folder into a tracker",
-    argument("results", help="folder of a study's results"),
+    argument("folders", nargs="+", help="folders of a study's results and figures"),
     argument("--to", choices=list(TRACKERS), default="trackio", help="the tracker (default: trackio)"),
 )
 def track(args: Namespace) -> None:
-    """Import every run below a folder into a tracker. Importing again changes nothing."""
-    records = _records(args.results)
+    """Import every run below some folders into a tracker. Importing again changes nothing."""
+    records = _records(args.folders)
     use_store()
     try:
         new = TRACKERS[args.to](_tracked(records))
