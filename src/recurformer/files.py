@@ -9,7 +9,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 MADE = ".recurformer"
-"""File in a model's folder that lists the others there, so that a later run knows its own."""
+"""File in a model's folder that lists the others there with their sizes, so that a later run knows its own."""
+LOCK = ".lock"
+"""File by which one process has a folder for itself."""
 STAMP = ".snakemake_timestamp"
 """File that Snakemake adds to a folder that a job has written."""
 
@@ -49,12 +51,13 @@ def atomic_path(target: str | Path, directory: bool = False) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def refuse_strange(folder: str | Path, ours: Container[Path]) -> None:
+def refuse_strange(folder: str | Path, ours: Container[Path], why: str = "which no earlier run wrote") -> None:
     """Refuse to replace a folder that holds any file which is not among `ours`.
 
     Args:
         folder: may be missing.
         ours: files that earlier runs wrote there, each as `folder` with its place in there.
+        why: what the message says of another file.
 
     Raises:
         ValueError: names the file.
@@ -70,7 +73,7 @@ def refuse_strange(folder: str | Path, ours: Container[Path]) -> None:
     for path in files:
         if path not in ours and path.name != STAMP:
             raise ValueError(
-                f"{folder}: holds {path.relative_to(folder)}, which no earlier run wrote; name a new folder"
+                f"{folder}: holds {path.relative_to(folder)}, {why}; name a new folder, or move this one away"
             )
 
 
@@ -80,12 +83,15 @@ def refuse_strange_model(folder: str | Path) -> None:
     Raises:
         ValueError: names a file that was added or changed.
     """
-    made = Path(folder, MADE)
-    ours = {made}
+    made, ours = Path(folder, MADE), set()
     if made.is_file():
-        places = (Path(folder, name) for name in made.read_text(encoding="utf-8").splitlines())
-        ours |= {place for place in places if place.exists() and place.stat().st_mtime_ns <= made.stat().st_mtime_ns}
-    refuse_strange(folder, ours)
+        sizes = (line.split(" ", 1) for line in made.read_text(encoding="utf-8").splitlines())
+        ours = {made, *(Path(folder, name) for size, name in sizes if size == _size(Path(folder, name)))}
+    refuse_strange(folder, ours, f"which no earlier run wrote as it is, by the list {MADE}")
+
+
+def _size(file: Path) -> str:
+    return str(file.stat().st_size) if file.is_file() else ""
 
 
 @contextmanager
@@ -99,8 +105,9 @@ def writing_model(target: str | Path) -> Iterator[Path]:
     refuse_strange_model(target)
     with writing_weights(target), atomic_path(target, directory=True) as folder:
         yield folder
-        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-        (folder / MADE).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        lines = [f"{_size(path)} {path.relative_to(folder).as_posix()}\n" for path in files]
+        (folder / MADE).write_text("".join(lines), encoding="utf-8")
 
 
 @contextmanager
@@ -127,7 +134,7 @@ def alone_in(folder: str | Path) -> Iterator[None]:
     Raises:
         ValueError: another run works there.
     """
-    lock = FileLock(Path(folder, ".lock"))
+    lock = FileLock(Path(folder, LOCK))
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recurformer.cli.checkpoints import open_config
-from recurformer.files import STAMP, atomic_path, refuse_strange_model, writing_model
+from recurformer.files import MADE, STAMP, atomic_path, refuse_strange_model, writing_model
 
 
 @pytest.mark.parametrize("directory", [False, True])
@@ -73,14 +73,15 @@ def test_a_run_replaces_the_model_of_an_earlier_one(model):
     assert (model / "weights").read_text() == "second" and not (model / "deep").exists()
 
 
-def write_later(file):
-    file.write_text("years of work")
-    os.utime(file, (file.stat().st_atime, file.stat().st_mtime + 1))
+def test_a_copied_model_is_known_too(model):
+    for file in model.rglob("*"):  # in any order
+        os.utime(file, (0, 0) if file.name == MADE else None)
+    refuse_strange_model(model)
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "deep/notes", "deep/weights"])
 def test_what_a_user_added_or_changed_is_never_replaced(model, name):
-    write_later(model / name)
+    (model / name).write_text("years of work")
     with pytest.raises(ValueError, match=f"model: holds {name}, which no earlier run wrote"), writing_model(model):
         pytest.fail("the work has begun")
     assert (model / name).read_text() == "years of work"

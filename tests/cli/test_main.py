@@ -81,6 +81,17 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (answer.returncode, answer.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("words", ["--version", "--help", "study --schema"])
+def test_a_full_disk_below_the_output_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "recurformer.cli.main", *words.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert answer.returncode == 1
+    assert answer.stderr.count("\n") == 1 and "No space left on device" in answer.stderr
+
+
 @pytest.fixture
 def toy():
     """A stage that somebody adds."""

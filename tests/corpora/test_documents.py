@@ -139,3 +139,24 @@ def test_a_bad_file_is_named(tmp_path, name, content, message):
         pd.DataFrame(content).to_parquet(tmp_path / name)
     with pytest.raises(ValueError, match=message):
         read_documents([tmp_path / name])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.txt", "a text".encode("utf-16-le"), "not UTF-8 text"),
+        ("a.jsonl", b"\n\n", "it holds no line"),
+        ("a.jsonl", b'{"text": ' + b"[" * 100_000, "line 1: too deeply nested"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
+        read_documents([tmp_path / name])
+
+
+def test_files_that_were_joined_have_no_marks_in_their_middle(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffone\n\ufefftwo", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('\ufeff{"text": "three"}\n\ufeff{"text": "four"}\n', encoding="utf-8")
+    found = read_documents([tmp_path / "a.txt", tmp_path / "b.jsonl"])
+    assert {*found.train, *found.held_out} == {"one\ntwo", "three", "four"}

@@ -80,12 +80,26 @@ def test_a_folder_with_work_of_the_user_is_not_replaced(stage, spelled, refuses,
     for work in ("backbone", "converted"):  # which would fail without its input
         (world / work / "config.json").unlink()
     words = [spelled if word == "thesis" else word for word in FOLDERS[stage].split()]
-    refuses(world, words, "holds thesis.tex, which no earlier run wrote; name a new folder")
+    refuses(
+        world,
+        words,
+        "holds thesis.tex, which no earlier run wrote as it is, by the list .recurformer; name a new folder",
+    )
 
 
 def test_an_input_is_no_output(refuses, world):
     refuses(world, ["convert", "backbone", "backbone", "--heads", "heads.json"], "backbone: holds an input of this")
     refuses(world, ["select", "profile.parquet", "backbone", "--beta", "0.5"], "backbone: is a folder; name a file")
+
+
+def test_a_record_replaces_nothing_but_a_record(refuses, world):
+    (world / "thesis.tex").write_text("years of work")
+    words = ["convert", "backbone", "new", "--heads", "heads.json", "--record"]
+    refuses(world, [*words, "thesis.tex"], "thesis.tex: not a run record")
+    refuses(world, [*words, "heads.json"], "heads.json: is an input of this command")
+    refuses(world, [*words, "backbone"], "backbone: is an input of this command")
+    refuses(world, [*words, "converted"], "converted: not a run record")
+    refuses(world, [*words, "new/run.json"], "new/run.json: lies in new, which this command writes")
 
 
 def test_results_are_kept_in_no_folder_of_the_user(refuses, world):

@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import select
 import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,7 @@ from recurformer.cli import launch
 from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
 from recurformer.cli.stage import STAGES, Stage, code_of
 from recurformer.files import refuse_strange_model
-from recurformer.records import run_record
+from recurformer.records import read_record, run_record
 from recurformer.study import Distributed
 
 __all__ = ["STAGES", "code_of", "main"]
@@ -82,7 +83,16 @@ def import_libraries() -> None:
 def _refuse_places(args: Namespace) -> None:
     """Refuse, before any work, outputs that would delete something or could not be written."""
     inputs = [Path(path).resolve() for path in paths_of(args, InputPath)]
-    for place in paths_of(args, OutputPath):
+    outputs = paths_of(args, OutputPath)
+    folders = {Path(place).resolve(): place for place in outputs if isinstance(place, OutputFolder)}
+    for place in filter(None, (*outputs, args.record)):
+        if above := next((folder for path, folder in folders.items() if path in Path(place).resolve().parents), None):
+            raise ValueError(f"{place}: lies in {above}, which this command writes; name another place")
+    if args.record and Path(args.record).exists():
+        if Path(args.record).resolve() in inputs:
+            raise ValueError(f"--record {args.record}: is an input of this command; name another file")
+        read_record(args.record)  # nothing but an earlier record is replaced
+    for place in outputs:
         if not isinstance(place, OutputFolder):
             if Path(place).is_dir():
                 raise ValueError(f"{place}: is a folder; name a file")
@@ -152,9 +162,19 @@ def main(argv: list[str] | None = None) -> int:
         code = _main(argv)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
+    except OSError as error:  # of standard output: _main has handled all others
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
-        return CLOSED
+        if isinstance(error, BrokenPipeError):
+            return CLOSED
+        print(f"recurformer: the output cannot be written ({error.strerror})", file=sys.stderr)
+        return 1
+
+
+def _is_unread() -> bool:
+    """Whether the program that read the standard output is gone."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _main(argv: list[str]) -> int:
@@ -171,8 +191,6 @@ def _main(argv: list[str]) -> int:
     args = arguments_of(STAGES[name], rest)
     try:
         _run(STAGES[name], args, argv)
-    except BrokenPipeError:
-        raise
     except KeyboardInterrupt:
         if not launch.is_launched():
             resumes = "checkpoints" in args or getattr(args, "trials", None)
@@ -180,6 +198,8 @@ def _main(argv: list[str]) -> int:
             print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
         return STOPPED
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            raise
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
         if launch.is_launched():

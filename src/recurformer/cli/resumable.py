@@ -16,7 +16,7 @@ from recurformer.cli.arguments import BETA, COUNT, InputPath, OutputFolder, Outp
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.stage import ARTICLES, NAME, argument, code_of, seed
 from recurformer.digest import code_digest
-from recurformer.files import alone_in, atomic_path
+from recurformer.files import LOCK, alone_in, atomic_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,7 +98,7 @@ def resumable_run(args: Namespace, output: str) -> Iterator[Path]:
             print(f"{folder}: keeps a run by other settings or other code; this one starts anew", file=sys.stderr)
         yield checkpoints
         shutil.rmtree(checkpoints, ignore_errors=True)
-        if not args.checkpoints and not _holds_states(folder):
+        if not args.checkpoints and [path.name for path in folder.iterdir()] == [LOCK]:
             shutil.rmtree(folder, ignore_errors=True)
 
 

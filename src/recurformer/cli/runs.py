@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from recurformer.cli.stage import argument, stage
 from recurformer.cli.trace import LEDGERS, find_records
 from recurformer.records import final_metrics, metrics_text, read_record, run_name
-from recurformer.render.measurements import NAMES
 from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ STUDY = "results figures"
 """Folders in which the default study's runs lie."""
 SHOWN = ("run", "stage", "model", "beta", "seed", "metrics", "minutes", "peak_mib", "started", "name")
 """Columns of the table in the terminal."""
-TEXTS = frozenset({*NAMES, "run", "stage", "commit", "difference", "lock", "name"})
-"""Columns whose values are no numbers, whatever they look like."""
+TEXTS = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
+"""Columns whose values are no numbers, whatever they look like; the names that a study chooses are others."""
 
 
 def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
@@ -96,7 +95,9 @@ def _column(frame: "pd.DataFrame", key: str) -> str:
 
 def _ordered(key: str, value: Any) -> tuple[bool, Any]:
     """Values as they compare: numbers before texts. Names stay texts, such as a model 007; true and false too."""
-    if key not in TEXTS and not isinstance(value, bool):
+    from recurformer.render.measurements import NAMES
+
+    if key not in {*TEXTS, *NAMES} and not isinstance(value, bool):
         with suppress(TypeError, ValueError):
             return False, float(value)
     return True, str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,6 +19,8 @@ MOST_OF_HUB = 10_000
 """Documents that are read of a data set of the hub: some of these have terabytes."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
 PLAIN = (".txt", ".md")
+BOM = "\ufeff"
+"""Mark of an encoding; files joined together have it in their middle too."""
 
 
 def _read_lines(file: Path) -> pd.DataFrame:
@@ -28,17 +30,21 @@ def _read_lines(file: Path) -> pd.DataFrame:
         ValueError: a line is none; names it.
     """
     rows = []
-    with file.open(encoding="utf-8-sig") as lines:
+    with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip():
+            if not line.strip(BOM + " \t\r\n"):
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.removeprefix(BOM))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
+            except RecursionError:
+                raise ValueError(f"line {number}: too deeply nested") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {number}: not an object")
             rows.append(row)
+    if not rows:
+        raise ValueError("it holds no line")
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -105,11 +111,14 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
     if source.exists() and kind not in {*PLAIN, ""}:
         raise ValueError(f"{source}: a {kind} file is not read; {TAKES}")
     try:
-        return [(source.read_text(encoding="utf-8-sig"), None)]
+        text = source.read_text(encoding="utf-8").replace(BOM, "")
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not UTF-8 text; {TAKES}") from None
     except OSError as error:
         raise ValueError(f"{source}: cannot be read ({error.strerror}); {TAKES}") from None
+    if "\0" in text:  # as UTF-16 has them
+        raise ValueError(f"{source}: not UTF-8 text; {TAKES}")
+    return [(text, None)]
 
 
 def _read_table(file: Path) -> list[tuple[str, str | None]]:
