@@ -41,7 +41,7 @@ def falling(kind: str, arms) -> dict[str, pd.DataFrame]:
     ],
 )
 def test_a_training_that_keeps_up_needs_no_more_of_it(claim, kind, arms):
-    assert decide(CLAIMS[claim], [world(falling(kind, arms))]).verdict in (REPRODUCED, UNDECIDED)
+    assert decide(CLAIMS[claim], [world(falling(kind, arms))]).verdict in (REPRODUCED, CONSISTENT, UNDECIDED)
     assert CLAIMS[claim].judge(world(falling(kind, arms))).holds
 
 
@@ -173,10 +173,10 @@ def test_what_no_training_stands_behind_has_not_flattened():
 @pytest.mark.parametrize(
     ("value", "samples", "task", "verdict", "why"),
     [
-        (0.9, 1000, "hellaswag", REPRODUCED, ""),
+        (0.9, 1000, "hellaswag", CONSISTENT, "one seed"),
         (0.9, 20, "hellaswag", UNDECIDED, "within the 95 % intervals of both"),
         (0.3, 1000, "hellaswag", CONTRADICTED, ""),
-        (0.3, 1000, "winogrande", REPRODUCED, ""),
+        (0.3, 1000, "winogrande", CONSISTENT, "one seed"),
     ],
 )
 def test_few_samples_and_a_task_that_the_original_guesses_decide_nothing_about_lm_eval(

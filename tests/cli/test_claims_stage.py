@@ -44,7 +44,7 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
     shown = capsys.readouterr().out
     ledger = json.loads((tmp_path / "out/claims.json").read_text())
     assert ledger["study"] == "mine"
-    assert f"✓ reproduced: {ledger['counts']['reproduced']}" in shown
+    assert f"reproduced: {ledger['counts']['reproduced']}" in shown
     frame = pd.read_csv(tmp_path / "out/claims.csv")
     papers = frame.loc[frame["kind"] != "reviewer", "verdict"]
     assert papers.value_counts().to_dict() == {k: v for k, v in ledger["counts"].items() if v}
@@ -53,7 +53,7 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
     assert claim["evidence"]["runs"] == list(ledger["environment"]["runs"])
     assert claim["evidence"]["core_minutes"] >= 0
     assert CELL in (tmp_path / "out/claims.html").read_text()
-    assert "✓ reproduced" in (tmp_path / "out/claims.md").read_text()
+    assert "reproduced" in (tmp_path / "out/claims.md").read_text()
 
 
 def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):

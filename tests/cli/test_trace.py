@@ -45,7 +45,7 @@ def study(tmp_path, monkeypatch):
         {"id": CELL, "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
         {"id": "text/input-gate", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
     ]
-    (results / "claims.json").write_text(json.dumps({"claims": claims}))
+    (results / "claims.json").write_text(json.dumps({"counts": {}, "claims": claims}))
     return runs
 
 

@@ -82,6 +82,7 @@ def test_only_sizes_are_overridden():
         "caches.measured",
         "language.tasks.limits",
         "language.tasks.names",
+        "language.tasks.num_fewshot",
         "mqar.learning_rates",
         "mqar.seeds",
         "mqar.task.train",

@@ -82,7 +82,7 @@ WITHOUT_CARDS = (
 def test_only_what_trains_or_measures_models_asks_for_a_card(name):
     settings = study(name)
     names = {"backbone": next(iter(settings["backbones"])), "beta": "0.5", "subject": "original"}
-    names |= {"protocol": "chunked", "topic": "scan"}
+    names |= {"protocol": "chunked", "topic": "scan", "evaluated": "passkey"}
     asked = {rule: request(rule, settings, names).gpus for rule in WORKS if rule not in OF_RANDOM_BACKBONES}
     assert {rule for rule, cards in asked.items() if not cards} == (
         set(asked) if name == "smoke" else {*WITHOUT_CARDS.split()}

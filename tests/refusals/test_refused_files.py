@@ -1,6 +1,5 @@
 """Damaged and hostile files are refused in one line that names the file, and nothing in them is ever run."""
 
-import json
 import pickle
 
 import pytest
@@ -25,7 +24,6 @@ NEEDLE = f"needle backbone out.csv --original backbone {ARTICLES} --name x --evi
 MATCH = f"{NEEDLE} --lengths 512 --tasks passkey --samples 1 --depths 0"
 
 
-RECORD = {"run": "1", "argv": [], "outputs": {"metrics.jsonl": ""}, "started": "2026-01-01"}
 ROWS = {
     # Parquet
     "articles cut": (PROFILE, cut("articles.parquet"), "articles.parquet: not a readable Parquet file"),
@@ -140,6 +138,16 @@ ROWS = {
         "out.gif: a figure is written as .svg, .png",
     ),
     "an unknown table": ("claims profile.parquet --out out.pdf", lambda world: None, "out.pdf: a ledger is written as"),
+    "a ledger of texts": (
+        "claims --ledger l.json",
+        lambda world: (world / "l.json").write_text('{"counts": {"reproduced": "x"}, "claims": []}'),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
+    "a ledger without claims": (
+        "trace table1 --ledger l.json",
+        lambda world: (world / "l.json").write_text('{"counts": {}, "claims": [{}]}'),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
     "a broken ledger": (
         "claims --ledger l.json",
         write("l.json", "[]"),
@@ -147,14 +155,6 @@ ROWS = {
     ),
     "matched without ratio": (MATCH, frame("rows.csv", a=[1]), "--match rows.csv: has no column ratio"),
     "matched empty": (MATCH, write("rows.csv"), "--match rows.csv: has no column ratio"),
-    "a log that is none": (
-        "track .",
-        both(
-            write("metrics.jsonl", "[]\n"),
-            write("run.json", json.dumps(RECORD)),
-        ),
-        "metrics.jsonl: not the metric log of a training",
-    ),
     "outputs below a file": (
         f"{SELECT}".replace("out.json", "heads.json/out.json"),
         lambda world: None,

@@ -124,6 +124,12 @@ def test_studies_that_share_a_store_leave_each_others_runs(importer, tmp_path, m
         assert f": {new} new runs of 1" in importer(folder, read=False)
 
 
+def test_a_damaged_curve_is_named_and_its_run_left_out(importer, tmp_path):
+    end(start(tmp_path, "", MQAR.format(name="a", beta=0.5, steps=6)))
+    (tmp_path / "results/a/metrics.jsonl").write_text("[]\n")
+    assert ": 0 new runs of 1" in importer(tmp_path, read=False)
+
+
 def test_two_records_of_one_name_stay(importer, tmp_path):
     end(start(tmp_path, "", MQAR.format(name="a", beta=0.5, steps=6)))
     record = json.loads((tmp_path / "results/a/run.json").read_text())

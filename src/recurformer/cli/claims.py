@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.files import atomic_path
@@ -65,13 +65,22 @@ def _decide(args: Namespace) -> dict[str, int]:
     return ledger.counts()
 
 
-def _count(path: str) -> dict[str, int]:
+def read_ledger(path: str) -> dict[str, Any]:
+    """A ledger that `recurformer claims` wrote: counts (verdict -> claims), claims (each with id, verdict, evidence).
+
+    Raises:
+        ValueError: there is none, or the file is something else.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))["counts"]
+        ledger = json.loads(Path(path).read_text(encoding="utf-8"))
+        if all(isinstance(count, int) for count in ledger["counts"].values()):
+            [(claim["id"], claim["verdict"], claim["evidence"]) for claim in ledger["claims"]]
+            return ledger
     except OSError:
         raise ValueError(f"{path}: no ledger there; `snakemake --cores 2 {path}` makes it") from None
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path}: not a ledger written by `recurformer claims`") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"{path}: not a ledger written by `recurformer claims`")
 
 
 def run(args: Namespace) -> dict[str, int]:
@@ -80,7 +89,7 @@ def run(args: Namespace) -> dict[str, int]:
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
-    counts = _decide(args) if args.measurements else _count(args.ledger)
+    counts = _decide(args) if args.measurements else read_ledger(args.ledger)["counts"]
     if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
         raise ValueError(f"--fail-on: {', '.join(failures)}")
     return counts

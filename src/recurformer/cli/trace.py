@@ -1,6 +1,5 @@
 """The origin of a result: the runs that made a figure, a table, a claim or a file, and their code."""
 
-import json
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from recurformer.cli.claims import read_ledger
 from recurformer.cli.stage import STAGES, argument, stage
 from recurformer.digest import imported_by_stage
 from recurformer.records import ancestors, metrics_text, readable_records, record_of
@@ -37,8 +37,7 @@ def _embedded(path: Path) -> list[str]:
 
 def _ledger_claims(ledgers: Sequence[str]) -> list[dict[str, Any]]:
     """The claims of all ledgers that exist, those of the first ledger first."""
-    texts = (Path(ledger).read_text(encoding="utf-8") for ledger in ledgers if Path(ledger).is_file())
-    return [claim for text in texts for claim in json.loads(text)["claims"]]
+    return [claim for ledger in ledgers if Path(ledger).is_file() for claim in read_ledger(ledger)["claims"]]
 
 
 def _records_of_runs(runs: list[str]) -> list[Path]:
