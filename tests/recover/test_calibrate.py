@@ -130,11 +130,11 @@ def test_a_killed_call_goes_on_from_the_last_solved_layer(tmp_path, start):
 
     with pytest.raises(KeyboardInterrupt):
         again(start=start)
-    solved = {file: file.stat().st_mtime_ns for file in tmp_path.glob("layer-*")}
+    solved = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("layer-*")}
     assert len(solved) == 4
     report, converted = again(start=start)
     assert seen == [(1, 3), (2, 3), (1, 3), (2, 3), (3, 3)]
-    assert solved.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.glob("layer-*")}.items()
+    assert solved.items() <= {file: file.stat().st_mtime_ns for file in tmp_path.rglob("layer-*")}.items()
     pd.testing.assert_frame_equal(report, expected, check_exact=True)
     assert all(torch.equal(a, b) for a, b in zip(converted.parameters(), whole.parameters(), strict=True))
     other = again(start=start, ridges=[1.0])[0]  # settings that differ keep nothing

@@ -60,7 +60,6 @@ VALUES = [
     ("claims --ledger nowhere.json", "nowhere.json: no ledger there"),
     ("compare nowhere elsewhere", "nowhere: no such folder"),
     ("keep nowhere elsewhere kept", "nowhere: no tables in it; run the study first"),
-    ("track . --to diary", "diary"),
     ("plan --configfile nowhere.yaml", "nowhere.yaml: No such file or directory"),
     (
         "needle backbone n.csv --original backbone --articles articles.parquet --name x --evict h2o",

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import MQAR
+from tiny_training import MQAR
 
 STORE = "results/tracking"
 STEPS = 300
