@@ -90,7 +90,7 @@ def install(folder):
 def test_a_login_with_packages_of_its_own_installs_the_same(folder, install):
     login = {"PYTHONPATH": "/old/pandas", "PYTHONHOME": sys.prefix, "PIP_TARGET": "/mine", "PIP_USER": "1"}
     _, calls = install(folder, **login)
-    assert len(calls) == 3
+    assert len(calls) == 1
     for _, variables in calls:
         assert {name: variables[name] for name in login if name in variables} == {"PIP_USER": "0"}
     said, calls = install(folder)
@@ -122,6 +122,6 @@ def test_two_folders_may_share_an_environment_and_each_runs_its_own_code(folder,
     for file in folder.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
     (other / "python").chmod(0o755)
-    assert len(install(other, **shared)[1]) == 3
+    assert len(install(other, **shared)[1]) == 1
     assert install(other, **shared)[1] == []
-    assert len(install(folder, **shared)[1]) == 3
+    assert len(install(folder, **shared)[1]) == 1
