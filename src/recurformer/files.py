@@ -85,8 +85,8 @@ def refuse_strange_model(folder: str | Path) -> None:
     """
     made, ours = Path(folder, MADE), set()
     if made.is_file():
-        sizes = (line.split(" ", 1) for line in made.read_text(encoding="utf-8").splitlines())
-        ours = {made, *(Path(folder, name) for size, name in sizes if size == _size(Path(folder, name)))}
+        sizes = (line.partition(" ") for line in made.read_text(encoding="utf-8", errors="replace").splitlines())
+        ours = {made, *(Path(folder, name) for size, _, name in sizes if size == _size(Path(folder, name)))}
     refuse_strange(folder, ours, f"which no earlier run wrote as it is, by the list {MADE}")
 
 

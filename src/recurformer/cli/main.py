@@ -88,6 +88,8 @@ def _refuse_places(args: Namespace) -> None:
     for place in filter(None, (*outputs, args.record)):
         if above := next((folder for path, folder in folders.items() if path in Path(place).resolve().parents), None):
             raise ValueError(f"{place}: lies in {above}, which this command writes; name another place")
+    if args.record and Path(args.record).resolve() in {Path(place).resolve() for place in outputs}:
+        raise ValueError(f"--record {args.record}: is an output of this command; name another file")
     if args.record and Path(args.record).exists():
         if Path(args.record).resolve() in inputs:
             raise ValueError(f"--record {args.record}: is an input of this command; name another file")
