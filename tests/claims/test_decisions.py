@@ -95,7 +95,7 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     assert claim["evidence"]["scale"] == "paper"
     text = markdown(ledger)
     assert all(claim.place in text for claim in CLAIMS.values())
-    assert "0.3815 → 0.5930, larger by 0.2115" in text
+    assert "0.5930 − 0.3815 = 0.2115" in text
     assert (
         "what the reviewers asked and the paper does not claim: ✓ reproduced 5, ≈ consistent 2, ? undecided 6." in text
     )

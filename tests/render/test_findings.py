@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 from recurformer.claims import all_claims
-from recurformer.claims.audit import audit
-from recurformer.claims.claim import STATEMENTS
+from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.verdicts import MARKS
@@ -16,7 +15,7 @@ FINDINGS = " ".join((ROOT / "docs/findings.md").read_text().split())
 
 
 def test_it_counts_the_sentences_that_have_a_test():
-    broken = {claim for step in audit(None) if not step.consistent for claim in step.claims}
+    broken = {claim for found in INCONSISTENCIES.values() for claim in found.claims}
     tested = [name for name, sentence in STATEMENTS.items() if sentence.judge]
     audited = [name for name in STATEMENTS if name not in tested and name in broken]
     asked = sum(claim.id.startswith("reviewer/") for claim in all_claims())

@@ -1,6 +1,6 @@
 """What a claim is, what a test finds about it, and the entries of the YAML files from which the claims are made."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -118,6 +118,22 @@ class Question(Entry):
         return f"Reviews, reviewer{'s' if ',' in self.asked_by else ''} {self.asked_by.replace(', ', ' and ')}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inconsistency:
+    """One place where the paper contradicts itself; `inconsistencies.yaml` explains its keys."""
+
+    rule: str
+    place: str
+    arithmetic: Sequence[str]
+    cites: Sequence[str] = ()
+    claims: Sequence[str] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why a claim cannot stand."""
+        return f"{self.rule}: {self.arithmetic[0]}"
+
+
 _FOLDER = Path(__file__).parent
 _READ = read_yaml(_FOLDER / "claims.yaml")
 _TOLERANCE, _NEEDS = {True: "sign", False: "–"}, {"analytic": "shapes"}
@@ -142,6 +158,8 @@ QUESTIONS = {
     name: Question(**_told(entry, tolerance="no_less", needs="ablations")) for name, entry in _QUESTIONS.items()
 }
 """Every question, in the order of the table that answers them."""
+INCONSISTENCIES = {name: Inconsistency(**entry) for name, entry in read_yaml(_FOLDER / "inconsistencies.yaml").items()}
+"""Where the paper contradicts itself: "audit/RULE" or "audit/RULE/PLACE" -> inconsistency."""
 CLAIMED: list[str] = _READ["claimed"]
 """The questions that are claims too, in the order of the ledger."""
 FINDINGS: dict[str, list[str]] = _READ["findings"]

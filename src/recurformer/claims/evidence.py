@@ -71,11 +71,6 @@ class Evidence:
         expected, found = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
         return all(name in found and _same(found[name], value) for name, value in expected.items())
 
-    def paper_rows(self, kind: str) -> pd.DataFrame:
-        """The rows of a kind that were measured at the paper's sizes."""
-        frame = self.frames.get(kind, pd.DataFrame({"file": []}))
-        return frame[[self._has_paper_sizes(file) for file in frame["file"]]]
-
     def rows(self, kind: str, **where: object) -> pd.DataFrame:
         """As `look`; all of these rows are used."""
         found = self.look(kind, **where)

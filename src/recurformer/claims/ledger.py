@@ -1,15 +1,14 @@
-"""The ledger: every claim with its verdict, weighed from all evidence, and the audit beside it."""
+"""The ledger: every claim with its verdict, weighed from all evidence."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.audit import Audited, audit
-from recurformer.claims.claim import FINDINGS, Claim, Finding, Missing, Undecided, fact_of
+from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, Missing, Undecided, fact_of
 from recurformer.claims.evidence import Evidence, hardware_of, runs_of, total_minutes
 from recurformer.claims.register import REVIEWER, all_claims
 from recurformer.records import record_of
@@ -32,7 +31,7 @@ class Decision:
     reason: str = ""
 
 
-def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] = ()) -> Decision:
+def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     """Weigh the evidence for a claim.
 
     The strongest source decides: one at the paper's scale before any smaller one, and among equals the study's own run
@@ -42,7 +41,6 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
     Args:
         claim: that is decided.
         sources: the study first, then recordings.
-        broken: findings of the audit that hit this claim.
     """
     found: list[tuple[Finding, Evidence]] = []
     unanswered: list[Missing] = []
@@ -56,8 +54,8 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
             unanswered.append(missing)
     strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
     finding, evidence = strongest or (None, None)
-    if broken:
-        reason = "; ".join(f"{step.rule}: {step.arithmetic[0]}" for step in broken)
+    if broken := [found for found in INCONSISTENCIES.values() if claim.id in found.claims]:
+        reason = "; ".join(found.reason for found in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
     if finding is None:
         measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
@@ -75,11 +73,10 @@ def decide(claim: Claim, sources: Iterable[Evidence], broken: Sequence[Audited] 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All decisions and the audit of one study."""
+    """All decisions of one study."""
 
     study: str
     decisions: tuple[Decision, ...]
-    audited: tuple[Audited, ...]
 
     def counts(self, reviewers: bool = False) -> dict[str, int]:
         """The paper's claims by verdict, every verdict named; or else what the reviewers asked and no paper claims."""
@@ -112,7 +109,9 @@ class Ledger:
         return rows.astype({"seeds": "Int64", "samples": "Int64"})
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything: study, counts, claims with their evidence, audit, cost and environment of all the runs behind."""
+        """Everything: study, counts, claims with their evidence, the audit of the paper against itself, and cost and
+        environment of all the runs behind.
+        """
         runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
         return {
             "study": self.study,
@@ -121,7 +120,7 @@ class Ledger:
             "by_definition": self.by_definition(),
             "findings": self.findings(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
-            "audit": [_audit_dict(step) for step in self.audited],
+            "audit": [{"id": name} | asdict(found) for name, found in INCONSISTENCIES.items()],
             "cost": {"runs": len(runs), **total_minutes(runs)},
             "environment": environment(runs),
         }
@@ -135,17 +134,8 @@ def make_ledger(study: str, sources: Sequence[Evidence], claims: Sequence[Claim]
         sources: its own measurements first, then recordings.
         claims: other claims than all of them.
     """
-    caches = pd.concat([source.paper_rows("cache") for source in sources]) if sources else pd.DataFrame()
-    if len(caches):
-        caches = caches.drop_duplicates(["model", "unit", "beta", "length"])
-    audited = audit(caches if len(caches) else None)
-    broken: dict[str, list[Audited]] = {}
-    for step in audited:
-        for name in () if step.consistent else step.claims:
-            broken.setdefault(name, []).append(step)
     chosen = all_claims() if claims is None else claims
-    decisions = tuple(decide(claim, sources, broken.get(claim.id, ())) for claim in chosen)
-    return Ledger(study, decisions, tuple(audited))
+    return Ledger(study, tuple(decide(claim, sources) for claim in chosen))
 
 
 def _row(decision: Decision) -> dict[str, Any]:
@@ -183,10 +173,3 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
     return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
-
-
-def _audit_dict(step: Audited) -> dict[str, Any]:
-    return {
-        "id": step.id, "rule": step.rule, "place": step.place, "arithmetic": list(step.arithmetic),
-        "outcome": "consistent" if step.consistent else "inconsistent", "claims": list(step.claims),
-    }  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tabulate import tabulate
 
-from recurformer.claims.audit import Audited
+from recurformer.claims.claim import INCONSISTENCIES
 from recurformer.claims.evidence import THIS_STUDY
 from recurformer.claims.ledger import Decision, Ledger
 from recurformer.render.tables.cell_text import cell, counted, plain
@@ -49,11 +49,11 @@ def _findings_table(ledger: Ledger) -> list[str]:
     return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
 
 
-def _audit_lines(audited: Iterable[Audited]) -> list[str]:
+def _contradictions() -> list[str]:
     lines = []
-    for step in audited:
-        lines.append(f"- **{plain(step.place)}**: {plain(step.rule)}.")
-        lines += [f"    - {plain(line)}" for line in step.arithmetic]
+    for found in INCONSISTENCIES.values():
+        lines.append(f"- **{plain(found.place)}**: {plain(found.rule)}.")
+        lines += [f"    - {plain(line)}" for line in found.arithmetic]
     return lines
 
 
@@ -65,7 +65,7 @@ def recordings(decisions: Iterable[Decision]) -> list[str]:
 
 
 def markdown(ledger: Ledger) -> str:
-    """Counts, every claim with its verdict, and the audit with its arithmetic."""
+    """Counts, every claim with its verdict, and the contradictions in the paper with their arithmetic."""
     parts = {
         "Tables": ("table",),
         "Figures": ("figure",),
@@ -83,7 +83,5 @@ def markdown(ledger: Ledger) -> str:
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
         if chosen:
             lines += ["", f"## {heading}", "", _claims_table(chosen)]
-    lines += ["", "## Audit: contradictions in the paper, and numbers that no reading gives", ""]
-    lines += _audit_lines(step for step in ledger.audited if not step.consistent)
-    lines += ["", "## Audit: what agrees", "", *_audit_lines(step for step in ledger.audited if step.consistent)]
+    lines += ["", "## Audit: where the paper contradicts itself", "", *_contradictions()]
     return "\n".join(lines) + "\n"

@@ -7,9 +7,6 @@ from recurformer.render.page import render_page
 from recurformer.render.tables.cell_text import number
 from recurformer.render.verdicts import MARKS, MEANINGS
 
-OUTCOMES = {"inconsistent": "!", "consistent": "✓"}
-"""Outcome of an audit -> its symbol."""
-
 Claim = Mapping[str, Any]
 
 
@@ -73,10 +70,8 @@ def claims_page(ledger: Mapping[str, Any]) -> str:
         **ledger,
         groups=groups,
         verdicts={verdict: (mark, MEANINGS[verdict]) for verdict, mark in MARKS.items()},
-        outcomes=OUTCOMES,
         difference=difference,
         minutes=_minutes,
-        audits={outcome: [entry for entry in ledger["audit"] if entry["outcome"] == outcome] for outcome in OUTCOMES},
         costs=[_cost(name, members, runs) for name, members in groups.items()],
         total=_cost("All claims", claims, runs),
     )
