@@ -76,7 +76,7 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
     from recurformer.corpora.documents import read_documents
     from recurformer.recover.adapt import adapt
-    from recurformer.render.adaptation.summary import COMPARED, compared
+    from recurformer.render.adaptation import COMPARED, compared
 
     documents = read_documents(args.text, args.seed)
     folder = model_folder(args.model)
@@ -101,7 +101,7 @@ def adapt(args: Namespace) -> dict[str, float]:
         measurements["base"] = base_facts(args.model, folder)
         _write(args.out, adapted.to(saved), tokenizer, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    print(f"{args.out}: the adapted model, its card README.md, and adaptation.html with pictures")
+    print(f"{args.out}: the adapted model, and its card README.md with pictures")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}
@@ -117,7 +117,7 @@ def _refuse_long(tokens: int, model: "PreTrainedModel") -> None:
 def _write(
     out: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", measurements: dict[str, Any]
 ) -> None:
-    """Model, tokenizer, measurements, card and page: all or nothing."""
+    """Model, tokenizer, measurements, card and pictures: all or nothing."""
     from recurformer.render.adaptation import write_adaptation
 
     with writing_model(out) as folder:
