@@ -1,4 +1,4 @@
-"""The page of a ledger of claims: verdicts to filter by, the claims, the audit, the costs and the environment."""
+"""The page of a ledger of claims: the verdicts, the claims, the audit, the costs and the environment."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
