@@ -13,9 +13,7 @@ from recurformer.render.tables.table1 import growth_exponent
 @pytest.mark.parametrize(
     ("text", "source"),
     [
-        ("h_gq & 5 %", r"\(h_{gq}\) \& 5 \%"),
-        ("O(l_p^2 + l_p · d)", r"O(\(l_{p}^2\) + \(l_{p}\) \(\cdot\) d)"),
-        ("cs_10k: kv_group", r"\(cs_{10k}\): kv\_group"),
+        ("h_gq & 5 % · d", r"h\_gq \& 5 \% \(\cdot\) d"),
         ("a\\b {c} #1 $2 ~ x^2", r"a\textbackslash{}b \{c\} \#1 \$2 \textasciitilde{} x\textasciicircum{}2"),
         ("β = 0.5 − 1", r"\(\beta\) = 0.5 \(-\) 1"),
     ],

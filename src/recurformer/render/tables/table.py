@@ -1,6 +1,5 @@
 """A rendered table: numbers for machines, text for readers, and its four file formats."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,28 +21,17 @@ SPECIAL = {
     "…": r"\dots{}", "\N{NO-BREAK SPACE}": "~",
 }  # fmt: skip
 """Character -> how LaTeX prints it."""
-SYMBOL = re.compile(r"\b(l|h|cs)_(m|gq|10k|60k|p|g)(?![A-Za-z0-9])(\^\d)?")
-"""The paper's symbols, set in mathematics; the only place where an underscore is no underscore."""
 WIDEST_LINE = 60
 """Characters of a cell beyond which LaTeX breaks its column into lines."""
 
 
-def _escape_plain(text: str) -> str:
-    return "".join(SPECIAL.get(character, character) for character in text)
-
-
 def escape(text: str) -> str:
-    r"""Text that LaTeX prints as it stands, the paper's symbols as mathematics.
+    r"""Text that LaTeX prints as it stands.
 
-    >>> escape("h_gq & 5 %")
-    '\\(h_{gq}\\) \\& 5 \\%'
+    >>> escape("h_gq ≥ 5 %")
+    'h\\_gq \\(\\ge\\) 5 \\%'
     """
-    pieces, end = [], 0
-    for symbol in SYMBOL.finditer(text):
-        base, index, power = symbol.groups()
-        pieces += [_escape_plain(text[end : symbol.start()]), rf"\({base}_{{{index}}}{power or ''}\)"]
-        end = symbol.end()
-    return "".join([*pieces, _escape_plain(text[end:])])
+    return text.translate(str.maketrans(SPECIAL))
 
 
 Line = Mapping[Any, str]
@@ -125,38 +113,24 @@ class Table:
         sentences = (max(map(len, cells)) > WIDEST_LINE for cells in zip(*self.rows, strict=True))
         left = (r"p{0.4\textwidth}" if broken else "l" for broken in sentences)
         alignment = "".join(letter if words else "r" for letter, words in zip(left, self.words, strict=True))
+        columns: pd.Index = pd.MultiIndex.from_tuples(self.columns)
+        if not any(group for group, _ in self.columns):
+            columns = columns.droplevel(0)
+        style = pd.DataFrame(self.rows, columns=columns).style.hide(axis="index")
+        style = style.format(escape).format_index(escape, axis="columns")
         lines = [
             *(f"% run {run}" for run in self.runs),
             r"\begin{table}",
-            r"  \centering\footnotesize",
-            rf"  \caption{{{escape(self.title)}}}",
-            rf"  \label{{tab:{self.name}}}",
-            r"  \begin{adjustbox}{max width=\textwidth}",
-            rf"  \begin{{tabular}}{{{alignment}}}",
-            r"    \toprule",
-            *(f"    {line}" for line in self._latex_groups()),
-            f"    {_latex_line([heading for _, heading in self.columns])}",
-            r"    \midrule",
-            *(f"    {_latex_line(row)}" for row in self.rows),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"  \end{adjustbox}",
-            *(rf"  \par\smallskip\raggedright {escape(note)}" for note in self.notes),
+            r"\centering\footnotesize",
+            rf"\caption{{{escape(self.title)}}}",
+            rf"\label{{tab:{self.name}}}",
+            r"\begin{adjustbox}{max width=\textwidth}",
+            style.to_latex(column_format=alignment, hrules=True, multicol_align="c").rstrip(),
+            r"\end{adjustbox}",
+            *(rf"\par\smallskip\raggedright {escape(note)}" for note in self.notes),
             r"\end{table}",
         ]
         return "\n".join(lines) + "\n"
-
-    def _latex_groups(self) -> list[str]:
-        """The line of the groups, which span their columns, and the rules below them."""
-        if not any(group for group, _ in self.groups):
-            return []
-        spans, rules, start = [], [], 1
-        for group, count in self.groups:
-            spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escape(group)}}}" if group else " & " * (count - 1))
-            if group:
-                rules.append(rf"\cmidrule(lr){{{start}-{start + count - 1}}}")
-            start += count
-        return [" & ".join(spans) + r" \\", " ".join(rules)]
 
     def write(self, path: str | Path) -> None:
         """Write the format that the suffix of `path` names: .csv, .md, .tex or .html.
@@ -177,7 +151,3 @@ FORMATS: dict[str, Callable[[Table], str]] = {
     ".tex": Table.to_latex,
     ".html": Table.to_html,
 }
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    return " & ".join(map(escape, cells)) + r" \\"
