@@ -8,7 +8,7 @@ from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
 from recurformer.digest import code_digest, folder_digest
 from recurformer.plan.rules import request
-from recurformer.render.registry import REGISTRY
+from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
 from recurformer.study.recovery import EQUAL_BYTES
 from recurformer.yaml_files import read_yaml

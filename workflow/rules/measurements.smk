@@ -110,12 +110,11 @@ def measurements_behind(group):
 
 
 def listed(group):
-    """How the report lists a table or figure: by the number that the paper gives it, with its subject."""
+    """How the report lists a table or figure: its name and its subject."""
 
     def of_one(wildcards):
         (name,) = wildcards
-        number = re.sub(r"(?=\d)", " ", name).capitalize()
-        return {"Number": number, "Subject": REGISTRY[group][name].label}
+        return {"Number": heading(name), "Subject": REGISTRY[group][name].label}
 
     return of_one
 

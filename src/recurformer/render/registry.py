@@ -1,5 +1,6 @@
 """Which tables and figures there are: `registry.yaml`, the one place that the workflow and the report read."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,3 +30,12 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     group: {name: Entry(**entry) for name, entry in entries.items()} for group, entries in _GROUPS.items()
 }
 """`tables` and `figures`, by name."""
+
+
+def heading(name: str) -> str:
+    """How a table or figure is called: by the number that the paper gives it, if any.
+
+    >>> heading("table4"), heading("equal_bytes"), heading("lm_eval")
+    ('Table 4', 'Equal bytes', 'lm-eval')
+    """
+    return "lm-eval" if name == "lm_eval" else re.sub(r"(?=\d)", " ", name).replace("_", " ").capitalize()

@@ -10,6 +10,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from recurformer.render.page import render_page
+from recurformer.render.registry import heading
 from recurformer.render.tables.cell_text import cell, counted, plain
 
 SPECIAL = {
@@ -66,7 +67,7 @@ class Table:
     @property
     def heading(self) -> str:
         """Its name in the paper, such as "Table 4"; its own name if it is not in the paper."""
-        return self.name.replace("table", "Table ").replace("_", " ").capitalize()
+        return heading(self.name)
 
     @property
     def columns(self) -> list[tuple[str, str]]:
