@@ -12,8 +12,6 @@ from matplotlib.lines import Line2D
 from recurformer.render.ablations import METHODS
 from recurformer.render.figures.ablations import ABLATIONS
 from recurformer.render.figures.ablations.looks import OURS, look_of
-from recurformer.render.figures.ablations.selectors import look_of as look_of_selector
-from recurformer.render.figures.ablations.selectors import selectors_in_order
 
 
 def perplexities(rows: pd.DataFrame, key: str) -> np.ndarray:
@@ -117,7 +115,6 @@ def test_measurements_of_other_methods_alone_make_no_figure(measurements, name):
         ("ablation_pareto", "ablation_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
         ("ablation_mixers", "needle", "correct", 0, "reaches 0 (passkeys)"),
         ("ablation_granularity", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity)"),
-        ("ablation_length", "ablation_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
         ("ablation_needle", "needle", "correct", 0, "reaches 0 (passkeys)"),
     ],
 )
@@ -161,49 +158,6 @@ def test_selectors_shows_each_selector_and_its_agreement(measurements):
     shared = dict(zip(named, (bar.get_width() for bar in overlap.patches), strict=True))
     assert shared["inverse RA-I"] == 0
     assert shared["random"] == pytest.approx(0.5, abs=0.1)
-
-
-def test_head_maps_show_the_rank_of_every_head_and_mark_the_choice_of_ra_i(figures, measurements):
-    figure = figures["ablation_head_maps"]
-    scored = of(measurements["head_scores"], seed=0)
-    *panels, bar = [axes for axes in figure.axes if axes.axison]
-    assert [axes.get_title() for axes in panels] == [look_of_selector(by)[0] for by in selectors_in_order(scored["by"])]
-    assert bar.get_ylabel() == "share of the heads that are replaced later"
-    ours, inverse = (
-        panels[[axes.get_title() for axes in panels].index(look_of_selector(by)[0])] for by in ("ra_i", "inverse_ra_i")
-    )
-    table = of(scored, by="ra_i").pivot(index="layer", columns="head", values="score").to_numpy()
-    order = np.argsort(np.argsort(table, axis=None)).reshape(table.shape) / (table.size - 1)
-    np.testing.assert_allclose(ours.images[0].get_array(), order)
-    np.testing.assert_allclose(inverse.images[0].get_array(), 1 - order)
-    heads, layers = ours.lines[0].get_data()
-    assert len(heads) == table.size // 2
-    assert (order[layers, heads] >= 0.5).all()
-
-
-def test_length_shows_loss_above_the_original_and_hops_reached(figures, measurements):
-    figure = figures["ablation_length"]
-    loss = of(measurements["continuation"], setting=0.5, **OURS_TRAINED).groupby("position")
-    original = of(measurements["continuation"], family="original").groupby("position")
-    expected = (loss["negative_log_likelihood"].sum() - original["negative_log_likelihood"].sum()) / 256
-    (line,) = lines_with(figure.axes[0], ("mixer", "mamba"))
-    assert line.get_ydata() == pytest.approx(expected.to_numpy())
-    hops = of(measurements["ablation_hashhop"], model="hashhop-llama", setting=0.5, **OURS_TRAINED)["correct"]
-    (line,) = lines_with(figure.axes[1], ("mixer", "mamba"))
-    assert line.get_ydata() == pytest.approx([(hops >= hop).mean() for hop in range(1, 9)])
-    budgets = of(measurements["continuation"], method="h2o")["setting"].unique()
-    assert 0.5 in budgets and len(lines_with(figure.axes[0], ("eviction", "h2o"))) == 1
-
-
-def test_length_compares_the_same_windows_of_text(measurements):
-    """A method that was measured on fewer windows than the original is no better for having the easier ones."""
-    rows = measurements["continuation"]
-    is_original, is_early = rows["family"] == "original", rows["window"] < 2
-    few = rows[is_original | is_early]
-    harder = few.assign(negative_log_likelihood=few["negative_log_likelihood"] * np.where(few["window"] < 2, 1, 1.2))
-    lines = [lines_with(ABLATIONS["ablation_length"](frame).axes[0], ("mixer", "mamba"))[0] for frame in (few, harder)]
-    assert len(harder) < len(rows) and not harder.equals(few)
-    np.testing.assert_allclose(lines[0].get_ydata(), lines[1].get_ydata())
 
 
 def test_sizes_stand_over_the_length_and_over_the_hops(figures):

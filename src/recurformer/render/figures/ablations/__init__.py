@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from recurformer.render.figures.ablations.head_maps import ablation_head_maps
-from recurformer.render.figures.ablations.length import ablation_length
 from recurformer.render.figures.ablations.needle import ablation_needle
 from recurformer.render.figures.ablations.quality import ablation_granularity, ablation_mixers, ablation_pareto
 from recurformer.render.figures.ablations.ra_i import ablation_ra_i
@@ -16,9 +14,7 @@ ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_pareto": ablation_pareto,
     "ablation_granularity": ablation_granularity,
     "ablation_selectors": ablation_selectors,
-    "ablation_head_maps": ablation_head_maps,
     "ablation_mixers": ablation_mixers,
-    "ablation_length": ablation_length,
     "ablation_sizes": ablation_sizes,
     "ablation_needle": ablation_needle,
     "ablation_ra_i": ablation_ra_i,

@@ -8,16 +8,38 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from recurformer.paper import label
-from recurformer.render.ablations import NEEDLE, PASSKEY, THING, identified, method_label, scores, why_not_run
-from recurformer.render.figures.ablations.length import at_common_setting
+from recurformer.render.ablations import (
+    NEEDLE,
+    PASSKEY,
+    THING,
+    as_paper_does,
+    identified,
+    method_label,
+    scores,
+    why_not_run,
+)
 from recurformer.render.figures.ablations.looks import by_method, is_ours, say_not_run
 from recurformer.render.figures.matrix import show_shares
 from recurformer.render.measurements import by_model, require_values
 from recurformer.render.style import WIDTH, add_note, grid, styled
 
+COMMON_SETTING = 0.5
+"""β and the share of the cache kept that are compared, or the measured ones that are next to it."""
 PANELS_IN_A_ROW = 5
 DARK = 0.6
 """Below this value a cell is dark, and its number white."""
+
+
+def _at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every method at its setting nearest to `COMMON_SETTING`, trained where it was trained, RA-I only; the
+    original as it came and trained.
+    """
+    paper = as_paper_does(rows)
+    distance = (paper["setting"] - COMMON_SETTING).abs()
+    nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
+    found = paper[distance == nearest]
+    first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")
+    return found[found["setting"] == first]
 
 
 def _draw(axes: Axes, rows: pd.DataFrame) -> AxesImage:
@@ -45,7 +67,7 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     maps = [
         (model, *found)
         for model, of_model in by_model(passkeys)
-        for found in by_method(at_common_setting(of_model))
+        for found in by_method(_at_common_setting(of_model))
         if model in shown
     ]
     figure, every, columns = grid(
