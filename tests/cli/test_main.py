@@ -81,7 +81,7 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (answer.returncode, answer.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "study --schema"])
+@pytest.mark.parametrize("words", ["--version", "--help", "study --schema", "adapt --help"])
 def test_a_full_disk_below_the_output_is_one_line(words):
     with open("/dev/full", "w") as full:
         answer = subprocess.run(
@@ -128,6 +128,7 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
             "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1 the command",
         ),
         (AttributeError(), 1, "recurformer weigh-it: AttributeError (unexpected; with RECURFORMER_DEBUG=1 the command"),
+        (BrokenPipeError(32, "Broken pipe"), 1, "recurformer weigh-it: [Errno 32] Broken pipe\n"),
         (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
     ],
 )

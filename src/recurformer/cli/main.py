@@ -161,9 +161,10 @@ def main(argv: list[str] | None = None) -> int:
     _independent_of_surroundings()
     argv = sys.argv[1:] if argv is None else argv
     try:
-        code = _main(argv)
-        sys.stdout.flush()
-        return code
+        try:
+            return _main(argv)
+        finally:  # also where the parser ends the process, behind its help
+            sys.stdout.flush()
     except OSError as error:  # of standard output: _main has handled all others
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
         if isinstance(error, BrokenPipeError):
