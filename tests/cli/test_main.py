@@ -118,6 +118,18 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --tokens 0: ")
 
 
+@pytest.mark.parametrize("module", ["recurformer.cli.main", "pydantic", "torch"])
+def test_a_stop_during_an_import_is_one_line(module, tmp_path):
+    code = (
+        "import os, signal, sys, time, wrapt\nfrom recurformer.__main__ import main\n"
+        f"wrapt.register_post_import_hook(lambda _: os.kill(os.getpid(), signal.SIGINT), '{module}')\n"
+        "sys.exit(main())"
+    )
+    words = ["convert", "nowhere", str(tmp_path / "out"), "--heads", "heads.json"]
+    answer = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (130, "\nrecurformer convert: stopped\n")
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
