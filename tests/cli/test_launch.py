@@ -40,10 +40,10 @@ def words(checkpoint, folder):
 
 
 def started(checkpoint, folder, step, *spread):
-    """A launched training that has sealed the checkpoint of `step`: the launcher, and its processes by rank."""
+    """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
     command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/seal.json")):
+    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.05)
     found = psutil.Process(launcher.pid).children(recursive=True)
