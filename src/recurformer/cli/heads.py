@@ -34,7 +34,8 @@ def _keep_profile(profile: "HeadProfile", args: Namespace) -> dict[str, float]:
 )
 def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
     """Recency ratios of every head over windows of text (equation 1; appendix B)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profiling import profile_heads
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
@@ -84,7 +85,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
     """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
     import pandas as pd
 
-    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.texts import open_texts
     from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
     from recurformer.heads.score_file import profile_rows, score_rows
@@ -116,7 +118,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
 )
 def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profiling import profile_windows
     from recurformer.heads.ra_i_settings import compare_settings
 

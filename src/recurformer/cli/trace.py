@@ -14,7 +14,7 @@ from typing import Any
 
 from recurformer.cli.claims import read_ledger
 from recurformer.cli.stage import STAGES, argument, stage
-from recurformer.digest import imported_by_stage
+from recurformer.digest import functions_used
 from recurformer.records import ancestors, metrics_text, readable_records, record_of
 
 PLACES = ("results", "figures", "recorded")
@@ -107,7 +107,7 @@ def _calls(record: Mapping[str, Any]) -> str:
     rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
     measured = [
         f"{os.path.relpath(file)}:{line} {function}"
-        for file, line, function in (imported_by_stage(STAGES[name].place, MEASURING) if name in STAGES else ())
+        for file, line, function in (functions_used(STAGES[name].place, MEASURING) if name in STAGES else ())
     ]
     return ", ".join(rendered or measured)
 
