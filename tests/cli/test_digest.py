@@ -77,7 +77,7 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         (
             "corpora/windows.py",
             {"train", "recover", "continuation", "sink"},
-            {"train-hashhop", "profile-hashhop", "hashhop", "mqar"},
+            {"train-hashhop", "profile-hashhop", "mqar"},
         ),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("cli/main.py", set(), set(STAGES)),

@@ -137,20 +137,6 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
-def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
-    """The replaced query heads of each layer.
-
-    Raises:
-        ValueError: the ranking needs scores and there are none.
-    """
-    from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.score_file import read_scores
-    from recurformer.heads.select import MEASURED, select_heads
-
-    measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
-    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
-
-
 @stage(
     "choose the heads to replace",
     argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
@@ -161,6 +147,8 @@ def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: fl
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
     """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+    from recurformer.heads.score_file import chosen_heads
+
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
     with atomic_path(args.heads) as path:
         path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

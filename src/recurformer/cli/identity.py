@@ -144,7 +144,7 @@ def _held_share(measurements: str) -> float:
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
-    from recurformer.cli.heads import chosen_heads
+    from recurformer.heads.score_file import chosen_heads
     from recurformer.model.convert import convert
 
     selection = read_block(args, Selection, "selection-")
