@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import InputPath
-from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.identity import Identity, fall_behind, identified, measure
 from recurformer.cli.metrics import Metric, perplexity_of
 from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
 from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
@@ -45,7 +45,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
             model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
         )
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
-    return pd.concat(frames)
+    return pd.concat(frames).assign(fall=fall_behind(args.trained))
 
 
 @stage(

@@ -1,5 +1,6 @@
 """Stages that train models on the synthetic tasks: HashHop and associative recall."""
 
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +53,7 @@ def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> 
     with resumable_run(args, args.mqar) as folder:
         sizes = mamba.model_dump()
         rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
-        keep_metrics(folder, args.metrics, model="mqar", beta=args.beta, peak_rate=args.rate, seed=args.seed)
+        names = {"model": "mqar", "beta": args.beta, "peak_rate": args.rate, "seed": args.seed}
+        rows = rows.assign(fall=keep_metrics(folder, args.metrics, **names).get("fall", math.nan))
         RECALL.write(rows, args.mqar)
     return rows
