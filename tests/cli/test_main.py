@@ -53,8 +53,8 @@ WORDS = {
     "the keys of a study": ["study", "--describe"],
     "the runs behind a figure": ["trace", RECORDED / "figures/figure4.svg"],
     "verdicts": ["claims", "--ledger", RECORDED / "results/claims.json"],
-    "a page": ["claims", RECORDED / "results/caches/complexity.csv", "--out", "claims.html", "claims.md"],
-    "a figure": ["figure", "figure4", *sorted(RECORDED.glob("results/mqar/**/mqar.csv")), "--out", "figure4.svg"],
+    "a page": ["claims", RECORDED / "measurements/complexity.parquet", "--out", "claims.html", "claims.md"],
+    "a figure": ["figure", "figure4", RECORDED / "measurements/mqar.parquet", "--out", "figure4.svg"],
 }
 
 

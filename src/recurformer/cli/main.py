@@ -24,8 +24,8 @@ from recurformer.study import Distributed
 __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
-    *("study", "adapt", "chat", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
-    *("results", "runs", "trace", "archive", "backends"),
+    *("study", "adapt", "chat", "prepare", "heads", "convert", "recover", "train", "hashhop", "evaluate", "maps"),
+    *("caches", "results", "runs", "trace", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
 for _module in MODULES:
