@@ -238,28 +238,10 @@ class Caches(Block):
 
 
 class DeviceMeasurements(Block):
-    """Measurements of the device itself; by default none."""
+    """Caches that are measured on the device itself; by default none."""
 
     device: Literal["cuda", "cpu"] = "cuda"
     """Measured device; cpu only shows that the rules run."""
-    tests: Text | None = None
-    """Project tests that run there: an expression of pytest markers, such as `gpu`."""
     backbones: list[str] = []
     """Names in `backbones` whose cache sizes and peaks are measured, with random weights, at `betas` and
     `caches.sizes`."""
-    speed: list[
-        Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
-    ] = []
-    """Topics of the benchmarks, one job each; `training` only on cpu, `throughput` only on cuda."""
-    speed_seconds: Count = 20
-    """Seconds for which each case of a topic is repeated."""
-
-    @model_validator(mode="after")
-    def topics_of_the_device(self) -> Self:
-        """A topic without a case on the device would fail as a job."""
-        for topic, device in {"training": "cpu", "throughput": "cuda"}.items():
-            if topic in self.speed and self.device != device:
-                raise ValueError(
-                    f"speed: {topic!r} is measured on {device} only; leave it out for device {self.device}"
-                )
-        return self
