@@ -188,4 +188,4 @@ def test_code_beside_the_package_counts_with_what_it_uses(copied, tmp_path):
     assert edited(root / "measure/cache.py", "x = 1\n")
     assert edited(root / "model/convert.py", "x = 1\n")
     assert not edited(root / "measure/cache.py", "# a comment\n")
-    assert not edited(root / "render/compare.py", "x = 1\n")
+    assert not edited(root / "render/adaptation.py", "x = 1\n")

@@ -148,6 +148,19 @@ ROWS = {
         lambda world: (world / "l.json").write_text('{"counts": {}, "claims": [{}]}'),
         "l.json: not a ledger written by `recurformer cl",
     ),
+    "a ledger without counts": (
+        "claims --ledger l.json --fail-on contradicted",
+        write("l.json", '{"counts": {}, "claims": []}'),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
+    "a ledger whose evidence names no runs": (
+        "trace table1/a --ledger l.json",
+        write(
+            "l.json",
+            '{"counts": {}, "claims": [{"id": "a", "verdict": "not-run", "ours": "", "reason": "", "evidence": {}}]}',
+        ),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
     "a broken ledger": (
         "claims --ledger l.json",
         write("l.json", "[]"),
