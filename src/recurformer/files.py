@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and folders in which one run works at a time."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Container, Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 MADE = ".recurformer"
-"""File in a model's folder that lists the others there with their sizes, so that a later run knows its own."""
+"""File in a model's folder that lists the others there with their contents, so that a later run knows its own."""
+HASHED = 2**24
+"""Bytes up to which that list knows a file by a checksum; a larger one, of weights, by its size."""
 LOCK = ".lock"
 """File by which one process has a folder for itself."""
 STAMP = ".snakemake_timestamp"
@@ -83,15 +86,20 @@ def refuse_strange_model(folder: str | Path) -> None:
     Raises:
         ValueError: names a file that was added or changed.
     """
-    made, ours = Path(folder, MADE), set()
-    if made.is_file():
-        sizes = (line.partition(" ") for line in made.read_text(encoding="utf-8", errors="replace").splitlines())
-        ours = {made, *(Path(folder, name) for size, _, name in sizes if size == _size(Path(folder, name)))}
+    made = Path(folder, MADE)
+    if not made.is_file():
+        return refuse_strange(folder, ())
+    lines = (line.partition(" ") for line in made.read_text(encoding="utf-8", errors="replace").splitlines())
+    ours = {made, *(Path(folder, name) for content, _, name in lines if content == _content(Path(folder, name)))}
     refuse_strange(folder, ours, f"which no earlier run wrote as it is, by the list {MADE}")
 
 
-def _size(file: Path) -> str:
-    return str(file.stat().st_size) if file.is_file() else ""
+def _content(file: Path) -> str:
+    """What tells one content of a file from another; nothing of a file that is missing."""
+    if not file.is_file():
+        return ""
+    size = file.stat().st_size
+    return hashlib.sha256(file.read_bytes()).hexdigest() if size <= HASHED else str(size)
 
 
 @contextmanager
@@ -106,7 +114,7 @@ def writing_model(target: str | Path) -> Iterator[Path]:
     with writing_weights(target), atomic_path(target, directory=True) as folder:
         yield folder
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        lines = [f"{_size(path)} {path.relative_to(folder).as_posix()}\n" for path in files]
+        lines = [f"{_content(path)} {path.relative_to(folder).as_posix()}\n" for path in files]
         (folder / MADE).write_text("".join(lines), encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
 """The run record: a JSON file beside a result that says how it came about. It does not know what was computed.
 
 Records form a chain: each names the files that its run read and the runs that had made them. `record_of` goes from a
-file to its record, `ancestors` from a record to all before it.
+file to its record, `ancestors` from a record to all before it. A recording holds all records of a study in one file,
+`PACK`; each is found there under the place that its file had in the study.
 """
 
 import json
@@ -12,10 +13,11 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +27,10 @@ from recurformer.files import atomic_path
 
 RUNNING: ContextVar[str] = ContextVar("RUNNING", default="")
 """The file to which the run that goes on here will write its record; empty where there is none."""
+PACK = "runs.jsonl"
+"""The records of a recording, one a line, each with the `place` that its file had below the recording's folder."""
+Record = tuple[Path, dict[str, Any]]
+"""Place and content of a run record."""
 VERSIONS = ("recurformer", "torch", "transformers", "numpy", "pandas", "lm_eval", "snakemake", "mamba_ssm", "kernels")
 
 
@@ -94,25 +100,54 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+@lru_cache(maxsize=64)
+def _pack(file: Path, modified: int) -> dict[Path, dict[str, Any]]:
+    """The records in a pack, by their places."""
+    records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {file.parent / record.pop("place"): record for record in records}
+
+
+def packed(folder: str | Path) -> dict[Path, dict[str, Any]]:
+    """The records of a recording, by their places; none where the folder is no recording."""
+    file = Path(folder, PACK)
+    return _pack(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
 def read_record(path: str | Path) -> dict[str, Any]:
-    """A run record.
+    """A run record: a file, or one in the pack of a recording.
 
     Raises:
-        ValueError: the file is no run record.
+        ValueError: there is none, or the file is no run record.
     """
+    path = Path(path)
     try:
-        record = json.loads(Path(path).read_text())
+        kept = (packed(folder).get(path) for folder in path.parents)
+        if not path.is_file() and (record := next(filter(None, kept), None)):
+            return record
+        record = json.loads(path.read_text())
         record["run"], record["argv"], record["outputs"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a run record ({type(error).__name__}: {error})") from None
     return record
 
 
-def readable_records(places: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Those of some files that are run records, in the order of their names."""
-    for place in sorted(places):
-        with suppress(ValueError):
-            yield place, read_record(place)
+def find_records(*folders: str | Path, damaged: Callable[[Path, Exception], None] = lambda *_: None) -> list[Record]:
+    """Place and content of every run record below some folders, in the order of the places.
+
+    Args:
+        folders: of results, or of recordings.
+        damaged: called with each file that is no run record, though it is named like one, and with the reason.
+    """
+    found: dict[Path, dict[str, Any]] = {}
+    for folder in map(Path, folders):
+        for pack in folder.rglob(PACK):
+            found |= packed(pack.parent)
+        for place in folder.rglob("*run.json"):
+            try:
+                found[place] = read_record(place)
+            except ValueError as error:
+                damaged(place, error)
+    return sorted(found.items())
 
 
 def run_name(record: str | Path) -> str:
@@ -143,10 +178,25 @@ def benchmark_beside(record: str) -> str:
 
 
 def record_of(path: str | Path) -> Path | None:
-    """The record of the run that wrote a file or folder: it lies in the same folder and lists it among its outputs."""
+    """The place of the record of the run that wrote a file or folder: beside it, or in the pack of its recording."""
     path = Path(path)
-    records = readable_records(path.parent.glob("*run.json"))
-    return next((place for place, record in records if path.name in record["outputs"]), None)
+    for place in sorted(path.parent.glob("*run.json")):
+        with suppress(ValueError):
+            if path.name in read_record(place)["outputs"]:
+                return place
+    return next((places[path] for folder in path.parents if path in (places := _packed_outputs(folder))), None)
+
+
+def _packed_outputs(folder: Path) -> dict[Path, Path]:
+    """What the runs of a recording wrote -> the places of their records."""
+    file = folder / PACK
+    return _outputs(file, file.stat().st_mtime_ns) if file.is_file() else {}
+
+
+@lru_cache(maxsize=64)
+def _outputs(file: Path, modified: int) -> dict[Path, Path]:
+    records = _pack(file, modified).items()
+    return {place.parent / name: place for place, record in records for name in record["outputs"]}
 
 
 def runs_behind(paths: Iterable[str | Path]) -> list[str]:
@@ -160,29 +210,19 @@ def cards_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(record["accelerator"]["name"] for record in records if record["accelerator"]))
 
 
-def places_of_inputs(place: Path, record: Mapping[str, Any]) -> Iterator[list[Path]]:
-    """Where the inputs of the run with the record at `place` may lie, one list for each folder above it.
-
-    Their paths are relative to such a folder, which a recording has moved. It has also taken the name of a study out of
-    them: `results/NAME/mqar` became `results/mqar`.
-    """
-    parts = [Path(file["path"]).parts for file in record["inputs"]]
-    for root in place.parents:
-        for named in (0, 1):
-            yield [root.joinpath(first, *rest[named:]) for first, *rest in parts]
-
-
-def _parents(place: Path, record: Mapping[str, Any]) -> list[Path]:
+def _parents(place: Path, record: Mapping[str, Any]) -> Iterator[Path]:
     """The records of the runs that wrote a record's inputs, where they are still there.
 
     A file that another run has written since has another record.
     """
-    runs = [file["run"] for file in record["inputs"]]
-    for places in places_of_inputs(place, record):
-        found = zip(map(record_of, places), runs, strict=True)
-        if same := [parent for parent, run in found if parent and read_record(parent)["run"] == run]:
-            return same
-    return []
+    kept = next(filter(None, map(packed, place.parents)), {})
+    places = {entry["run"]: where for where, entry in kept.items()}
+    for file in record["inputs"]:
+        paths = [root / file["path"] for root in place.parents] if not kept else []  # of the folder where it ran
+        for parent in filter(None, [places.get(file["run"]), *map(record_of, paths)]):
+            if read_record(parent)["run"] == file["run"]:
+                yield parent
+                break
 
 
 def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:

@@ -67,16 +67,10 @@ class TrackedRun:
             ValueError: the metric log is damaged.
         """
         started = datetime.fromisoformat(record["started"])
-        rows = []
-        for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):
-            if not log.is_file():
-                continue
-            try:
-                for row in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
-                    values = {f"train/{name}": row[name] for name in CURVE}
-                    rows.append((row["step"], started + timedelta(seconds=row["seconds"]), values))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{log}: not the metric log of a training ({type(error).__name__}: {error})") from None
+        rows = [
+            (row["step"], started + timedelta(seconds=row["seconds"]), {f"train/{name}": row[name] for name in CURVE})
+            for row in _logged(place, record)
+        ]
         cost = {"minutes": record["seconds"] / 60, "peak_memory_mib": record["peak_memory_bytes"] / 2**20}
         last = rows[-1][0] if rows else 0
         rows.append((last, started + timedelta(seconds=record["seconds"]), {**final_metrics(record), **cost}))
@@ -91,6 +85,25 @@ class TrackedRun:
         """
         place = str((config or {}).get(PLACE) or (config or {}).get("output_dir") or "/")
         return other != self.id and Path(place).is_relative_to(Path.cwd())
+
+
+def _logged(place: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the metric logs that a run wrote: files beside its record, or rows of its recording.
+
+    Raises:
+        ValueError: a log is damaged.
+    """
+    from recurformer.render.measurements import packed_rows  # imports pandas
+
+    rows = []
+    for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):
+        try:
+            text = log.read_text("utf-8").splitlines() if log.is_file() else []
+            rows += [*map(json.loads, text), *packed_rows(log).to_dict("records")]
+            [row[name] for row in rows for name in ("step", *CURVE)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{log}: not the metric log of a training ({type(error).__name__}: {error})") from None
+    return rows
 
 
 def to_trackio(runs: Sequence[TrackedRun]) -> int:

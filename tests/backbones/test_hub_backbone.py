@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from recurformer.backbones import open_hub
 from recurformer.backbones.card import base_facts
 from recurformer.backbones.hub import fetch_newest
+from recurformer.corpora.hub import fetch_snapshot
 from recurformer.corpora.package import ResourceError
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
@@ -66,7 +67,7 @@ def test_the_newest_of_a_name_is_the_commit_that_main_points_to(cache, tmp_path)
     assert folder.name == REVISION
     facts = base_facts(repo, folder)
     assert (facts["name"], facts["hub"], facts["revision"], facts["license"]) == (repo, True, REVISION, "apache-2.0")
-    with pytest.raises(ResourceError, match="owner/name at main is not, or not wholly, in the cache"):
+    with pytest.raises(ResourceError, match="cannot read the model owner/name of the hub: "):
         fetch_newest("owner/name")
 
 
@@ -92,6 +93,14 @@ def test_a_revision_that_can_move_is_refused(revision):
         open_hub("owner/name", revision)
 
 
-def test_really_offline(cache):
-    with pytest.raises(ResourceError, match=r"is not, or not wholly, in the cache .* and HF_HUB_OFFLINE forbids"):
+def test_without_a_network_and_a_cache_one_line_says_so(cache):
+    with pytest.raises(ResourceError, match=f"cannot read the model owner/name at {REVISION} of the hub: ") as caught:
         open_hub("owner/name", REVISION)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_client_is_asked_for_the_files_of_one_commit(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("recurformer.corpora.hub.snapshot_download", lambda *a, **k: asked.append((a, k)) or tmp_path)
+    assert fetch_snapshot("owner/name", ("*.json", "*.txt"), REVISION) == tmp_path
+    assert asked == [(("owner/name",), {"revision": REVISION, "allow_patterns": ["*.json", "*.txt"]})]

@@ -1,10 +1,12 @@
 """The stage that decides claims: its files, its counts, its exit code."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from recurformer.cli.archive import write_recording
 from recurformer.cli.main import main
 from recurformer.records import run_record
 
@@ -27,6 +29,13 @@ def measured(tmp_path, monkeypatch):
         return str(path)
 
     return write
+
+
+def record(name: str, file: str) -> None:
+    """Keep a measurement, which lies below a folder of this name, in a recording."""
+    folder, files = Path("recorded", name), [Path(file), Path(file).with_suffix(".run.json")]
+    folder.mkdir(parents=True)
+    write_recording(folder, {path.relative_to(Path(name).absolute()): path for path in files})
 
 
 def decide(*words: str) -> int:
@@ -57,7 +66,7 @@ def test_every_format_is_written_and_counts_the_same(measured, tmp_path, capsys)
 
 
 def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):
-    measured("recorded/card/results/caches")
+    record("card", measured("card/results/caches"))
     (tmp_path / "other.csv").write_text("x\n1\n")
     assert decide("other.csv", "--recorded", "recorded", "--out", "claims.json") == 0
     ledger = json.loads((tmp_path / "claims.json").read_text())
@@ -66,7 +75,7 @@ def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):
 
 
 def test_a_block_of_another_size_is_not_at_the_papers_scale(measured, tmp_path):
-    measured("recorded/card/results/caches")
+    record("card", measured("card/results/caches"))
     assert decide(measured("results/caches", d_state=8), "--out", "small.json") == 0
     assert verdicts("small.json")[CELL] == "consistent"
     assert decide("results/caches/complexity.csv", "--recorded", "recorded", "--out", "both.json") == 0

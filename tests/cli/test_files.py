@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recurformer.cli.checkpoints import open_config
-from recurformer.files import MADE, STAMP, atomic_path, refuse_strange_model, writing_model
+from recurformer.files import HASHED, MADE, STAMP, atomic_path, refuse_strange_model, writing_model
 
 
 @pytest.mark.parametrize("directory", [False, True])
@@ -82,9 +82,30 @@ def test_a_copied_model_is_known_too(model):
 @pytest.mark.parametrize("name", ["thesis.tex", "deep/notes", "deep/weights"])
 def test_what_a_user_added_or_changed_is_never_replaced(model, name):
     (model / name).write_text("years of work")
-    with pytest.raises(ValueError, match=f"model: holds {name}, which no earlier run wrote"), writing_model(model):
+    with pytest.raises(ValueError, match=f"model: holds {name}, which no earlier run wrote as"), writing_model(model):
         pytest.fail("the work has begun")
     assert (model / name).read_text() == "years of work"
+
+
+def test_a_change_that_keeps_the_size_is_seen(model):
+    (model / "deep/weights").write_text("fixed")
+    with pytest.raises(ValueError, match="model: holds deep/weights, which no earlier run wrote as it is"):
+        refuse_strange_model(model)
+
+
+def test_a_large_file_is_known_by_its_size(tmp_path):
+    with writing_model(tmp_path / "model") as path, (path / "weights").open("wb") as weights:
+        weights.truncate(HASHED + 1)
+    refuse_strange_model(tmp_path / "model")
+    os.truncate(tmp_path / "model/weights", HASHED + 2)
+    with pytest.raises(ValueError, match="model: holds weights, which"):
+        refuse_strange_model(tmp_path / "model")
+
+
+def test_a_folder_without_a_list_is_not_refused_by_one(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds thesis\.tex, which no earlier run wrote; name a new folder"):
+        refuse_strange_model(tmp_path)
 
 
 def test_a_file_and_the_present_folder_are_no_places_for_a_model(tmp_path, monkeypatch):

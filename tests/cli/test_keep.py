@@ -5,10 +5,8 @@ import pytest
 
 from recurformer.cli.main import main
 from recurformer.cli.results import read_measurements
-from recurformer.records import read_record, run_record
+from recurformer.records import find_records, read_record, record_of, run_record
 
-KEPT = ["results/tables/table1.csv", "results/mqar/mqar.csv", "results/mqar/run.json", "figures/figure1.png"]
-KEPT += ["results/corpus/run.json", "results/backbones/tiny.run.json"]
 LEFT = [
     "results/backbones/tiny/config.json",
     "results/mqar/trained/config.json",
@@ -22,14 +20,30 @@ LEFT = [
 ]
 
 
-def test_measurements_are_kept_and_weights_left(tmp_path):
-    for name in KEPT + LEFT:
+def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path):
+    for name in [*LEFT, "results/tables/mqar.csv", "figures/figure1.png"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
+    runs = {}
+    for beta in (0.0, 0.5):
+        place = tmp_path / f"results/mqar/beta-{beta}"
+        place.mkdir()
+        with run_record(place / "run.json", "mqar", [], {"beta": beta}, outputs=[place / "mqar.csv"]):
+            (place / "mqar.csv").write_text(f"beta,correct\n{beta},3\n{beta},4\n")
+        runs[beta] = read_record(place / "run.json")["run"]
     for _ in range(2):
         assert main(["keep", str(tmp_path / "results"), str(tmp_path / "figures"), str(tmp_path / "kept")]) == 0
     found = {str(path.relative_to(tmp_path / "kept")) for path in (tmp_path / "kept").rglob("*") if path.is_file()}
-    assert found == set(KEPT)
+    assert found == {"runs.jsonl", "measurements/mqar.parquet", "results/tables/mqar.csv", "figures/figure1.png"}
+    rows = read_measurements([tmp_path / "kept/measurements/mqar.parquet"])["mqar"]
+    assert rows[["beta", "correct"]].to_numpy().tolist() == [[0, 3], [0, 4], [0.5, 3], [0.5, 4]]
+    assert rows["run"].tolist() == [runs[0.0]] * 2 + [runs[0.5]] * 2
+    place = tmp_path / "kept/results/mqar/beta-0.5"
+    assert record_of(place / "mqar.csv") == place / "run.json"
+    assert read_record(place / "run.json")["settings"] == {"beta": 0.5}
+    assert [record["run"] for _, record in find_records(tmp_path / "kept")] == [*runs.values()]
+    (tmp_path / "kept/notes.txt").write_text("mine")
+    assert main(["keep", str(tmp_path / "results"), str(tmp_path / "figures"), str(tmp_path / "kept")]) == 1
 
 
 def run_on(monkeypatch, place, card, dirty=False):
@@ -49,10 +63,10 @@ def test_a_recording_is_named_by_its_card(tmp_path, monkeypatch):
     run_on(monkeypatch, tmp_path / "results/mqar", "NVIDIA H200")
     run_on(monkeypatch, tmp_path / "results/caches", None)
     assert keep_by_card(tmp_path) == 0
-    kept = tmp_path / "recorded/nvidia-h200/results"
-    assert read_record(kept / "mqar/run.json")["accelerator"]["name"] == "NVIDIA H200"
-    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*.*")) == [
-        "caches/mqar.csv", "caches/run.json", "mqar/mqar.csv", "mqar/run.json",
+    kept = tmp_path / "recorded/nvidia-h200"
+    assert read_record(kept / "results/mqar/run.json")["accelerator"]["name"] == "NVIDIA H200"
+    assert read_measurements([kept / "measurements/mqar.parquet"])["mqar"]["file"].tolist() == [
+        str(kept / "results/caches/mqar.csv"), str(kept / "results/mqar/mqar.csv"),
     ]  # fmt: skip
 
 

@@ -178,19 +178,15 @@ def test_what_is_replaced_is_old_or_new_or_absent_whatever_the_moment(directory,
 @pytest.mark.parametrize("number", sorted(DRAWN.sample(range(18), 3)))
 def test_a_kept_study_is_whole_after_a_kill(number, tmp_path):
     """The folder that the stage replaces holds the recording of another run."""
-    for place in (
-        "results/tables/table1.csv",
-        "results/language/run.json",
-        "figures/figure1.svg",
-        "kept/results/old.csv",
-    ):
+    for place in ("results/tables/table1.csv", "figures/figure1.svg", "kept/results/tables/old.csv"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
     record = {"run": "1", "argv": [], "outputs": ["old.csv"]}
-    (tmp_path / "kept/results/old.run.json").write_text(json.dumps(record))
+    (tmp_path / "results/tables/table1.run.json").write_text(json.dumps(record))
+    (tmp_path / "kept/runs.jsonl").write_text(json.dumps({"place": "results/tables/old.run.json", **record}) + "\n")
     before, after = (
         content(tmp_path / "kept")[0],
-        {"figures/figure1.svg", "results/language/run.json", "results/tables/table1.csv"},
+        {"figures/figure1.svg", "results/tables/table1.csv", "runs.jsonl"},
     )
     words = ["keep", *(str(tmp_path / name) for name in ("results", "figures", "kept"))]
     assert ended(child(lambda: main(words), tmp_path, number)) == -signal.SIGKILL

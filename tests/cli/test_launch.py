@@ -14,7 +14,7 @@ from recurformer.backbones import make_random
 from recurformer.cli import launch, main
 from recurformer.cli.resumable import resumable_folder
 from recurformer.cli.stage import STAGES, code_of
-from recurformer.digest import code_used
+from recurformer.digest import files_used
 from recurformer.model.convert import convert
 from recurformer.records import read_record
 from recurformer.study import Distributed
@@ -40,10 +40,10 @@ def words(checkpoint, folder):
 
 
 def started(checkpoint, folder, step, *spread):
-    """A launched training that has sealed the checkpoint of `step`: the launcher, and its processes by rank."""
+    """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
     command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/seal.json")):
+    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.05)
     found = psutil.Process(launcher.pid).children(recursive=True)
@@ -130,7 +130,7 @@ def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkey
 
 def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path):
     """Neither its code, nor the folder from which it resumes."""
-    assert not {name for name in code_used(code_of("train_hashhop")) if "distributed" in name}
+    assert not [file for file in files_used(code_of("train_hashhop")) if "distributed" in file.name]
     stage = STAGES["train-hashhop"]
     args = main.arguments_of(stage, words(checkpoint, tmp_path)[1:])
     assert launch.take_spread(args) is None

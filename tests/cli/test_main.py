@@ -53,8 +53,8 @@ WORDS = {
     "the keys of a study": ["study", "--describe"],
     "the runs behind a figure": ["trace", RECORDED / "figures/figure4.svg"],
     "verdicts": ["claims", "--ledger", RECORDED / "results/claims.json"],
-    "a page": ["claims", RECORDED / "results/caches/complexity.csv", "--out", "claims.html", "claims.md"],
-    "a figure": ["figure", "figure4", *sorted(RECORDED.glob("results/mqar/**/mqar.csv")), "--out", "figure4.svg"],
+    "a page": ["claims", RECORDED / "measurements/complexity.parquet", "--out", "claims.html", "claims.md"],
+    "a figure": ["figure", "figure4", RECORDED / "measurements/mqar.parquet", "--out", "figure4.svg"],
 }
 
 
@@ -81,7 +81,7 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (answer.returncode, answer.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "study --schema"])
+@pytest.mark.parametrize("words", ["--version", "--help", "study --schema", "adapt --help"])
 def test_a_full_disk_below_the_output_is_one_line(words):
     with open("/dev/full", "w") as full:
         answer = subprocess.run(
@@ -118,6 +118,18 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --tokens 0: ")
 
 
+@pytest.mark.parametrize("module", ["recurformer.cli.main", "pydantic", "torch"])
+def test_a_stop_during_an_import_is_one_line(module, tmp_path):
+    code = (
+        "import os, signal, sys, time, wrapt\nfrom recurformer.__main__ import main\n"
+        f"wrapt.register_post_import_hook(lambda _: os.kill(os.getpid(), signal.SIGINT), '{module}')\n"
+        "sys.exit(main())"
+    )
+    words = ["convert", "nowhere", str(tmp_path / "out"), "--heads", "heads.json"]
+    answer = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (130, "\nrecurformer convert: stopped\n")
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
@@ -128,6 +140,7 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
             "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1 the command",
         ),
         (AttributeError(), 1, "recurformer weigh-it: AttributeError (unexpected; with RECURFORMER_DEBUG=1 the command"),
+        (BrokenPipeError(32, "Broken pipe"), 1, "recurformer weigh-it: [Errno 32] Broken pipe\n"),
         (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from recurformer import records
+from recurformer.cli.archive import write_recording
 from recurformer.model import scan
 from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
 
@@ -115,12 +116,14 @@ def test_a_file_leads_to_its_record_and_to_nothing_when_no_run_wrote_it(chain):
     ]
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_all_runs_before_a_run_are_found_once_also_after_the_folder_has_moved(chain, moved):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_all_runs_before_a_run_are_found_once_also_in_a_recording(chain, recorded):
     root = chain
-    if moved:
+    if recorded:
         root = chain / "recorded/somewhere"
-        shutil.copytree(chain / "results", root / "results")
+        root.mkdir(parents=True)
+        files = {path.relative_to(chain): path for path in chain.glob("results/**/*.run.json")}
+        write_recording(root, files)
         shutil.rmtree(chain / "results")
     found = ancestors(root / "results/language/beta-0.5/seed-0/trained.run.json")
     assert [record["stage"] for _, record in found] == ["train", "select", "profile"]

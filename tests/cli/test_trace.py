@@ -93,8 +93,10 @@ def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     first = write_run(Path("results/mine/mqar/mqar.csv"), "mqar")
     write_run(Path("figures/mine/figure4.svg"), "figure", ["results/mine/mqar/mqar.csv"], figure="figure4")
-    for place in ("results", "figures"):
-        shutil.move(f"{place}/mine", f"recorded/here/{place}")
+    Path("results/mine/tables").mkdir()
+    assert main(["keep", "results/mine", "figures/mine", "recorded/here"]) == 0
+    shutil.rmtree("results")
+    shutil.rmtree("figures")
     out = traced(capsys, "recorded/here/figures/figure4.svg")
     assert first in out and "not kept" not in out
 

@@ -121,6 +121,8 @@ def test_a_data_set_that_cannot_be_fetched_is_named():
         ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds 1 in row 1, not a text"),
         ("half.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}', r"half.jsonl: column 'text' holds '\\ud83d' in row 2"),
         ("cut.jsonl", b'{"text": "a"}\n{"text": "b"', "cut.jsonl: not a readable JSONL file .line 2: "),
+        ("nul.jsonl", b'{"text": "a"}\n{"text": "b\\u0000"}', "nul.jsonl: column 'text' holds a NUL in row 2"),
+        ("nul.txt", b"a\nb\0", "nul.txt: not UTF-8 text, with a NUL in line 2; give .txt or .md files"),
         ("list.jsonl", b'\n["a"]', "list.jsonl: not a readable JSONL file .line 2: not an object"),
         (
             "records.json",
@@ -160,3 +162,12 @@ def test_files_that_were_joined_have_no_marks_in_their_middle(tmp_path):
     (tmp_path / "b.jsonl").write_text('\ufeff{"text": "three"}\n\ufeff{"text": "four"}\n', encoding="utf-8")
     found = read_documents([tmp_path / "a.txt", tmp_path / "b.jsonl"])
     assert {*found.train, *found.held_out} == {"one\ntwo", "three", "four"}
+
+
+def test_a_mark_is_one_only_where_a_line_begins(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffa zero\ufeffwidth sign", encoding="utf-8")
+    lines = ' \ufeff{"text": "behind a space"}\n{"text": "\ufeffa zero\ufeffwidth sign, too"}\n'
+    (tmp_path / "b.jsonl").write_text(lines, encoding="utf-8")
+    found = read_documents([tmp_path / "a.txt", tmp_path / "b.jsonl"])
+    signs = {"a zero\ufeffwidth sign", "\ufeffa zero\ufeffwidth sign, too"}
+    assert {*found.train, *found.held_out} == {"behind a space", *signs}

@@ -143,6 +143,11 @@ def test_what_the_hub_cannot_give_is_one_clear_line(hub):
     assert "\n" not in str(caught.value)
 
 
+def test_a_branch_of_a_data_set_is_refused():
+    with pytest.raises(ValueError, match="revision of wikimedia/wikipedia is 'main'; it must be a commit of 40 hex"):
+        CORPUS_SOURCES["hub"](revision="main", count=4, minimum_characters=1)
+
+
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")
 def test_the_real_excerpt():
     dump = Path(RESOURCES) / WIKIPEDIA_EXCERPT.file_name

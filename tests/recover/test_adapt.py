@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import Namespace
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +16,10 @@ import recurformer
 from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.adapt import model_folder
 from recurformer.cli.main import main
+from recurformer.cli.resumable import resumable_run
 from recurformer.corpora.documents import read_documents
 from recurformer.corpora.package import ResourceError
+from recurformer.files import LOCK
 from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt_steps import text_windows
 from recurformer.recover.kept import KeptSteps
@@ -152,6 +155,13 @@ def test_the_state_of_another_run_stays(adapted, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(f"{STEPS}.profile_heads", lambda *_: pytest.fail("profiled again"))
     assert main(spelled(adapted, "out", "backbone")) == 0
     assert not Path("out.checkpoints").exists()
+
+
+def test_files_of_a_user_beside_the_states_stay(tmp_path):
+    with resumable_run(Namespace(stage="adapt", checkpoints=None), str(tmp_path / "out")) as state:
+        (state / "step").mkdir(parents=True)
+        (tmp_path / "out.checkpoints/notes.txt").write_text("years of work")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [LOCK, "notes.txt", "out.checkpoints"]
 
 
 @pytest.mark.parametrize("mixer", RECIPES)

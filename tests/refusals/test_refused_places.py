@@ -80,11 +80,7 @@ def test_a_folder_with_work_of_the_user_is_not_replaced(stage, spelled, refuses,
     for work in ("backbone", "converted"):  # which would fail without its input
         (world / work / "config.json").unlink()
     words = [spelled if word == "thesis" else word for word in FOLDERS[stage].split()]
-    refuses(
-        world,
-        words,
-        "holds thesis.tex, which no earlier run wrote as it is, by the list .recurformer; name a new folder",
-    )
+    refuses(world, words, "holds thesis.tex, which no earlier run wrote; name a new folder")
 
 
 def test_an_input_is_no_output(refuses, world):

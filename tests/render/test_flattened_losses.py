@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recurformer.claims import read_evidence
+from recurformer.cli.identity import fall_behind
 from recurformer.records import run_record
-from recurformer.render.measurements import READERS
-from recurformer.render.training import ALLOWED_FALL, fall_of, with_fall
+from recurformer.render.measurements import packed_frames, packed_rows
+from recurformer.render.training import ALLOWED_FALL
+from recurformer.train.metrics import fall_of
 
-RECORDED = Path(__file__).parents[2] / "recorded/cpu/results"
+RECORDED = Path(__file__).parents[2] / "recorded/cpu"
 NOISE = np.random.default_rng(0).normal(size=1000)
 
 
@@ -51,26 +52,28 @@ ARMS = {
 
 @pytest.mark.parametrize("file", ARMS)
 def test_the_rule_decides_every_recorded_arm(file):
-    (frame,) = read_evidence("recorded/cpu", [RECORDED / file]).frames.values()
-    assert (frame["fall"].unique() <= ALLOWED_FALL).tolist() == [ARMS[file]]
-    assert frame["fall"].notna().all()
+    falls = packed_rows(RECORDED / "results" / file)["fall"]
+    assert (falls.unique() <= ALLOWED_FALL).tolist() == [ARMS[file]]
+    assert falls.notna().all()
 
 
 def test_of_no_recorded_training_nothing_is_known():
     kinds = ("perplexity", "hashhop", "mqar", "ablation_hashhop", "hashhop_sizes", "needle", "continuation")
-    files = [file for kind in kinds for file in RECORDED.rglob(f"{kind}.*") if file.suffix in READERS]
+    rows = pd.concat([packed_frames(RECORDED)[kind] for kind in kinds])
+    files = rows.groupby("file")["fall"].agg(lambda falls: falls.isna().any())
     assert len(files) > 80
-    unknown = [file for file in files if with_fall(pd.DataFrame({"x": [1]}), file)["fall"].isna().any()]
     # the arm "state" is solved in closed form alone
-    without = {"replaced", "evicted", "state"}
-    untrained = [file for file in files if without & set(file.parts) or file.parts[-2] == "original"]
-    assert set(unknown) < set(untrained)
+    assert all("/state/" in file for file in files.index[files])
 
 
-def test_of_a_training_without_a_log_nothing_is_known(tmp_path):
-    rows = pd.DataFrame({"trained": [True, False]})
-    assert with_fall(rows, tmp_path / "needle.csv")["fall"].isna().tolist() == [True, False]
-    with run_record(tmp_path / "run.json", "needle", [], {}, outputs=[tmp_path / "needle.csv"]):
+def test_a_measurement_says_how_the_training_of_its_model_ended(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("trained", "pooled", "other"):
+        (tmp_path / name).mkdir()
+    assert math.isnan(fall_behind("trained"))
+    with run_record("trained.run.json", "train", [], {}, outputs=["trained"]) as record:
+        record["metrics"] = {"fall": 0.25}
+    with run_record("pooled.run.json", "pool-kv", [], {}, inputs=["trained"], outputs=["pooled"]):
         pass
-    assert with_fall(rows, tmp_path / "needle.csv")["fall"].isna().tolist() == [True, False]
-    assert list(with_fall(rows, tmp_path / "cache.csv")) == ["trained"], "no training stands behind a cache"
+    assert fall_behind("trained") == fall_behind("pooled") == 0.25
+    assert math.isnan(fall_behind("other"))

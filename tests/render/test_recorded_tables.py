@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from recurformer.claims.evidence import read_recordings
+from recurformer.cli.archive import write_recording
 from recurformer.cli.main import main
 from recurformer.records import run_record
 
@@ -43,7 +44,10 @@ def shown(measurements, tmp_path, monkeypatch):
 
     def render(table, frames, card=CARD):
         files = write(tmp_path / "results", {kind: measurements[kind] for kind in KINDS[table]}, None)
-        write(tmp_path / "recorded/card/results", frames, card)
+        made = [Path(file) for file in write(tmp_path / "card/results", frames, card)]
+        made += [file.with_name("run.json") for file in made]
+        (tmp_path / "recorded/card").mkdir(parents=True)
+        write_recording(tmp_path / "recorded/card", {file.relative_to(tmp_path / "card"): file for file in made})
         out = [str(tmp_path / f"{table}.{suffix}") for suffix in ("csv", "md")]
         words = ["--recorded", str(tmp_path / "recorded"), "--out", *out]
         assert main(["table", table, *files, *words]) == 0
@@ -96,13 +100,6 @@ def test_a_recording_without_a_card_has_no_columns(shown, measurements):
     assert set(long["setting"]) == {"kv_group", "head", "official", "paper", "one_shot", "chunked"}
     assert "gpu-trained" not in set(long["model"])
     assert "recorded on this card" not in text
-
-
-def test_a_table_named_like_a_measurement_is_no_evidence(tmp_path):
-    table = tmp_path / "recorded/cpu/results/tables/recovery.csv"
-    table.parent.mkdir(parents=True)
-    table.write_text("model,perplexity\nSmolLM2-135M,15.5\n")
-    assert read_recordings(tmp_path / "recorded") == []
 
 
 def test_every_committed_recording_is_evidence():

@@ -149,7 +149,7 @@ def test_a_run_whose_result_was_replaced_is_replaced(importer, tmp_path):
 def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_path):
     words = MQAR.format(name="a", beta=0.5, steps=STEPS) + " --training-save-every 20"
     killed = start(tmp_path, tracker, words)
-    while not list(tmp_path.glob("results/a/mqar.csv.checkpoints/*/checkpoint-*/seal.json")):
+    while not list(tmp_path.glob("results/a/mqar.csv.checkpoints/*/checkpoint-*/complete")):
         assert killed.poll() is None, killed.stderr.read()
         time.sleep(0.05)
     killed.kill()

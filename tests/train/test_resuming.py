@@ -55,38 +55,14 @@ def test_a_resumed_run_ends_with_the_same_bytes(make_model, successors, tmp_path
     assert [json.loads(line)["step"] for line in lines] == rows.step.tolist()
 
 
-def damage_half_written(checkpoint):
-    (checkpoint / "seal.json").unlink()
-    (checkpoint / "optimizer.pt").unlink()
-
-
-def damage_cut_short(checkpoint):
-    path = checkpoint / "optimizer.pt"
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def damage_one_bit(checkpoint):
-    path = checkpoint / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-
-
-def damage_seal(checkpoint):
-    (checkpoint / "seal.json").write_text("[")
-
-
-@pytest.mark.parametrize(
-    ("damage", "damaged"), [(damage_half_written, 1), (damage_cut_short, 2), (damage_one_bit, 1), (damage_seal, 1)]
-)
-def test_a_damaged_checkpoint_is_passed_over(make_model, successors, tmp_path, damage, damaged):
+def test_a_half_written_checkpoint_is_passed_over(make_model, successors, tmp_path):
     whole = make_model()
     train(whole, successors(), output_dir=tmp_path / "whole", **SETTINGS)
     interrupted(make_model, successors, tmp_path / "cut", 45, **SETTINGS)
-    checkpoints = sorted((tmp_path / "cut").glob("checkpoint-*"), key=lambda path: -int(path.name[11:]))
-    assert [path.name for path in checkpoints] == ["checkpoint-8", "checkpoint-4"]
-    for checkpoint in checkpoints[:damaged]:
-        damage(checkpoint)
+    newest, *others = sorted((tmp_path / "cut").glob("checkpoint-*"), key=lambda path: -int(path.name[11:]))
+    assert (newest.name, [path.name for path in others]) == ("checkpoint-8", ["checkpoint-4"])
+    for file in ("complete", "optimizer.pt"):
+        (newest / file).unlink()
     resumed = make_model()
     train(resumed, successors(), output_dir=tmp_path / "cut", **SETTINGS)
     assert same_weights(whole, resumed)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from recurformer.costs import option
-from recurformer.records import read_record
+from recurformer.records import packed, record_of
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
 
 
@@ -159,22 +159,20 @@ def test_the_package_does_not_know_the_workflow():
 
 
 RECORDED = ROOT / "recorded/cpu"
-RENDERED = [
-    record
-    for pattern in ("results/**/claims.run.json", "results/tables/*.run.json", "figures/*.run.json")
-    for record in sorted(RECORDED.glob(pattern))
-]
+RENDERING = ("claims", "table", "figure")
+RENDERED = {place: record for place, record in packed(RECORDED).items() if record["stage"] in RENDERING}
 
 
 def test_rules_run_the_commands_that_rendered_the_recording(dry):
     """On those of lm-eval's tasks that were recorded: docs/studies.md says which were not."""
     planned = {*dry("all", "record").commands, *dry("ablations", "record").commands}
     commands = {tuple(word for word in words if not is_unrecorded(word)) for words in planned}
-    assert [path.name for path in RENDERED if tuple(read_record(path)["argv"]) not in commands] == []
+    assert [place for place, record in RENDERED.items() if tuple(record["argv"]) not in commands] == []
 
 
 def is_unrecorded(word):
-    return word.endswith("/ablation_lm_eval.csv") and not (RECORDED / word.replace("/record/", "/", 1)).is_file()
+    place = RECORDED / word.replace("/record/", "/", 1)
+    return word.endswith("/ablation_lm_eval.csv") and record_of(place) is None
 
 
 MOST = 2.2
@@ -185,8 +183,7 @@ def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dr
     found = defaultdict(list)
     for job in dry("all", "record").jobs + dry("ablations", "record").jobs:
         place = RECORDED / (job.benchmark or "").replace("/record/", "/", 1).replace("benchmark.tsv", "run.json")
-        if place.is_file():
-            record = read_record(place)
+        if record := packed(RECORDED).get(place):
             ratio = job.requested("mem_mb") / (record["peak_memory_bytes"] / 2**20)
             found[job.rule].append((ratio, job.requested("runtime") - record["seconds"] / 60, job.outputs[0]))
     assert len(found) > 30  # a rule younger than the recording has none yet

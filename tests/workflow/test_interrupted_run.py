@@ -76,13 +76,13 @@ def is_locked(folder):
 
 
 def checkpoints(folder):
-    """Steps of the sealed ones."""
-    sealed = folder.glob(f"{TARGETS[0]}.checkpoints/*/checkpoint-*/seal.json")
-    return {int(path.parent.name.removeprefix("checkpoint-")) for path in sealed}
+    """Steps of the complete ones."""
+    complete = folder.glob(f"{TARGETS[0]}.checkpoints/*/checkpoint-*/complete")
+    return {int(path.parent.name.removeprefix("checkpoint-")) for path in complete}
 
 
 def wait_for_a_checkpoint(folder, run, step=0):
-    """A sealed one of a later step."""
+    """A complete one of a later step."""
     while max(checkpoints(folder), default=0) <= step:
         assert run.poll() is None, (folder / "run.log").read_text()
         time.sleep(0.05)

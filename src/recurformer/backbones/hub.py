@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.backbones.store import load_backbone
-from recurformer.corpora.hub import fetch_snapshot, newest_commit
+from recurformer.corpora.hub import fetch_snapshot
 from recurformer.corpora.package import ResourceError
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -20,7 +20,7 @@ def fetch_newest(repo: str) -> Path:
     Raises:
         ResourceError: it cannot be fetched (`fetch_snapshot`).
     """
-    return fetch_snapshot(repo, newest_commit(repo), WITH_CARD)
+    return fetch_snapshot(repo, WITH_CARD)
 
 
 def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -36,7 +36,7 @@ def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrai
         ValueError: `revision` is no commit.
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
     """
-    folder = fetch_snapshot(repo, revision, FILES)
+    folder = fetch_snapshot(repo, FILES, revision)
     model, tokenizer = load_backbone(folder, dtype)
     if tokenizer is None:
         raise ResourceError(f"{repo} at revision {revision} holds no tokenizer")

@@ -12,17 +12,15 @@ from recurformer.claims.claim import Missing, Undecided
 from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import SETTINGS
-from recurformer.records import ancestors, read_record, record_of
+from recurformer.records import PACK, ancestors, read_record, record_of
 from recurformer.render.ablations import Measure, scores
-from recurformer.render.measurements import COLUMNS, READERS, groups, read_frame, require
+from recurformer.render.measurements import COLUMNS, groups, packed_frames, read_frame, require
 from recurformer.render.tables.measured import ranked_by_profile
-from recurformer.render.training import TRAINED, largest_fall, why_undecided, with_fall
+from recurformer.render.training import TRAINED, largest_fall, why_undecided
 
 THIS_STUDY = "this study"
 UNTRAINED = frozenset({"baseline", "head_scores"})
 """Kinds of files whose seeds are those of no training of a converted model."""
-LANGUAGE_ONLY = frozenset({"metrics", "profile"})
-"""Kinds of files that HashHop has too, of which the claims speak about the language runs only."""
 
 
 @dataclass(eq=False)
@@ -161,35 +159,32 @@ def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
         ValueError: a file is unreadable, empty or lacks columns.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
-    settings = {}
     for file in map(Path, files):
-        frame = with_fall(read_frame(file), file)
+        frame = read_frame(file)
         if frame.empty and file.stem in MAY_BE_EMPTY:
             continue
         if file.stem in COLUMNS:
             require(frame, file.stem)
-        if file.stem == "cache":
-            frame = ranked_by_profile(frame)
+        frames.setdefault(file.stem, []).append(frame if "run" in frame else frame.assign(file=str(file)))
+    return _evidence(source, {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()})
+
+
+def _evidence(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
+    settings = {}
+    for file in {file for frame in frames.values() for file in frame["file"].unique()}:
         record = record_of(file)
-        settings[str(file)] = read_record(record)["settings"] if record else {}
-        frames.setdefault(file.stem, []).append(frame.assign(file=str(file)).round({"beta": 6}))
-    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
-    return Evidence(source, joined, settings)
+        settings[file] = read_record(record)["settings"] if record else {}
+    chosen = {kind: ranked_by_profile(frame) if kind == "cache" else frame for kind, frame in frames.items()}
+    return Evidence(source, {kind: frame.round({"beta": 6}) for kind, frame in chosen.items()}, settings)
 
 
 def read_recordings(folder: str | Path) -> list[Evidence]:
-    """One source for each recording in `folder`: recorded/NAME/results holds measurements as a study left them."""
+    """One source for each recording in `folder`: its measurements as a study left them."""
     found = []
-    for results in sorted(Path(folder).glob("*/results")):
-        files = [
-            file
-            for file in sorted(results.rglob("*"))
-            if file.suffix in READERS and file.stem in COLUMNS
-            and (place := file.relative_to(results).parts[0]) != "tables"
-            and (file.stem not in LANGUAGE_ONLY or place == "language")
-        ]  # fmt: skip
-        if files:
-            found.append(read_evidence(str(results.parent), files))
+    for place in sorted(path.parent for path in Path(folder).glob(f"*/{PACK}")):
+        frames = {kind: frame for kind, frame in packed_frames(place).items() if kind in COLUMNS}
+        if frames:
+            found.append(_evidence(str(place), {kind: require(frame, kind) for kind, frame in frames.items()}))
     return found
 
 

@@ -15,13 +15,14 @@ from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.cli.study import read_study
 from recurformer.files import atomic_path, refuse_strange
-from recurformer.records import benchmark_beside, cards_of, read_record, readable_records
+from recurformer.records import PACK, cards_of, packed, read_record, runs_behind
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
-KEPT = {".csv", ".parquet", ".json", ".jsonl", ".md", ".tex", ".tsv", ".svg", ".png"}
-LEFT = {"articles.parquet"}
-"""Text under its own licence."""
+MEASURED = {".csv", ".parquet", ".jsonl"}
+KEPT = {*MEASURED, ".json", ".md", ".tex", ".svg", ".png"}
+LEFT = {"articles.parquet", "heads.json"}
+"""Text under its own licence, and choices of heads, which follow from a profile."""
 
 
 def _belongs(folder: Path, file: Path) -> bool:
@@ -59,16 +60,45 @@ def card_folder(files: Iterable[Path]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
 
 
+def _is_measurement(place: Path) -> bool:
+    """Tables and ledgers are rendered; they can be named like measurements."""
+    rendered = place.parts[0] != "results" or place.parts[1] == "tables" or place.stem == "claims"
+    return place.suffix in MEASURED and not rendered
+
+
+def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
+    """Write the files of a study to a folder: its records in one file, its measurements in one file a kind, and its
+    tables, figures and ledgers as they are.
+
+    Args:
+        target: an empty folder.
+        files: place in the study, which begins with `results` or `figures` -> file.
+    """
+    from recurformer.render.measurements import PACKED, pack
+
+    records = {place: read_record(file) for place, file in files.items() if place.name.endswith("run.json")}
+    lines = [json.dumps({"place": str(place), **record}) + "\n" for place, record in records.items()]
+    (target / PACK).write_text("".join(lines), encoding="utf-8")
+    (target / PACKED).mkdir()
+    measured = {place: file for place, file in files.items() if _is_measurement(place)}
+    for kind, frame in pack(measured, lambda file: runs_behind([file])).items():
+        frame.to_parquet(target / PACKED / f"{kind}.parquet", index=False)
+    for place, file in files.items():
+        if place not in records and place not in measured:
+            (target / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / place)
+
+
 def _recorded_files(folder: Path) -> set[Path]:
-    """The files in a folder that run records there name, and these records."""
-    found = set()
-    for place, record in readable_records(folder.rglob("*run.json")):
-        found |= {place, Path(benchmark_beside(str(place))), *(place.parent / name for name in record["outputs"])}
-    return found
+    """The files of a recording that this command wrote."""
+    from recurformer.render.measurements import PACKED
+
+    wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
+    return {folder / PACK, *wrote, *(folder / PACKED).glob("*.parquet")} if (folder / PACK).is_file() else set()
 
 
 @stage(
-    "copy the results of a study into one folder, to commit it",
+    "keep the results of a study in one folder, to commit it",
     argument("results", help="folder of measurements and tables"),
     argument("figures", help="folder of figures"),
     argument("kept", help="folder to write; what it holds is replaced, if run records there name all of it"),
@@ -79,17 +109,15 @@ def _recorded_files(folder: Path) -> set[Path]:
     ),
 )
 def keep(args: Namespace) -> None:
-    """Copy the measurements, records, tables and figures of a study into one folder, to commit it."""
+    """Keep the measurements, records, tables and figures of a study in one folder, to commit it."""
     files = study_files(args.results, args.figures)
     if not args.by_card and not Path(args.results, "tables").is_dir():
         raise ValueError(f"{args.results}: no tables in it; run the study first")
     target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
     refuse_strange(target, {target / place for place in files} | _recorded_files(target))
     with atomic_path(target, directory=True) as kept:
-        for place, file in files.items():
-            (kept / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, kept / place)
-    print(f"{len(files)} files in {target}")
+        write_recording(kept, files)
+    print(f"{len(files)} files of {args.results} and {args.figures} in {target}")
 
 
 def _inside(path: str | Path) -> PurePosixPath:

@@ -34,6 +34,10 @@ P = typing.TypeVar("P", InputPath, OutputPath)
 class OneLineParser(ArgumentParser):
     """A parser that refuses in one line: the usage of a stage fills a screen."""
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; an output that cannot be written is an error, which argparse would hide."""
+        print(self.format_help(), end="", file=file)
+
     def error(self, message: str) -> Never:
         """Leave with exit code 2."""
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists all flags\n")

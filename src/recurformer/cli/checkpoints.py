@@ -1,8 +1,7 @@
-"""Opening checkpoints and texts for the stages, with errors that name the file."""
+"""Opening and saving checkpoints for the stages, with errors that name the file."""
 
 import json
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -108,41 +105,6 @@ def save_checkpoint(
     with writing_model(target) as folder:
         model.save_pretrained(folder, **options)
         tokenizer.save_pretrained(folder)
-
-
-def open_texts(articles: str | Path, split: str | None = None, columns: Sequence[str] = ("text",)) -> "pd.DataFrame":
-    """Articles of one split, or of both, with at least these columns.
-
-    Raises:
-        ValueError: the file is unreadable, lacks a column, or the split has no article.
-    """
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(articles)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{articles}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
-    for column in (*columns, "split"):
-        if column not in frame:
-            raise ValueError(f"{articles}: column {column!r} is missing; write it by `recurformer corpus`")
-        if not pd.api.types.is_string_dtype(frame[column]):
-            raise ValueError(f"{articles}: column {column!r} holds {frame[column].dtype}, not texts")
-    chosen = frame if split is None else frame[frame.split == split]
-    if chosen.empty:
-        raise ValueError(
-            f"{articles}: no article in split {split!r}; lower corpus.minimum_characters or change the split"
-        )
-    return chosen.reset_index(drop=True)
-
-
-def text_windows(
-    args: Namespace, tokens: int, count: int | None = None, split: str = "train", seed: int = 0
-) -> "Tensor":
-    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `corpora.windows`."""
-    from recurformer.corpora.windows import windows
-
-    texts = open_texts(args.articles, split).text.tolist()
-    return windows(texts, open_tokenizer(args.checkpoint), tokens, count, seed)
 
 
 def read_heads(path: str | Path) -> list[list[int]]:

@@ -51,7 +51,7 @@ def run(args: Namespace, spread: Distributed) -> dict[str, float]:
 
 
 def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
-    from recurformer.cli.checkpoints import text_windows
+    from recurformer.cli.texts import text_windows
     from recurformer.train.data import WindowDataset
 
     if args.recovery:

@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import InputPath
-from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.identity import Identity, fall_behind, identified, measure
 from recurformer.cli.metrics import Metric, perplexity_of
 from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
 from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
@@ -32,7 +32,8 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
     """Perplexity on held-out articles: before conversion, converted, and trained (Table 3)."""
     import pandas as pd
 
-    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.texts import open_texts
     from recurformer.evaluate.perplexity import perplexity_rows
 
     articles = open_texts(args.articles, "validation", ("title", "text"))
@@ -44,7 +45,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
             model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
         )
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
-    return pd.concat(frames)
+    return pd.concat(frames).assign(fall=fall_behind(args.trained))
 
 
 @stage(
@@ -56,7 +57,8 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
 )
 def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
     """Find keys in a long text, by depth and length, with a full or a smaller cache."""
-    from recurformer.cli.checkpoints import open_texts, open_tokenizer
+    from recurformer.cli.checkpoints import open_tokenizer
+    from recurformer.cli.texts import open_texts
     from recurformer.evaluate.needle import needle_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
@@ -89,7 +91,7 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
 )
 def continuation(args: Namespace, identity: Identity, settings: Continuation) -> "pd.DataFrame":
     """Likelihood of the text after a prompt, with the prompt's full or smaller cache."""
-    from recurformer.cli.checkpoints import text_windows
+    from recurformer.cli.texts import text_windows
     from recurformer.evaluate.continuation import continuation_rows
 
     # the same text for every model and seed
@@ -118,7 +120,8 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
 )
 def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
-    from recurformer.cli.checkpoints import open_texts, open_tokenizer
+    from recurformer.cli.checkpoints import open_tokenizer
+    from recurformer.cli.texts import open_texts
     from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
     from recurformer.tasks.hashhop import HashHopTask as HashHopText
 

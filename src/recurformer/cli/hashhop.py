@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from recurformer.cli.identity import Identity, identified, measure
+from recurformer.cli.identity import Identity, fall_behind, identified, measure
 from recurformer.cli.metrics import Metric
 from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, parquet, progress, seed, stage
 from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
@@ -29,7 +29,7 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.Dat
 
     model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
     rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
-    return rows.assign(model=args.name, beta=args.beta, seed=args.seed)
+    return rows.assign(model=args.name, beta=args.beta, seed=args.seed, fall=fall_behind(args.checkpoint))
 
 
 @stage(

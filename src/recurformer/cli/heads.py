@@ -34,7 +34,8 @@ def _keep_profile(profile: "HeadProfile", args: Namespace) -> dict[str, float]:
 )
 def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
     """Recency ratios of every head over windows of text (equation 1; appendix B)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profiling import profile_heads
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
@@ -84,7 +85,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
     """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
     import pandas as pd
 
-    from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
+    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.texts import open_texts
     from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
     from recurformer.heads.score_file import profile_rows, score_rows
@@ -116,7 +118,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
 )
 def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profiling import profile_windows
     from recurformer.heads.ra_i_settings import compare_settings
 
@@ -134,20 +137,6 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
-def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
-    """The replaced query heads of each layer.
-
-    Raises:
-        ValueError: the ranking needs scores and there are none.
-    """
-    from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.score_file import read_scores
-    from recurformer.heads.select import MEASURED, select_heads
-
-    measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
-    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
-
-
 @stage(
     "choose the heads to replace",
     argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
@@ -158,6 +147,8 @@ def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: fl
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
     """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+    from recurformer.heads.score_file import chosen_heads
+
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
     with atomic_path(args.heads) as path:
         path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")

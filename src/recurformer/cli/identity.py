@@ -3,6 +3,7 @@
 A change that needs no training (eviction, untrained mixers) is made in the process that measures it, at every setting.
 """
 
+import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recurformer.cli.arguments import BETA, BUDGET, SEED, InputPath, add_block, read_block
 from recurformer.cli.stage import DTYPE, checkpoint
+from recurformer.records import ancestors, final_metrics, record_of
 from recurformer.study import Selection, Window
 from recurformer.study.block import Block, Share
 
@@ -102,10 +104,10 @@ def measure(args: Namespace, identity: Identity, rows_of: RowsOf, repeated: "Rep
             identity = identity.model_copy(update={"setting": share})
         if identity.by == "random":
             identity = identity.model_copy(update={"seed": args.choice})
-        return _label(rows_of(model, original, None), identity)
+        return _label(rows_of(model, original, None), identity, fall_behind(args.checkpoint))
     settings = _evicted(args, model, repeated) if args.evict else _replaced(args, model)
     frames = [
-        _label(rows_of(changed, original, new_cache), identity.model_copy(update=columns))
+        _label(rows_of(changed, original, new_cache), identity.model_copy(update=columns), fall_behind(args.checkpoint))
         for changed, new_cache, columns in settings
     ]
     return pd.concat(frames, ignore_index=True)
@@ -144,7 +146,7 @@ def _held_share(measurements: str) -> float:
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
-    from recurformer.cli.heads import chosen_heads
+    from recurformer.heads.score_file import chosen_heads
     from recurformer.model.convert import convert
 
     selection = read_block(args, Selection, "selection-")
@@ -158,9 +160,19 @@ def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
         yield convert(model, heads, args.replace, **window), None, {**columns, "setting": beta}
 
 
-def _label(rows: "pd.DataFrame", identity: Identity) -> "pd.DataFrame":
+def _label(rows: "pd.DataFrame", identity: Identity, fall: float) -> "pd.DataFrame":
     columns = identity.model_dump()
-    return rows.assign(model=columns.pop("name"), **columns)
+    return rows.assign(model=columns.pop("name"), **columns, fall=fall if identity.trained else 0.0)
+
+
+def fall_behind(checkpoint: str) -> float:
+    """By how much the loss of the training that made a model may still have fallen, in nats: see `train.metrics`.
+
+    NaN where no run record tells.
+    """
+    record = record_of(checkpoint)
+    falls = (final_metrics(run).get("fall") for _, run in ancestors(record)) if record else iter(())
+    return next((fall for fall in falls if fall is not None), math.nan)
 
 
 CHANGES = (("evict", "budgets"), ("replace", "betas"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recurformer import __version__
+from recurformer.__main__ import STOPPED
 from recurformer.cards import own_cards
 from recurformer.cli import launch
 from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
@@ -23,8 +24,8 @@ from recurformer.study import Distributed
 __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
-    *("study", "adapt", "chat", "prepare", "heads", "convert", "train", "hashhop", "evaluate", "maps", "caches"),
-    *("results", "claims", "runs", "trace", "archive", "backends"),
+    *("study", "adapt", "chat", "prepare", "heads", "convert", "recover", "train", "hashhop", "evaluate", "maps"),
+    *("caches", "results", "claims", "runs", "trace", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
 for _module in MODULES:
@@ -36,8 +37,8 @@ MORE = "recurformer STAGE --help describes a stage."
 NOT_SETTINGS = {"record", "threads", "stage"}
 EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
-STOPPED, CLOSED = 130, 141
-"""Exit codes of a shell for SIGINT and SIGPIPE."""
+CLOSED = 141
+"""Exit code of a shell for SIGPIPE."""
 
 
 def _usage() -> str:
@@ -161,9 +162,10 @@ def main(argv: list[str] | None = None) -> int:
     _independent_of_surroundings()
     argv = sys.argv[1:] if argv is None else argv
     try:
-        code = _main(argv)
-        sys.stdout.flush()
-        return code
+        try:
+            return _main(argv)
+        finally:  # also where the parser ends the process, behind its help
+            sys.stdout.flush()
     except OSError as error:  # of standard output: _main has handled all others
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter flushes when it ends
         if isinstance(error, BrokenPipeError):

@@ -21,7 +21,8 @@ def mapped(parser: ArgumentParser) -> None:
 @stage("value norms, attention and contributions of a sink head", mapped, output=parquet("sink"), device="computes")
 def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.measure.contribution import sink_statistics
 
     input_ids = text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed)
@@ -38,7 +39,8 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
 )
 def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.measure.contribution import contribution_table, token_contributions
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
@@ -55,7 +57,8 @@ def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
 )
 def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """Attention of a high, a middle and a low RA-I head, averaged over windows (Figure 5)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import HeadProfile
     from recurformer.measure.attention_map import attention_maps
 
@@ -74,7 +77,8 @@ def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
 )
 def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """Weights that a recency-aware head, and the Mamba block that replaces it, give to earlier tokens (Figure 1)."""
-    from recurformer.cli.checkpoints import open_model, text_windows
+    from recurformer.cli.checkpoints import open_model
+    from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import HeadProfile
     from recurformer.measure.influence import measure_influence
 

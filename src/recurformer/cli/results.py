@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
-from recurformer.records import cards_of, read_record, runs_behind
+from recurformer.records import PACK, cards_of, packed, runs_behind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,12 +65,12 @@ def read_measurements(files: Iterable[str | Path]) -> "dict[str, pd.DataFrame]":
     import pandas as pd
 
     from recurformer.render.measurements import read_frame
-    from recurformer.render.training import with_fall
 
     frames: dict[str, list[pd.DataFrame]] = {}
     for file in map(Path, files):
-        run = next(iter(runs_behind([file])), "")
-        frames.setdefault(file.stem, []).append(with_fall(read_frame(file), file).assign(run=run))
+        frame = read_frame(file)
+        known = frame if "run" in frame else frame.assign(run=next(iter(runs_behind([file])), ""))
+        frames.setdefault(file.stem, []).append(known)
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
 
 
@@ -86,14 +86,14 @@ def _decisions(args: Namespace) -> "list[Decision]":
 
 def _recorded(folder: str | None) -> "Recorded":
     """What the recordings in a folder have of one card each, for tables that show it."""
+    from recurformer.render.measurements import packed_frames
     from recurformer.render.tables.measured import KINDS
 
     found = {}
-    for results in sorted(Path(folder).glob("*/results")) if folder else []:
-        cards = cards_of(map(read_record, sorted(results.rglob("*run.json"))))
+    for pack in sorted(Path(folder).glob(f"*/{PACK}")) if folder else []:
+        cards = cards_of(packed(pack.parent).values())
         if len(cards) == 1:
-            files = [file for kind in KINDS for file in sorted(results.rglob(f"{kind}.csv"))]
-            found[cards[0]] = read_measurements(files)
+            found[cards[0]] = {kind: rows for kind, rows in packed_frames(pack.parent).items() if kind in KINDS}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the training stages: the state of a run, its outputs, and its curve of quality."""
+"""Common parts of the training stages: the state of a run, and its outputs."""
 
 import json
 import os
@@ -7,30 +7,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, COUNT, InputPath, OutputFolder, OutputPath
-from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
-from recurformer.cli.stage import ARTICLES, NAME, argument, code_of, seed
+from recurformer.cli.arguments import BETA, InputPath, OutputFolder, OutputPath
+from recurformer.cli.stage import NAME, argument, code_of, seed
 from recurformer.digest import code_digest
 from recurformer.files import LOCK, alone_in, atomic_path
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from recurformer.recover.curve import RecoveryCurve
 
 UNIMPORTANT = {"record", "threads", "checkpoints", "held_out", "halvings"}
 """Arguments that change no weight."""
-QUALITY = (Metric("perplexity", "negative_log_likelihood", of=perplexity_of), Metric("kl", "divergence"))
-"""Final metrics of a recovery curve."""
-
-
 METRICS = argument(
     "--metrics", type=OutputPath, required=True, help="JSONL file to write: loss and learning rate by step"
 )
@@ -47,23 +37,6 @@ def trained(parser: ArgumentParser) -> None:
     NAME(parser)
     parser.add_argument("--beta", type=BETA, default=0.0, help="share of heads replaced, for the measurements")
     seed("the samples")(parser)
-
-
-def curve(required: bool) -> Callable[[ArgumentParser], None]:
-    """The text that is learnt from and measured on, and the file of the curve."""
-
-    def add(parser: ArgumentParser) -> None:
-        ARTICLES(parser)
-        parser.add_argument("--tokens", type=COUNT, required=True, help="length of a window")
-        parser.add_argument(
-            "--recovery", type=OutputPath, required=required, help="CSV file to write: quality while the model learns"
-        )
-        parser.add_argument(
-            "--held-out", type=COUNT, default=16, help="validation windows for each point of the curve (default: 16)"
-        )
-        parser.add_argument("--halvings", type=COUNT, default=7, help="points of the curve (default: 7)")
-
-    return add
 
 
 def _resolved(value: object, start: str) -> object:
@@ -108,11 +81,14 @@ def _holds_states(folder: Path) -> bool:
 
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
     """Write the metric log of a finished training, every line with the names of its run; its final metrics."""
+    from recurformer.train.metrics import fall_of
+
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
+    fall = fall_of([row["loss"] for row in rows])
     with atomic_path(target) as path:
-        path.write_text("".join(json.dumps({**run, **row}) + "\n" for row in rows))
-    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"]} if rows else {}
+        path.write_text("".join(json.dumps({**run, **row, "fall": fall}) + "\n" for row in rows))
+    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"], "fall": fall} if rows else {}
 
 
 def train_and_keep(
@@ -135,34 +111,3 @@ def train_and_keep(
         learnt = learn(checkpoints)
         save_checkpoint(args.trained, model, tokenizer)
         return keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed) | learnt
-
-
-def curve_of(
-    args: Namespace, original: "PreTrainedModel", model: "PreTrainedModel", learnt: "Tensor", folder: Path
-) -> "RecoveryCurve":
-    """A curve over the first windows of the validation articles, the same for every seed of a training."""
-    from recurformer.cli.checkpoints import text_windows
-    from recurformer.recover.curve import RecoveryCurve
-
-    held_out = text_windows(args, args.tokens, args.held_out, split="validation")
-    return RecoveryCurve(original, model, held_out, learnt, folder, args.halvings, partial(print, flush=True))
-
-
-def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, float]:
-    """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has; the
-    quality at its end.
-    """
-    from recurformer.measure.cache import count_cache
-    from recurformer.paper.sizes import CACHE_LENGTHS
-
-    sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
-    mixer = getattr(curve.model.config, "mixer", "none")
-    keep_rows(args, curve.rows.assign(**sizes), args.recovery, arm, mixer)
-    return metrics_of(QUALITY, curve.rows[curve.rows.tokens == curve.rows.tokens.max()])
-
-
-def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:
-    """Write rows with the names of their run."""
-    named = rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed)
-    with atomic_path(file) as path:
-        named.to_csv(path, index=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.stage import argument, stage
-from recurformer.cli.trace import LEDGERS, find_records
-from recurformer.records import final_metrics, metrics_text, read_record, run_name
+from recurformer.cli.trace import LEDGERS, records_behind
+from recurformer.records import final_metrics, find_records, metrics_text, read_record, run_name
 from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
 if TYPE_CHECKING:
@@ -38,12 +38,15 @@ def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[st
         ValueError: there are none.
     """
     found = []
-    for place in sorted(place for folder in folders for place in Path(folder).rglob("*run.json")):
+
+    def leave_out(place: Path, error: Exception) -> None:
+        print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
+
+    for place, record in find_records(*folders, damaged=leave_out):
         try:
-            record = read_record(place)
             found.append((place, record, described(place, record)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
+            leave_out(place, error)
     if not found:
         named = ", ".join(folders)
         raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
@@ -125,7 +128,7 @@ def _one(target: str) -> dict[str, Any]:
     """
     names = (target, f"{target}.run.json", f"{target}/run.json")
     records = [Path(folder, name) for folder in ("", "results") for name in names if name.endswith("run.json")]
-    places = [place for place in records if place.is_file()] or find_records(target, LEDGERS)
+    places = [place for place in records if place.is_file()] or records_behind(target, LEDGERS)
     if len(places) != 1:
         raise ValueError(f"{target}: {len(places)} runs have this name; give more of the id of one")
     return described(places[0], read_record(places[0]))

@@ -5,17 +5,16 @@ import re
 import shlex
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import unwrap
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from recurformer.cli.claims import read_ledger
 from recurformer.cli.stage import STAGES, argument, stage
-from recurformer.digest import imported_by_stage
-from recurformer.records import ancestors, metrics_text, readable_records, record_of
+from recurformer.digest import functions_used
+from recurformer.records import Record, ancestors, find_records, metrics_text, record_of
 
 PLACES = ("results", "figures", "recorded")
 MEASURING = frozenset({"heads", "evaluate", "measure", "baselines", "train", "recover"})
@@ -24,9 +23,9 @@ LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def _records() -> Iterator[tuple[Path, dict[str, Any]]]:
+def _records() -> list[Record]:
     """Every readable record of this folder's studies and recordings."""
-    return chain.from_iterable(readable_records(Path(place).rglob("*run.json")) for place in PLACES)
+    return find_records(*PLACES)
 
 
 def _embedded(path: Path) -> list[str]:
@@ -45,7 +44,7 @@ def _records_of_runs(runs: list[str]) -> list[Path]:
     return [by_run[run] for run in runs if run in by_run]
 
 
-def find_records(target: str, ledgers: Sequence[str]) -> list[Path]:
+def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
     """The records of the runs that wrote what `target` names.
 
     Raises:
@@ -107,7 +106,7 @@ def _calls(record: Mapping[str, Any]) -> str:
     rendered = [f"{_code(function)} {key}" for key, function in renderers.items() if key == record["settings"][name]]
     measured = [
         f"{os.path.relpath(file)}:{line} {function}"
-        for file, line, function in (imported_by_stage(STAGES[name].place, MEASURING) if name in STAGES else ())
+        for file, line, function in (functions_used(STAGES[name].place, MEASURING) if name in STAGES else ())
     ]
     return ", ".join(rendered or measured)
 
@@ -173,7 +172,7 @@ def _used_by(runs: set[str], ledgers: Sequence[str]) -> list[str]:
 )
 def trace(args: Namespace) -> None:
     """List the runs that made a figure, table, measurement, claim or run: commands, seeds, commits, hardware, time."""
-    places = find_records(args.target, args.ledger)
+    places = records_behind(args.target, args.ledger)
     if not Path(args.target).exists() and (judge := _judge_of(args.target)):
         print(f"claim {args.target}\n  judge    {judge}\n")
     runs = {place: record for first in places for place, record in ancestors(first)}

@@ -20,7 +20,8 @@ MOST_OF_HUB = 10_000
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
 PLAIN = (".txt", ".md")
 BOM = "\ufeff"
-"""Mark of an encoding; files joined together have it in their middle too."""
+"""Mark of an encoding where a file begins; files joined together have it where a later line begins too. Elsewhere it
+is text."""
 
 
 def _read_lines(file: Path) -> pd.DataFrame:
@@ -32,10 +33,11 @@ def _read_lines(file: Path) -> pd.DataFrame:
     rows = []
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.strip(BOM + " \t\r\n"):
+            content = line.strip(BOM + " \t\r\n")
+            if not content:
                 continue
             try:
-                row = json.loads(line.removeprefix(BOM))
+                row = json.loads(content)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
             except RecursionError:
@@ -111,13 +113,14 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
     if source.exists() and kind not in {*PLAIN, ""}:
         raise ValueError(f"{source}: a {kind} file is not read; {TAKES}")
     try:
-        text = source.read_text(encoding="utf-8").replace(BOM, "")
+        text = re.sub(f"^{BOM}", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not UTF-8 text; {TAKES}") from None
     except OSError as error:
         raise ValueError(f"{source}: cannot be read ({error.strerror}); {TAKES}") from None
     if "\0" in text:  # as UTF-16 has them
-        raise ValueError(f"{source}: not UTF-8 text; {TAKES}")
+        line = text[: text.index("\0")].count("\n") + 1
+        raise ValueError(f"{source}: not UTF-8 text, with a NUL in line {line}; {TAKES}")
     return [(text, None)]
 
 
@@ -135,6 +138,8 @@ def _read_table(file: Path) -> list[tuple[str, str | None]]:
             text.encode()
         except (AttributeError, UnicodeEncodeError):  # a number; half of a sign
             raise ValueError(f"{file}: column 'text' holds {text!r:.40} in row {row}, not a text") from None
+        if "\0" in text:
+            raise ValueError(f"{file}: column 'text' holds a NUL in row {row}")
     splits = frame.split.astype(str) if "split" in frame else [None] * len(frame)
     return list(zip(frame.text, splits, strict=True))
 

@@ -1,4 +1,4 @@
-"""The file of head scores: one row per ranking, seed and head."""
+"""The file of head scores, one row per ranking, seed and head, and the choice of heads by files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
-from recurformer.heads.select import SELECTORS
+from recurformer.heads.select import MEASURED, SELECTORS, select_heads
+from recurformer.study import Selection
 
 COLUMNS = ["model", "by", "seed", "layer", "head", "score"]
 
@@ -46,3 +47,13 @@ def read_scores(path: str | Path, by: str) -> Tensor:
     if by not in rankings:
         raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")
     return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))
+
+
+def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
+    """The replaced query heads of each layer, by the files of a profile and, for measured rankings, of scores.
+
+    Raises:
+        ValueError: the ranking needs scores and there are none.
+    """
+    measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
+    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())

@@ -1,13 +1,15 @@
 """What the renderers expect of each kind of measurement, how it is read, and the check that all of them make."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
+from recurformer.records import PACK
 
 IDENTITY = ("model", "family", "method", "setting", "by", "trained", "seed", "ratio")
 """What a row of the ablations says about the measured thing. family: "original", "eviction", "mixer" (heads replaced),
@@ -56,6 +58,10 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 """
 
 
+LANGUAGE_ONLY = frozenset({"metrics", "profile"})
+"""Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
+PACKED = "measurements"
+"""Folder of a recording with one Parquet file a kind."""
 NAMES = ("model", "arm", "method", "task")
 """Columns of names that a study chose: texts, also where one is `NA`, `007` or `360`."""
 
@@ -78,7 +84,7 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The rows of a measurement file.
+    """The rows of a measurement file. Those of a recording have the `file` that they lay in, and its `run`.
 
     Raises:
         ValueError: the file is unreadable or of an unknown format.
@@ -86,9 +92,53 @@ def read_frame(path: Path) -> pd.DataFrame:
     if path.suffix not in READERS:
         raise ValueError(f"{path}: a measurement file ends in {', '.join(READERS)}")
     try:
-        return READERS[path.suffix](path)
+        frame = READERS[path.suffix](path)
+        return frame.assign(file=f"{path.parents[1]}/" + frame["file"]) if path.parent.name == PACKED else frame
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
+
+
+def packed_kind(place: PurePath) -> str:
+    """The kind of a measurement file in a recording, whose place begins with `results`: its stem, and before it the
+    part of the study where the claims speak about language alone.
+    """
+    part = place.parts[1]
+    return f"{part}_{place.stem}" if place.stem in LANGUAGE_ONLY and part != "language" else place.stem
+
+
+def pack(files: Mapping[PurePath, Path], runs: Callable[[Path], list[str]]) -> dict[str, pd.DataFrame]:
+    """The rows of many measurement files, one frame a kind, each row with the `file` and the `run` that it is from.
+
+    Args:
+        files: place in the recording -> file.
+        runs: the ids of the runs that wrote a file.
+    """
+    frames: dict[str, list[pd.DataFrame]] = {}
+    for place, file in files.items():
+        frame = read_frame(file).assign(file=str(place), run=next(iter(runs(file)), ""))
+        if len(frame):
+            frames.setdefault(packed_kind(place), []).append(frame)
+    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in sorted(frames.items())}
+
+
+def packed_frames(folder: Path) -> dict[str, pd.DataFrame]:
+    """All measurements of a recording by kind; each row with its `file`, as if it still lay there, and its `run`."""
+    return {file.stem: read_frame(file) for file in sorted((folder / PACKED).glob("*.parquet"))}
+
+
+@lru_cache(maxsize=4)
+def _packed(file: Path, modified: int) -> dict[str, pd.DataFrame]:
+    return {str(name): rows for name, rows in read_frame(file).groupby("file")}
+
+
+def packed_rows(file: Path) -> pd.DataFrame:
+    """The rows that a recording keeps of one measurement file; none where it keeps no such file."""
+    for folder in file.parents:
+        if (folder / PACK).is_file():
+            kept = folder / PACKED / f"{packed_kind(file.relative_to(folder))}.parquet"
+            if kept.is_file():
+                return _packed(kept, kept.stat().st_mtime_ns).get(str(file), pd.DataFrame())
+    return pd.DataFrame()
 
 
 def require(frame: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -1,8 +1,7 @@
-"""Checkpoints that can be trusted after a kill: each is sealed once whole, and only a sealed, undamaged one is resumed.
+"""Checkpoints of a training that was killed: each is marked once it is whole, and only a marked one is resumed.
 
-The library writes a checkpoint file by file into `checkpoint-<step>/`. The seal, written last and at once, lists the
-size and checksum of every file. A kill in the middle, a full disk or a damaged file all lead to the checkpoint
-before.
+The library writes a checkpoint file by file into `checkpoint-<step>/`. A kill or a full disk in the middle leads to the
+checkpoint before.
 """
 
 import json
@@ -16,17 +15,9 @@ from torch import nn
 
 from recurformer.files import atomic_path
 
-SEAL = "seal.json"
+COMPLETE = "complete"
+"""Empty file in a checkpoint, written last."""
 RUN = "run.json"
-
-
-def checksum(path: Path) -> int:
-    """CRC-32 of a file, read in pieces of 16 MiB."""
-    value = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 24):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def fingerprint(model: nn.Module) -> int:
@@ -39,21 +30,14 @@ def fingerprint(model: nn.Module) -> int:
     return value
 
 
-def seal(checkpoint: Path) -> None:
+def mark_complete(checkpoint: Path) -> None:
     """Declare `checkpoint` whole."""
-    files = {path.name: [path.stat().st_size, checksum(path)] for path in checkpoint.iterdir() if path.is_file()}
-    _write_whole(checkpoint / SEAL, files)
+    (checkpoint / COMPLETE).touch()
 
 
-def _is_sound(checkpoint: Path) -> bool:
-    try:
-        files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        return all(
-            (checkpoint / name).stat().st_size == size and checksum(checkpoint / name) == value
-            for name, (size, value) in files.items()
-        )
-    except (OSError, ValueError, AttributeError, TypeError):
-        return False
+def _remove(checkpoint: Path) -> None:
+    (checkpoint / COMPLETE).unlink(missing_ok=True)  # first: a kill leaves no marked half
+    shutil.rmtree(checkpoint)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -67,15 +51,15 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folders, key=step_of, reverse=True)
 
 
-def last_sound_checkpoint(folder: Path, steps_logged: set[int]) -> Path | None:
-    """The newest checkpoint to resume from, or None; the newer, unsound ones are removed.
+def last_checkpoint(folder: Path, steps_logged: set[int]) -> Path | None:
+    """The newest checkpoint to resume from, or None; newer ones that are not whole are removed.
 
-    A checkpoint whose step is not among `steps_logged` would leave a hole in the metrics, and counts as unsound.
+    So is a checkpoint whose step is not among `steps_logged`: it would leave a hole in the metrics.
     """
     for checkpoint in _checkpoints(folder):
-        if step_of(checkpoint) in steps_logged and _is_sound(checkpoint):
+        if step_of(checkpoint) in steps_logged and (checkpoint / COMPLETE).exists():
             return checkpoint
-        shutil.rmtree(checkpoint)
+        _remove(checkpoint)
     return None
 
 
@@ -98,7 +82,7 @@ def open_run(folder: Path, run: dict[str, Any]) -> None:
             if left and not (isinstance(earlier, dict) and earlier.keys() == run.keys()):
                 raise ValueError(f"{left[0]}: not of a training that could be resumed here; choose another output_dir")
             for checkpoint in _checkpoints(folder):
-                shutil.rmtree(checkpoint)
+                _remove(checkpoint)
             log.unlink(missing_ok=True)
             _write_whole(description, run)
     except OSError as error:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from recurformer.study import Distributed, Training
 from recurformer.tasks import IGNORED
-from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, step_of
+from recurformer.train.checkpoints import fingerprint, last_checkpoint, open_run, step_of
 from recurformer.train.data import Item, ItemDataset
 from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
@@ -43,7 +43,7 @@ def train_distributed(
 ) -> None:
     """Train `model` in place, together with the other processes of the group, each of which calls this.
 
-    A run that was killed continues from its last sound checkpoint, on any number of processes and by any strategy. With
+    A run that was killed continues from its last whole checkpoint, on any number of processes and by any strategy. With
     another model, data, recipe or precision it starts again. Only the first process writes metrics.jsonl and shows
     its progress.
 
@@ -57,7 +57,7 @@ def train_distributed(
 
     Raises:
         ValueError: a batch that cannot be dealt evenly, a model with dropout, a folder that cannot be written.
-        TrainingDiverged: the loss or the gradient became NaN or infinite; the last sound checkpoint is kept.
+        TrainingDiverged: the loss or the gradient became NaN or infinite; the last whole checkpoint is kept.
         StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
     limit = TimeLimit()
@@ -117,12 +117,12 @@ def _open_log(
     spread: Distributed,
     on_log: Callable[[dict[str, float]], None] | None,
 ) -> MetricLog:
-    """The metric log, continued from the last sound checkpoint."""
+    """The metric log, continued from the last whole checkpoint."""
     first_item = {key: value.tolist() for key, value in dataset[0].items()}
     run = {"precision": spread.precision, "model": fingerprint(model), "first_item": first_item}
     open_run(folder, {**recipe.model_dump(), **run})
     log = MetricLog(folder / "metrics.jsonl", recipe.steps, recipe.log_every, on_log)
-    checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
+    checkpoint = last_checkpoint(folder, {row["step"] for row in log.rows})
     log.resume(step_of(checkpoint) if checkpoint else 0)
     return log
 

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from recurformer.files import atomic_path
 
 PROGRESS_SECONDS = 10.0
+CONFIDENCE = 0.95
 
 
 class TrainingDiverged(ValueError):
@@ -119,3 +121,22 @@ def _read_rows(path: Path) -> list[dict]:
             except (ValueError, KeyError, TypeError):
                 break
     return rows
+
+
+def fall_of(losses: np.ndarray) -> float:
+    """The most by which a loss may have fallen from the third to the last quarter of its log, in nats (Welch's t).
+
+    Args:
+        losses: in the order of the steps.
+
+    Returns:
+        NaN for fewer than eight values, of which no quarter has a spread.
+    """
+    from scipy.stats import ttest_ind  # slow to import, as in recurformer.tasks.interval
+
+    if len(losses) < 8:
+        return math.nan
+    third, last = np.array_split(np.asarray(losses, dtype=float), 4)[2:]
+    if not third.std() + last.std():
+        return float(third.mean() - last.mean())
+    return float(ttest_ind(third, last, equal_var=False).confidence_interval(CONFIDENCE).high)

@@ -19,20 +19,18 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from recurformer.train.checkpoints import seal, step_of
-
-KEPT = 2
-"""Checkpoints that stay: a damaged one leaves the one before."""
+from recurformer.train.checkpoints import mark_complete
 
 
 def save_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write `folder`, sealed by the first process when all have written their share; older ones but one are removed."""
+    """Write `folder`, which is whole when all processes have written their share; older ones are then removed."""
     dcp.save(_state(model, optimizer), checkpoint_id=folder)
     dist.barrier()
     if dist.get_rank() == 0:
-        seal(folder)
-        for old in sorted(folder.parent.glob("checkpoint-*"), key=step_of)[:-KEPT]:
-            shutil.rmtree(old)
+        mark_complete(folder)
+        for old in folder.parent.glob("checkpoint-*"):
+            if old != folder:
+                shutil.rmtree(old)
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

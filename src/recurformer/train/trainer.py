@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_col
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
 
 from recurformer.files import alone_in, writing_weights
-from recurformer.train.checkpoints import fingerprint, last_sound_checkpoint, open_run, seal, step_of
+from recurformer.train.checkpoints import fingerprint, last_checkpoint, mark_complete, open_run, step_of
 from recurformer.train.data import Item
 from recurformer.train.metrics import MetricLog, TrainingDiverged
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
@@ -57,7 +57,7 @@ def train(
     """Train `model` in place, on the one device where it is, with AdamW.
 
     Batch n consists of the dataset's items n·batch_size … (n+1)·batch_size - 1. A run that was killed continues from
-    its last sound checkpoint when called again with the same model, data and settings. On a CPU it ends with the same
+    its last whole checkpoint when called again with the same model, data and settings. On a CPU it ends with the same
     weights, bit for bit, as one that was never killed. With any other model, data or settings it starts again. Nothing
     is kept at the end but metrics.jsonl and the last checkpoints: the trained model is the caller's to save.
 
@@ -87,7 +87,7 @@ def train(
 
     Raises:
         ValueError: an unknown schedule, an indivisible batch size, a folder that cannot be written or is another run's.
-        TrainingDiverged: the loss became NaN or infinite; names the step, and the last sound checkpoint is kept.
+        TrainingDiverged: the loss became NaN or infinite; names the step, and the last whole checkpoint is kept.
         ValueError: RECURFORMER_TRACKERS names a tracker that there is not.
         StoppedForTime: the environment's RECURFORMER_MINUTES were up; a checkpoint of the step that it names is kept.
     """
@@ -136,7 +136,7 @@ def train(
         learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         open_run(folder, {**settings, "model": fingerprint(model), "learning": learning, "first_item": first_item})
         log = MetricLog(folder / "metrics.jsonl", steps, log_every, on_log)
-        checkpoint = last_sound_checkpoint(folder, {row["step"] for row in log.rows})
+        checkpoint = last_checkpoint(folder, {row["step"] for row in log.rows})
         log.resume(step_of(checkpoint) if checkpoint else 0)
         callback = _LogAndSave(
             log,
@@ -244,7 +244,7 @@ class _LogAndSave(TrainerCallback):
         return control
 
     def on_save(self, args, state, control, **kwargs):
-        seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 def _require_finite(model: nn.Module, step: int) -> None:

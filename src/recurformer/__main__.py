@@ -1,0 +1,21 @@
+"""The entry of the `recurformer` command: a Ctrl-C during the first imports is one line too."""
+
+import sys
+
+STOPPED = 130
+"""Exit code of a shell for SIGINT."""
+
+
+def main() -> int:
+    """Run one stage, by `recurformer.cli.main`; the exit codes are the same."""
+    try:
+        from recurformer.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:
+        print(f"\n{' '.join(['recurformer', *sys.argv[1:2]])}: stopped", file=sys.stderr)
+        return STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
