@@ -127,6 +127,11 @@ ROWS = {
         write("mqar.csv", b"\xff\xfe\x00"),
         "mqar.csv: unreadable",
     ),
+    "a word among numbers": (
+        "figure figure4 mqar.csv --out o.svg",
+        write("mqar.csv", "beta,correct\n0.5,12\n0.5,many\n"),
+        "mqar.csv: column correct must hold numbers, not 'many'",
+    ),
     "a log cut": (
         "figure figure3 metrics.jsonl --out o.svg",
         write("metrics.jsonl", '{"a": 1}\n{"a'),
