@@ -5,7 +5,7 @@ import json
 import pytest
 
 from recurformer.cli.main import main
-from recurformer.render.verdicts import MARKS
+from recurformer.render.words import MARKS
 
 
 def write(folder, **claims):

@@ -73,7 +73,7 @@ def read_ledger(path: str) -> dict[str, Any]:
     Raises:
         ValueError: there is none, or the file is something else.
     """
-    from recurformer.render.verdicts import MARKS
+    from recurformer.render.words import MARKS
 
     try:
         ledger = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def read_ledger(path: str) -> dict[str, Any]:
 @stage("decide every claim of the paper by the given measurements", add_arguments, name="claims")
 def run(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
-    from recurformer.render.verdicts import MARKS
+    from recurformer.render.words import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
