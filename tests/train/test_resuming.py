@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recurformer.files import alone_in
+from recurformer.records import find_records
 from recurformer.train.trainer import train
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
@@ -63,6 +64,7 @@ def test_a_half_written_checkpoint_is_passed_over(make_model, successors, tmp_pa
     assert (newest.name, [path.name for path in others]) == ("checkpoint-8", ["checkpoint-4"])
     for file in ("complete", "optimizer.pt"):
         (newest / file).unlink()
+    assert find_records(tmp_path, damaged=pytest.fail) == []  # no file of a state is taken for a run record
     resumed = make_model()
     train(resumed, successors(), output_dir=tmp_path / "cut", **SETTINGS)
     assert same_weights(whole, resumed)

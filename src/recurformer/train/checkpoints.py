@@ -17,7 +17,7 @@ from recurformer.files import atomic_path
 
 COMPLETE = "complete"
 """Empty file in a checkpoint, written last."""
-RUN = "run.json"
+RUN = "training.json"
 
 
 def fingerprint(model: nn.Module) -> int:
