@@ -21,6 +21,8 @@ MISSING_METHOD = {
 """Claims on a method that the suite runs in small models only."""
 FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
 OF_ABLATIONS = ("ablation_hashhop", "needle", "continuation")
+SHOWN_NOWHERE = {"reviewer/lm-eval", "reviewer/head_maps", "reviewer/length"}
+"""Statements that no figure shows."""
 RECOVERY = {"reviewer/recovery", "reviewer/tokens", "reviewer/equal_bytes"}
 
 

@@ -11,6 +11,7 @@ from mutated_worlds import (
     MISSING_METHOD,
     MUTATIONS,
     RECOVERY,
+    SHOWN_NOWHERE,
     TESTED,
     UNKNOWN,
     decided,
@@ -25,7 +26,7 @@ from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, Statement,
 from recurformer.claims.register import REVIEWER
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.verdicts import (
+from recurformer.render.words import (
     NOT_RUN,
     REPRODUCED,
     UNDECIDED,
@@ -33,7 +34,7 @@ from recurformer.render.verdicts import (
 
 
 def test_every_printed_number_every_statement_and_every_figure_of_the_ablations_is_a_claim():
-    asked = RECOVERY | {"reviewer/lm-eval"} | {name.replace("ablation_", "reviewer/") for name in ABLATIONS}
+    asked = RECOVERY | SHOWN_NOWHERE | {name.replace("ablation_", "reviewer/") for name in ABLATIONS}
     assert {claim.id for claim in CLAIMS.values() if claim.kind == "reviewer"} == asked
     assert {f"reviewer/{name}" for name, question in QUESTIONS.items() if question.claim} == asked
     assert len(CLAIMS) == len(CELLS) + len(NUMBERS) + len(STATEMENTS) + len(asked)

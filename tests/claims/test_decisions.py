@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 from claims_world import world
-from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, RECOVERY, decided, found, ideal, smaller
+from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, RECOVERY, SHOWN_NOWHERE, decided, found, ideal, smaller
 
 from recurformer.claims import decide, make_ledger
 from recurformer.claims.claim import STATEMENTS
 from recurformer.claims.text import markdown
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.verdicts import (
+from recurformer.render.words import (
     CONSISTENT,
     CONTRADICTED,
     FAILS_SMALL,
@@ -86,7 +86,7 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     ledger = make_ledger("default", [world(ideal())])
     assert set(ledger.counts()) == set(MARKS)
     assert sum(ledger.counts().values()) == len(CELLS) + len(NUMBERS) + len(STATEMENTS)
-    assert sum(ledger.counts(reviewers=True).values()) == len({*ABLATIONS, *RECOVERY, "reviewer/lm-eval"})
+    assert sum(ledger.counts(reviewers=True).values()) == len({*ABLATIONS, *RECOVERY, *SHOWN_NOWHERE})
     assert list(ledger.frame()["id"]) == list(CLAIMS)
     shown = ledger.to_dict()
     assert len(shown["claims"]) == len(CLAIMS)

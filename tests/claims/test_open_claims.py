@@ -14,7 +14,7 @@ from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
 from recurformer.paper import CELLS
 from recurformer.render.ablations import NEEDLE
-from recurformer.render.verdicts import (
+from recurformer.render.words import (
     CONSISTENT,
     CONTRADICTED,
     NOT_RUN,

@@ -39,7 +39,7 @@ def test_every_stage_explains_itself_without_torch():
 
 
 def test_what_needs_no_model_and_no_tracker_imports_none():
-    modules = "tracking plan.rules paper claims.questions render.tables render.figures render.compare render.adaptation"
+    modules = "tracking plan.rules paper claims.questions render.tables render.figures render.adaptation"
     code = "".join(f"import recurformer.{name}\n" for name in modules.split())
     code += "import sys\nassert not {'torch', 'transformers', 'trackio', 'mlflow'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from recurformer.cli.main import main
 from recurformer.records import read_record, run_record, runs_behind
 from recurformer.render.style import save_figure
+from recurformer.render.words import MARKS
 
 CELL = "table4/llama2-7b/0.90/cs_10k"
 
@@ -42,10 +43,10 @@ def study(tmp_path, monkeypatch):
         tmp_path / "figures/figure4.svg", "figure", ["results/caches/cache.csv"],
         lambda path: save_figure(Figure(), path, measured), figure="figure4")  # fmt: skip
     claims = [
-        {"id": CELL, "verdict": "reproduced", "reason": "", "evidence": {"runs": [runs["cache"]]}},
-        {"id": "text/input-gate", "verdict": "not-run", "reason": "it needs a card", "evidence": None},
+        {"id": CELL, "verdict": "reproduced", "ours": "1", "reason": "", "evidence": {"runs": [runs["cache"]]}},
+        {"id": "text/input-gate", "verdict": "not-run", "ours": "", "reason": "it needs a card", "evidence": None},
     ]
-    (results / "claims.json").write_text(json.dumps({"counts": {}, "claims": claims}))
+    (results / "claims.json").write_text(json.dumps({"counts": dict.fromkeys(MARKS, 0), "claims": claims}))
     return runs
 
 

@@ -127,6 +127,11 @@ ROWS = {
         write("mqar.csv", b"\xff\xfe\x00"),
         "mqar.csv: unreadable",
     ),
+    "a word among numbers": (
+        "figure figure4 mqar.csv --out o.svg",
+        write("mqar.csv", "beta,correct\n0.5,12\n0.5,many\n"),
+        "mqar.csv: column correct must hold numbers, not 'many'",
+    ),
     "a log cut": (
         "figure figure3 metrics.jsonl --out o.svg",
         write("metrics.jsonl", '{"a": 1}\n{"a'),
@@ -146,6 +151,19 @@ ROWS = {
     "a ledger without claims": (
         "trace table1 --ledger l.json",
         lambda world: (world / "l.json").write_text('{"counts": {}, "claims": [{}]}'),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
+    "a ledger without counts": (
+        "claims --ledger l.json --fail-on contradicted",
+        write("l.json", '{"counts": {}, "claims": []}'),
+        "l.json: not a ledger written by `recurformer cl",
+    ),
+    "a ledger whose evidence names no runs": (
+        "trace table1/a --ledger l.json",
+        write(
+            "l.json",
+            '{"counts": {}, "claims": [{"id": "a", "verdict": "not-run", "ours": "", "reason": "", "evidence": {}}]}',
+        ),
         "l.json: not a ledger written by `recurformer cl",
     ),
     "a broken ledger": (

@@ -10,7 +10,7 @@ import pandas as pd
 from recurformer.claims.questions import reviewer_questions
 from recurformer.paper import CELLS
 from recurformer.render.tables import TABLES, Table
-from recurformer.render.verdicts import MARKS
+from recurformer.render.words import MARKS
 
 VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
 """Every printed cell has some verdict, each of them occurs."""

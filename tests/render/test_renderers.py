@@ -16,8 +16,7 @@ from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
 from recurformer.render.tables import TABLES, Table
-from recurformer.render.tables.cell_text import number
-from recurformer.render.verdicts import MARKS
+from recurformer.render.words import MARKS, number
 
 
 @pytest.mark.parametrize("renderer", [*ALL_TABLES.values(), *FIGURES.values()], ids=[*ALL_TABLES, *FIGURES])

@@ -13,7 +13,7 @@ from recurformer.cli.main import main
 from recurformer.evaluate.lm_eval import LOCAL_TASKS
 from recurformer.render.ablations import HASHHOP, METHODS, scores
 from recurformer.render.figures import FIGURES
-from recurformer.render.verdicts import NOT_RUN, UNDECIDED
+from recurformer.render.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
 
 QUALITIES = ("ablation_hashhop", "needle", "continuation")

@@ -6,8 +6,8 @@ from itertools import cycle
 from pathlib import Path
 
 from recurformer.claims import make_ledger
-from recurformer.render.page.environment import environment
-from recurformer.render.verdicts import MARKS
+from recurformer.claims.ledger import environment
+from recurformer.render.words import MARKS
 
 VERDICTS = tuple(MARKS)
 XEON = {"system": "Linux-6.1-x86_64", "processor": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "cores": 2}

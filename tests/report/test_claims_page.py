@@ -5,8 +5,8 @@ from browsing import overhang, resize
 from ledgers import INJECTION, RECORDS, claim, evidence, ledger, places
 from selenium.webdriver.common.by import By
 
+from recurformer.claims.ledger import environment
 from recurformer.render.page.claims import claims_page, difference
-from recurformer.render.page.environment import environment
 
 LEDGER = ledger()
 COUNTS = LEDGER["counts"]

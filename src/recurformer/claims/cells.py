@@ -14,10 +14,10 @@ from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.published import PUBLISHED
 from recurformer.render.ablations import estimate_quality
-from recurformer.render.tables.cell_text import estimated, interval, number
 from recurformer.render.tables.comparison import PYRAMIDINFER
 from recurformer.render.tables.measured import NEEDED
 from recurformer.render.tables.table1 import exponent_of
+from recurformer.render.words import estimated, interval, number
 
 ROUNDING = 1e-9
 WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)

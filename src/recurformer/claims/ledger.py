@@ -1,7 +1,7 @@
 """The ledger: every claim with its verdict, weighed from all evidence."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -9,18 +9,18 @@ from typing import Any
 import pandas as pd
 
 from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, Missing, Undecided, fact_of
-from recurformer.claims.evidence import Evidence, hardware_of, runs_of, total_minutes
+from recurformer.claims.evidence import Evidence, Runs, hardware_of, runs_of, total_minutes
 from recurformer.claims.register import REVIEWER, all_claims
+from recurformer.costs import cost_of
 from recurformer.records import record_of
-from recurformer.render.page.environment import environment
-from recurformer.render.verdicts import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
+from recurformer.render.words import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the strongest evidence says about one claim: a verdict of `recurformer.render.verdicts.MARKS`, what was
+    """What the strongest evidence says about one claim: a verdict of `recurformer.render.words.MARKS`, what was
     found in which measurements, if anything, and the reason, where the verdict needs one.
     """
 
@@ -173,3 +173,57 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
     return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
+
+
+def _hosts(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    names = ("processor", "cores", "system")
+    counts = Counter(
+        (*(record["host"][name] for name in names), record["accelerator"]["name"] if record["accelerator"] else None)
+        for record in records
+    )
+    return [
+        {**dict(zip((*names, "accelerator"), host, strict=True)), "runs": runs} for host, runs in counts.most_common()
+    ]
+
+
+def _counted(values: Iterable[str | None]) -> dict[str, int]:
+    """Each value with how often it occurs, the most frequent first; a run outside of a repository knows none."""
+    return dict(Counter(value or "unknown" for value in values).most_common())
+
+
+def environment(runs: Runs) -> dict[str, Any]:
+    """What a ledger of claims says about the runs that it rests on.
+
+    Args:
+        runs: run records by their places; one that lies in two places counts once.
+
+    Returns:
+        hosts: processor, cores, system, accelerator (name or None) and number of runs, the most used first;
+        versions: package -> version -> number of runs;
+        commits: commit -> number of runs;
+        locks: SHA-256 of requirements.lock -> number of runs;
+        dirty: number of runs whose working tree differed from its commit;
+        runs: id -> stage, core_minutes, gpu_minutes.
+    """
+    places = {record["run"]: place for place, record in runs.items()}
+    unique = [runs[place] for place in places.values()]
+    costs = {run: cost_of(runs[place]) for run, place in places.items()}
+    versions: dict[str, Counter[str]] = {}
+    for record in unique:
+        for package, version in record["versions"].items():
+            versions.setdefault(package, Counter())[version] += 1
+    return {
+        "hosts": _hosts(unique),
+        "versions": {package: dict(found.most_common()) for package, found in sorted(versions.items())},
+        "commits": _counted(record["git"]["commit"] for record in unique),
+        "locks": _counted(record["lock"] for record in unique),
+        "dirty": sum(bool(record["git"]["dirty"]) for record in unique),
+        "runs": {
+            run: {
+                "stage": runs[places[run]]["stage"],
+                "core_minutes": cost.core_minutes,
+                "gpu_minutes": cost.gpu_minutes,
+            }
+            for run, cost in costs.items()
+        },
+    }

@@ -13,8 +13,8 @@ from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups, records
 from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.cell_text import estimated, number
 from recurformer.render.tables.measured import NEEDED
+from recurformer.render.words import estimated, number
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 ROUNDING = 1e-9

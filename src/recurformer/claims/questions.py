@@ -8,9 +8,8 @@ from recurformer.claims.claim import QUESTIONS, Missing, Question, Undecided
 from recurformer.claims.evidence import THIS_STUDY, Evidence
 from recurformer.claims.register import judge_of
 from recurformer.render.measurements import require
-from recurformer.render.tables.cell_text import NOTHING
 from recurformer.render.tables.table import Table
-from recurformer.render.verdicts import NOT_RUN, UNDECIDED
+from recurformer.render.words import NOT_RUN, NOTHING, UNDECIDED
 
 YES, NO = "yes", "no"
 

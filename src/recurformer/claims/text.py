@@ -8,8 +8,7 @@ from tabulate import tabulate
 from recurformer.claims.claim import INCONSISTENCIES
 from recurformer.claims.evidence import THIS_STUDY
 from recurformer.claims.ledger import Decision, Ledger
-from recurformer.render.tables.cell_text import cell, counted, plain
-from recurformer.render.verdicts import MARKS, MEANINGS
+from recurformer.render.words import MARKS, MEANINGS, cell, counted, plain
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
 

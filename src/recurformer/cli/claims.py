@@ -1,4 +1,4 @@
-"""Decide every claim of the paper by the given measurements, and write the ledger: JSON, CSV, Markdown, HTML."""
+"""Stages of the ledger: decide every claim by the given measurements, and compare two ledgers."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.arguments import InputPath, OutputPath
+from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
 
 if TYPE_CHECKING:
@@ -66,26 +67,31 @@ def _decide(args: Namespace) -> dict[str, int]:
 
 
 def read_ledger(path: str) -> dict[str, Any]:
-    """A ledger that `recurformer claims` wrote: counts (verdict -> claims), claims (each with id, verdict, evidence).
+    """A ledger that `recurformer claims` wrote: counts (verdict -> claims) and claims, each with id, verdict, ours,
+    reason and evidence, which is none or names its runs.
 
     Raises:
         ValueError: there is none, or the file is something else.
     """
+    from recurformer.render.words import MARKS
+
     try:
         ledger = json.loads(Path(path).read_text(encoding="utf-8"))
-        if all(isinstance(count, int) for count in ledger["counts"].values()):
-            [(claim["id"], claim["verdict"], claim["evidence"]) for claim in ledger["claims"]]
+        texts = [claim[key] for claim in ledger["claims"] for key in ("id", "verdict", "ours", "reason")]
+        texts += [run for claim in ledger["claims"] if claim["evidence"] for run in claim["evidence"]["runs"]]
+        if all(isinstance(text, str) for text in texts) and all(isinstance(ledger["counts"][v], int) for v in MARKS):
             return ledger
     except OSError:
         raise ValueError(f"{path}: no ledger there; `snakemake --cores 2 {path}` makes it") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f"{path}: not a ledger written by `recurformer claims`")
 
 
+@stage("decide every claim of the paper by the given measurements", add_arguments, name="claims")
 def run(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
-    from recurformer.render.verdicts import MARKS
+    from recurformer.render.words import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
@@ -93,3 +99,40 @@ def run(args: Namespace) -> dict[str, int]:
     if failures := [f"{counts[name]} {name}" for name in args.fail_on if counts[name]]:
         raise ValueError(f"--fail-on: {', '.join(failures)}")
     return counts
+
+
+def _claims_of(place: str) -> dict[str, dict[str, Any]]:
+    """Id -> claim of a ledger, or of the ledger in a folder."""
+    path = Path(place)
+    if not path.exists():
+        raise ValueError(f"{place}: no such folder or ledger to compare")
+    return {claim["id"]: claim for claim in read_ledger(str(path / "claims.json" if path.is_dir() else path))["claims"]}
+
+
+@stage(
+    "compare the verdicts and the numbers of two runs of a study",
+    argument("recorded", help="results of the reference run: a folder with claims.json, or this file"),
+    argument("results", help="results of the run to compare, likewise"),
+)
+def compare(args: Namespace) -> None:
+    """Compare two ledgers, claim by claim."""
+    from tabulate import tabulate
+
+    recorded, results = _claims_of(args.recorded), _claims_of(args.results)
+    common = [(claim, results[name]) for name, claim in recorded.items() if name in results]
+    if not common:
+        raise ValueError(f"{args.recorded} and {args.results} have no claim in common: nothing can be compared")
+    verdicts = [before["id"] for before, after in common if before["verdict"] != after["verdict"]]
+    numbers = [before["id"] for before, after in common if before["ours"] != after["ours"]]
+    print(f"{len(common)} claims compared: {len(verdicts)} have another verdict, {len(numbers)} other numbers.")
+    for place, claims, others in ((args.recorded, recorded, results), (args.results, results, recorded)):
+        if only := [name for name in claims if name not in others]:
+            print(f"\nOnly in {place} ({len(only)}): {', '.join(only)}")
+    rows = [
+        [before["id"], *(claim[key] for key in ("verdict", "ours") for claim in (before, after))]
+        for before, after in common
+        if before["id"] in {*verdicts, *numbers}
+    ]
+    if rows:
+        headings = ["claim", "verdict, recorded", "verdict", "ours, recorded", "ours"]
+        print("\n" + tabulate(rows, headings, tablefmt="pipe", disable_numparse=True))

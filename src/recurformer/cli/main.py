@@ -25,7 +25,7 @@ __all__ = ["STAGES", "code_of", "main"]
 
 MODULES = (
     *("study", "adapt", "chat", "prepare", "heads", "convert", "recover", "train", "hashhop", "evaluate", "maps"),
-    *("caches", "results", "runs", "trace", "archive", "backends"),
+    *("caches", "results", "claims", "runs", "trace", "archive", "backends"),
 )
 """Modules of stages, in the order in which the command's help lists them."""
 for _module in MODULES:

@@ -1,4 +1,4 @@
-"""Stages that render measurements as tables and figures, and compare two folders of results.
+"""Stages that render measurements as tables and figures.
 
 The stem of a measurement file's name is its kind.
 """
@@ -10,7 +10,6 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from recurformer.cli import claims
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
@@ -144,18 +143,3 @@ def figure(args: Namespace) -> None:
         with atomic_path(target) as path:
             save_figure(drawn, path, runs_behind(args.measurements))
         print(Path(target).name)
-
-
-stage("decide every claim of the paper by the given measurements", claims.add_arguments, name="claims")(claims.run)
-
-
-@stage(
-    "compare two folders of results, number by number",
-    argument("recorded", help="folder of the reference run"),
-    argument("results", help="folder of the run to compare"),
-)
-def compare(args: Namespace) -> None:
-    """Compare two folders of results, measurement by measurement."""
-    from recurformer.render.compare import compare, summary
-
-    print(summary(compare(args.recorded, args.results)))

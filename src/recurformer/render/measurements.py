@@ -58,6 +58,11 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 """
 
 
+TEXTS = frozenset({
+    "model", "unit", "protocol", "source", "variant", "stage", "split", "norm", "interval", "mixer", "phase", "level",
+    "quantity", "family", "method", "by", "form", "task", "arm", "metric",
+})  # fmt: skip
+"""Those of these columns that hold words; besides, `tokens` of a contribution. All others hold numbers."""
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
 PACKED = "measurements"
@@ -87,15 +92,21 @@ def read_frame(path: Path) -> pd.DataFrame:
     """The rows of a measurement file. Those of a recording have the `file` that they lay in, and its `run`.
 
     Raises:
-        ValueError: the file is unreadable or of an unknown format.
+        ValueError: the file is unreadable or of an unknown format, or a column of numbers has a word.
     """
     if path.suffix not in READERS:
         raise ValueError(f"{path}: a measurement file ends in {', '.join(READERS)}")
     try:
         frame = READERS[path.suffix](path)
-        return frame.assign(file=f"{path.parents[1]}/" + frame["file"]) if path.parent.name == PACKED else frame
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
+    words = TEXTS | {"tokens"} if path.stem == "contribution" else TEXTS
+    numeric = [column for column in COLUMNS.get(path.stem, ()) if column in frame and column not in words]
+    for column in numeric:
+        wrong = frame.loc[frame[column].notna() & pd.to_numeric(frame[column], errors="coerce").isna(), column]
+        if len(wrong):
+            raise ValueError(f"{path}: column {column} must hold numbers, not {wrong.iloc[0]!r}")
+    return frame.assign(file=f"{path.parents[1]}/" + frame["file"]) if path.parent.name == PACKED else frame
 
 
 def packed_kind(place: Path) -> str:

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recurformer.render.page import render_page
-from recurformer.render.tables.cell_text import number
-from recurformer.render.verdicts import MARKS, MEANINGS
+from recurformer.render.words import MARKS, MEANINGS, number
 
 Claim = Mapping[str, Any]
 

@@ -10,9 +10,8 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.render.measurements import groups, records
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, estimated, number
 from recurformer.render.tables.measured import NEEDED, QUANTITIES, SETTINGS, Key, Row, Value, settings_of
-from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
+from recurformer.render.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, estimated, number
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 REASONS = {

@@ -5,8 +5,8 @@ import pandas as pd
 from recurformer.paper import label
 from recurformer.render.ablations import identified, of
 from recurformer.render.measurements import groups, models_in_order, records, runs_of
-from recurformer.render.tables.cell_text import NOTHING, number
 from recurformer.render.tables.table import Line, Table
+from recurformer.render.words import NOTHING, number
 
 KIND = "ablation_lm_eval"
 UNTOUCHED, TRAINED, OURS = "original", "original, trained", "RecurFormer, trained"

@@ -9,7 +9,7 @@ import pandas as pd
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.render.ablations import estimate_quality
 from recurformer.render.measurements import groups, records, require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN
+from recurformer.render.words import NOT_RUN
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {

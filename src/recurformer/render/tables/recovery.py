@@ -9,8 +9,8 @@ from recurformer.paper import label
 from recurformer.render.ablations import CONTINUATION, PASSKEY, identified
 from recurformer.render.measurements import COLUMNS, groups, records, runs_of
 from recurformer.render.recovery import LENGTHS, RUN, arm_label, last_points, points, untrained
-from recurformer.render.tables.cell_text import NOTHING, estimated, number
 from recurformer.render.tables.table import Table
+from recurformer.render.words import NOTHING, estimated, number
 
 UNTOUCHED = "original, as it was"
 SHOWN_LENGTHS = dict(zip(LENGTHS, ("10k", "60k"), strict=True))

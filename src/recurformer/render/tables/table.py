@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from recurformer.render.page import render_page
 from recurformer.render.registry import heading
-from recurformer.render.tables.cell_text import cell, counted, plain
+from recurformer.render.words import cell, counted, plain
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
@@ -26,13 +26,13 @@ WIDEST_LINE = 60
 """Characters of a cell beyond which LaTeX breaks its column into lines."""
 
 
-def escape(text: str) -> str:
+def escape(text: object) -> str:
     r"""Text that LaTeX prints as it stands.
 
     >>> escape("h_gq ≥ 5 %")
     'h\\_gq \\(\\ge\\) 5 \\%'
     """
-    return text.translate(str.maketrans(SPECIAL))
+    return str(text).translate({ord(character): printed for character, printed in SPECIAL.items()})
 
 
 Line = Mapping[Any, str]
@@ -114,9 +114,9 @@ class Table:
         sentences = (max(map(len, cells)) > WIDEST_LINE for cells in zip(*self.rows, strict=True))
         left = (r"p{0.4\textwidth}" if broken else "l" for broken in sentences)
         alignment = "".join(letter if words else "r" for letter, words in zip(left, self.words, strict=True))
-        columns: pd.Index = pd.MultiIndex.from_tuples(self.columns)
-        if not any(group for group, _ in self.columns):
-            columns = columns.droplevel(0)
+        grouped = any(group for group, _ in self.columns)
+        names = [name for _, name in self.columns]
+        columns = pd.MultiIndex.from_tuples(self.columns) if grouped else pd.Index(names)
         style = pd.DataFrame(self.rows, columns=columns).style.hide(axis="index")
         style = style.format(escape).format_index(escape, axis="columns")
         lines = [

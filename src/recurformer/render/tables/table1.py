@@ -6,9 +6,8 @@ import pandas as pd
 from recurformer.paper import CELLS, EXPONENTS
 from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
 from recurformer.render.measurements import records, require, runs_of
-from recurformer.render.tables.cell_text import NOTHING, beside, number
 from recurformer.render.tables.table import Table
-from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
+from recurformer.render.words import LEGEND, MARKS, NOTHING, Verdicts, beside, number
 
 
 def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:

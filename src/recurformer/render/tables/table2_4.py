@@ -26,7 +26,7 @@ from recurformer.render.tables.measured import (
     without_weak,
 )
 from recurformer.render.tables.table import Table
-from recurformer.render.verdicts import Verdicts
+from recurformer.render.words import Verdicts
 
 
 def _pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:

@@ -5,10 +5,9 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, NOTHING, beside, counted, number
 from recurformer.render.tables.measured import replacing
 from recurformer.render.tables.table import Line, Table
-from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
+from recurformer.render.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, number
 
 SPLIT = "validation"
 MOMENTS = ("before", "converted", "trained")

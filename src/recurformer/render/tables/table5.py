@@ -5,9 +5,8 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
 from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
-from recurformer.render.tables.cell_text import NOT_RUN, beside, estimated
 from recurformer.render.tables.table import Line, Table
-from recurformer.render.verdicts import LEGEND, MARKS, Verdicts
+from recurformer.render.words import LEGEND, MARKS, NOT_RUN, Verdicts, beside, estimated
 
 KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
