@@ -4,9 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recurformer.backbones import open_hub
-from recurformer.backbones.card import base_facts
-from recurformer.backbones.hub import fetch_newest
+from recurformer.backbones import base_facts, fetch_newest, open_hub
 from recurformer.corpora.hub import fetch_snapshot
 from recurformer.corpora.package import ResourceError
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint

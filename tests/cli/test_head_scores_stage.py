@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from recurformer import HeadProfile
-from recurformer.backbones.random import open_random
-from recurformer.backbones.store import save_backbone
+from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.main import main
 from recurformer.heads.score_file import read_scores, score_rows
 from recurformer.heads.select import MEASURED, SELECTORS, rank_heads

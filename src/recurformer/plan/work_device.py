@@ -27,8 +27,7 @@ def longest_input(study: Study, names: Names) -> Work:
     work = _drawn(study, names)
     maximum = settings["search"]["maximum"]
     tokens = min(maximum, longest_tokens(work.shape, work.beta, names["protocol"], work.filled))
-    whole = names["protocol"] == "one_shot" or settings["search"]["whole"]
-    if not whole:
+    if names["protocol"] == "chunked":
         read = min(1.0, ENDS * settings["sizes"]["chunk"] / tokens)
         return replace(work, tokens=tokens, sequences=read * (1 if tokens == maximum else TRIALS))
     most = min(maximum, _tokens_within(settings["search"]["prefill_minutes"], replace(work, tokens=tokens), study))

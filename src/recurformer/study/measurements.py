@@ -215,12 +215,8 @@ class Search(Block):
     """Relative precision: a prompt longer by this share no longer fits."""
     maximum: Count = 2097152
     """Longest prompt that is tried, in tokens."""
-    whole: bool = False
-    """Whether a prefill in chunks reads the whole prompt. Otherwise it reads only the first and last chunks, which need
-    the same memory: seconds instead of hours.
-    """
     prefill_minutes: Rate | None = None
-    """Time limit of a whole prefill: longer prompts are not tried, and l_m is then a lower bound."""
+    """Time limit of a prefill in one pass: longer prompts are not tried, and l_m is then a lower bound."""
 
 
 class Caches(Block):
