@@ -117,7 +117,6 @@ def test_the_state_has_one_size(mixer, backbone):
     kv_heads, rows, layers = {"llama_mha": 6, "qwen2_gqa": 2}[backbone], 2, 3
     numbers = {  # of four bytes, in one layer and for one row
         "mamba": 96 * 4 + 96 * 4,
-        "mamba_open": 96 * 4 + 96 * 4,
         "window": (2 + 5) * 2 * kv_heads * 8 + 2,  # and the tokens seen, in eight bytes
         "linear": kv_heads * 8 * 9,
         "gated": 6 * 8 * 8,
