@@ -139,7 +139,7 @@ $(VENV)/.bench: pyproject.toml $(INSTALLED)
 
 # Ratios within one run, with the goals beside them: docs/benchmarks.md. BENCH names topics and options.
 bench: $(VENV)/.bench
-	KINETO_LOG_LEVEL=9 $(VENV)/bin/python -m benchmarks $(BENCH) # without a line at every start of torch's profiler
+	$(VENV)/bin/python -m benchmarks $(BENCH)
 
 bench-check: bench
 	$(VENV)/bin/python -m benchmarks --check $(BENCH)

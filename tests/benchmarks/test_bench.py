@@ -1,6 +1,5 @@
 """The benchmark command on a tiny model: what it writes, and what its check lets pass."""
 
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -12,14 +11,11 @@ from benchmarks import baseline, models
 from benchmarks.__main__ import main
 from benchmarks.case import Call, Options, Work
 from benchmarks.clock import take_turns
-from benchmarks.explain import BETWEEN, shares
 from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
-from benchmarks.topics import TOPICS, decode, find, prefill, throughput
+from benchmarks.topics import TOPICS, decode, prefill, throughput
 from benchmarks.work import attention_flops, model_work
 from recurformer.backbones import make_random
-from recurformer.model import native
-from recurformer.model.step import few_rows
 from recurformer.records import read_record
 
 ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
@@ -215,36 +211,3 @@ def test_the_work_of_a_pass_is_what_torch_counts_in_its_linear_layers(tiny):
     attention = 2 * attention_flops(query_heads=4, head_dim=16, tokens=32, seen=0)  # of both layers
     assert model_work(model, 1, 32).flops == pytest.approx(products + attention)
     assert model_work(model, 1, 32).bytes == 4 * model.num_parameters()
-
-
-def test_a_missed_goal_is_explained_by_operators_kernels_and_what_lies_between():
-    matrix, state = torch.randn(400, 400), torch.randn(1, 8)
-
-    def run():
-        for _ in range(3):
-            torch.mm(matrix, matrix)
-        few_rows(state.unsqueeze(1), matrix[:, :8].contiguous(), None)
-        time.sleep(0.5)
-
-    with torch.no_grad():
-        spent = shares(Call(run), "cpu")
-    assert sum(spent.values()) == pytest.approx(1) and spent["aten::mm"] > 0
-    assert spent[BETWEEN] > 0.2, "the sleep"
-    assert ("product" in spent) == (native.missing() is None), "a kernel without a torch operator around it"
-
-
-def test_the_run_prints_a_profile_of_what_missed_its_goal(tiny, tmp_path, monkeypatch, capsys):
-    goals = (Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1e6),)
-    monkeypatch.setattr(judge, "__defaults__", (goals,))
-    sizes = ["--quick", "--rounds", "3", "--threads", "1", "--backbone", tiny]
-    assert main(["decode", *sizes, "--results", str(tmp_path / "results"), "--figures", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "Where the time goes: decode, 256 tokens, beta 0.5 beside backbone" in printed
-    spent = pd.read_csv(tmp_path / "results" / "missed.csv")
-    assert set(spent.candidate) == {"beta 0.5", "backbone"} and BETWEEN in set(spent.operator)
-    rows = pd.read_csv(tmp_path / "results" / "bench.csv")
-    measured = rows[rows.case == "256 tokens"].set_index("candidate").median_seconds
-    for name, parts in spent.groupby("candidate").seconds:
-        assert parts.sum() == pytest.approx(measured[name], rel=0.01)
-    call = find(Options("cpu", 1, True, tiny, None), "decode", "256 tokens", "beta 0.5").prepare()
-    assert f"Counted: {call.work.flops / 1e9:.3g} (baseline" in printed, "of one token, as the times are"

@@ -50,7 +50,6 @@ use rule memory as cache_peak with:
 rule speed:
     output:
         speed="<results>/device/{topic}/bench.csv",
-        missed="<results>/device/{topic}/missed.csv",
         record="<results>/device/{topic}/bench.run.json",
     log:
         "<logs>/device/{topic}/bench.log",

@@ -22,8 +22,6 @@ CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throug
 """Costs of the benchmark topics on a card."""
 MORE_THAN_ROUNDS = 2
 """Cost of a case beyond its rounds: making the models, and the peak of memory."""
-EXPLAINED = 4
-"""Goals of a topic that may be missed on a card; a profile for each takes about as long as the rounds of a case."""
 
 
 @work_of("longest_input")
@@ -52,8 +50,8 @@ def cache_peak(study: Study, names: Names) -> Work:
 
 @work_of("speed")
 def speed(study: Study, names: Names) -> Light:
-    """Each case of a topic is repeated for some seconds; afterwards missed goals are explained."""
-    times = CASES.get(names["topic"], 1) * MORE_THAN_ROUNDS + EXPLAINED
+    """Each case of a topic is repeated for some seconds."""
+    times = CASES.get(names["topic"], 1) * MORE_THAN_ROUNDS
     minutes = 1 + times * study["device_measurements"]["speed_seconds"] / 60
     return Light(64_000, minutes, on_card=True)
 
