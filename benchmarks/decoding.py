@@ -6,9 +6,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
-from recurformer.measure.cache import cache_bytes
 from recurformer.model.decode_graph import DecodeGraph
 
 STEPS = 8
@@ -27,9 +26,6 @@ def fill(model: PreTrainedModel, input_ids: Tensor) -> DynamicCache:
 
 class Decoder(Protocol):
     """What decodes `STEPS` tokens of every sequence after one and the same context, as often as one likes."""
-
-    def held(self) -> Cache:
-        """The cache."""
 
     def renew(self) -> None:
         """Make ready for a run; not timed."""
@@ -50,10 +46,6 @@ class EagerDecoder:
     def __init__(self, model: PreTrainedModel, filled: DynamicCache, batch: int = 1):
         self.model, self.filled, self.batch = model, filled, batch
         self.cache = filled
-
-    def held(self) -> Cache:
-        """The cache of the context."""
-        return self.filled
 
     def renew(self) -> None:
         """Start again after the context."""
@@ -80,10 +72,6 @@ class GraphDecoder:
         self.graph = DecodeGraph(model, len(input_ids), input_ids.shape[1] + ROOM)
         self.graph.start(input_ids)
 
-    def held(self) -> Cache:
-        """The cache with its room."""
-        return self.graph.cache
-
     def renew(self) -> None:
         """Make room for a run."""
         if self.graph.length + STEPS > self.graph.max_length:
@@ -98,11 +86,6 @@ class GraphDecoder:
 
 def _eager(model: PreTrainedModel, input_ids: Tensor) -> Decoder:
     return EagerDecoder(model, fill(model, input_ids), len(input_ids))
-
-
-def held_bytes(decoder: Decoder) -> int:
-    """Bytes of all tensors in a decoder's cache."""
-    return int(cache_bytes(decoder.held()).bytes.sum())
 
 
 DECODERS: dict[str, Callable[[PreTrainedModel, Tensor], Decoder]] = {"": _eager, ", graph": GraphDecoder}

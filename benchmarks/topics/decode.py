@@ -4,17 +4,15 @@ from collections.abc import Iterator
 from functools import partial
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.decoding import DECODERS, STEPS, held_bytes
+from benchmarks.decoding import DECODERS, STEPS
 from benchmarks.models import facts, inference, prompt, variants
 from benchmarks.topics.prefill import sizes
-from benchmarks.work import model_work
 
 
 def _decode(options: Options, beta: float, tokens: int, batch: int, how: str) -> Call:
     model = inference(options, beta)
     decoder = DECODERS[how](model, prompt(options, tokens, batch))
-    work = model_work(model, batch, 1, seen=tokens, cache_bytes=held_bytes(decoder))
-    return Call(decoder.run, work, before=decoder.renew, units=STEPS)
+    return Call(decoder.run, before=decoder.renew, units=STEPS)
 
 
 def cases(options: Options) -> Iterator[Case]:

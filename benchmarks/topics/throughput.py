@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.decoding import STEPS, EagerDecoder, fill
 from benchmarks.models import facts, inference, prompt, variants
 from recurformer.measure.limit import is_out_of_memory
@@ -79,7 +79,7 @@ def _throughput(options: Options, beta: float, tokens: int) -> Call:
     held.unload()
     batch = largest_batch(held.fits)
     print(f"beta {beta:g}: the largest batch is {batch}")
-    return Call(held.run, Work(), before=lambda: held.load(batch), after=held.unload, units=batch * STEPS)
+    return Call(held.run, before=lambda: held.load(batch), after=held.unload, units=batch * STEPS)
 
 
 def cases(options: Options) -> Iterator[Case]:
