@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.decoding import STEPS, EagerDecoder, fill
 from benchmarks.models import facts, inference, prompt, variants
+from benchmarks.topics.decode import STEPS, Decoder, fill
 from recurformer.measure.limit import is_out_of_memory
 from recurformer.measure.memory import longest_length
 
@@ -26,7 +26,7 @@ class _Batch:
     def __init__(self, options: Options, beta: float, tokens: int):
         self.options, self.tokens = options, tokens
         self.model: Any = inference(options, beta)
-        self.decoder: EagerDecoder | None = None
+        self.decoder: Decoder | None = None
 
     def load(self, batch: int) -> None:
         """Fill a cache for `batch` sequences. It is decoded in place: that the context grows by a few tokens with
@@ -35,7 +35,7 @@ class _Batch:
         self.model.to(self.options.device)
         cache: Any = fill(self.model, prompt(self.options, self.tokens))
         cache.reorder_cache(torch.zeros(batch, dtype=torch.long, device=self.options.device))  # states too
-        self.decoder = EagerDecoder(self.model, cache, batch)
+        self.decoder = Decoder(self.model, cache, batch)
 
     def unload(self) -> None:
         """Free the card."""

@@ -19,13 +19,11 @@ _PUBLIC = {
     "transfer": "recurformer.recover.transfer",
     "distil": "recurformer.recover.distil",
     "folded": "recurformer.model.fold",
-    "DecodeGraph": "recurformer.model.decode_graph",
     "prefill": "recurformer.model.prefill",
     "selective_scan": "recurformer.model.scan",
 }
 
 __all__ = [
-    "DecodeGraph",
     "HeadProfile",
     "__version__",
     "adapt",

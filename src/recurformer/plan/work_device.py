@@ -18,7 +18,7 @@ ENDS = 4
 """Chunks, of average attention, that cost what the first one and the last two do, which attend to twice as much."""
 MAMBA_VALUES = 10.0
 """Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
-CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
+CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 7, "throughput": 1}
 """Costs of the benchmark topics on a card."""
 MORE_THAN_ROUNDS = 2
 """Cost of a case beyond its rounds: making the models, and the peak of memory."""
