@@ -11,14 +11,13 @@ import pytest
 import torch
 from scan_cases import compare, definition, deviation, make_inputs
 
-from recurformer.model import scan_triton, step_triton
+from recurformer.model import scan_triton
 from recurformer.model.scan import choose_backend, selective_scan
-from recurformer.model.scan_inputs import ScanInputs, StepInputs
+from recurformer.model.scan_inputs import ScanInputs
 from recurformer.model.scan_triton_backward import gradients, segment_adjoints
 from recurformer.model.scan_triton_carry import carry
 from recurformer.model.scan_triton_forward import outputs, segment_ends
 from recurformer.model.scan_triton_launch import AHEAD, CHUNK, WARP, divide, settings
-from recurformer.model.step_triton import advance_state, convolve
 
 needs_triton = pytest.mark.skipif(scan_triton.triton is None, reason="needs Triton")
 needs_gpu = pytest.mark.skipif(
@@ -27,8 +26,8 @@ needs_gpu = pytest.mark.skipif(
 
 SEQUENCES = {"u", "delta", "z", "grad_y"}
 PROJECTIONS = {"B", "C"}
-RESULTS = {"y", "du", "ddelta", "dz", "x", "window"}
-SIZES = re.compile("channels|length|segments|chunks|slots|spacing|.*_(chunks|batch|channel|tap|number)")
+RESULTS = {"y", "du", "ddelta", "dz"}
+SIZES = re.compile("channels|length|segments|chunks|slots|spacing|.*_chunks")
 KERNELS = [
     (segment_ends, settings(16, True)),
     (outputs, settings(16, True)),
@@ -37,11 +36,6 @@ KERNELS = [
     (segment_adjoints, settings(16, True)),
     (gradients, settings(16, True)),
     (carry, {"WIDTH": 16, "REVERSE": True, "AHEAD": AHEAD} | WARP),
-    (convolve, {"TAPS": 4, "BLOCK": step_triton.CONV_CHANNELS, "num_warps": step_triton.WARPS}),
-    (
-        advance_state,
-        {"WIDTH": 16, "BLOCK": step_triton.STATE_CHANNELS, "num_warps": step_triton.WARPS},
-    ),
 ]
 
 
@@ -58,11 +52,11 @@ def test_kernels_in_the_interpreter():
     assert run.returncode == 0, run.stdout[-8000:]
 
 
-def argument_type(name, kernel, dtype):
+def argument_type(name, dtype):
     if SIZES.fullmatch(name):
         return "i32"
-    if name in SEQUENCES or (name in PROJECTIONS and kernel is advance_state):
-        return (f"*{dtype}", "i32") if kernel is advance_state else (f"*{dtype}", "i32", "i32")
+    if name in SEQUENCES:
+        return (f"*{dtype}", "i32", "i32")
     if name in PROJECTIONS:
         return ("*fp32", "i32", "i32")
     return f"*{dtype}" if name in RESULTS else "*fp32"
@@ -80,7 +74,7 @@ def test_kernels_compile_without_spills(kernel, compiled_for, capability, dtype,
 
     constants = {name: value for name, value in compiled_for.items() if name.isupper()}
     options = {name: value for name, value in compiled_for.items() if name.islower()}
-    types = {n: "constexpr" if n in constants else argument_type(n, kernel, dtype) for n in kernel.arg_names}
+    types = {n: "constexpr" if n in constants else argument_type(n, dtype) for n in kernel.arg_names}
     source = ASTSource(kernel, types, {(kernel.arg_names.index(n),): value for n, value in constants.items()})
     binary = tmp_path / "kernel.cubin"
     binary.write_bytes(triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"])
@@ -149,28 +143,3 @@ def test_two_runs_on_a_gpu_give_the_same_bits(monkeypatch):
         return y, *torch.autograd.grad(y.square().sum(), list(inputs.values()))
 
     assert all(torch.equal(a, b) for a, b in zip(results(), results(), strict=True))
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_steps_in_a_cuda_graph():
-    inputs = {n: x.detach().cuda() for n, x in make_inputs(2, 300, 1, 16, dtype=torch.float32).items()}
-    u, delta, B, C, z = (inputs[name][:, :, 0] for name in ("u", "delta", "B", "C", "z"))
-    weight = torch.randn(300, 4, device="cuda")
-    state, window = inputs["initial_state"].clone(), torch.zeros(2, 300, 4, device="cuda")
-
-    def step():
-        values = step_triton.conv_step(u, window, weight, inputs["D"])
-        return step_triton.state_step(StepInputs(values, delta, inputs["A"], B, C, inputs["D"], z, state))
-
-    step()  # compiles
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    for memory, value in ((state, inputs["initial_state"]), (window, torch.zeros_like(window))):
-        memory.copy_(value)
-    graph.replay()
-    replayed, advanced = captured.clone(), state.clone()
-    state.copy_(inputs["initial_state"])
-    window.zero_()
-    assert torch.equal(step(), replayed) and torch.equal(state, advanced)

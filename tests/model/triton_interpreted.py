@@ -5,12 +5,10 @@ import torch
 import triton
 import triton.language as tl
 from scan_cases import compare, definition, deviation, make_inputs
-from torch.nn import functional as F
 
 from recurformer.model import scan_triton, scan_triton_launch
 from recurformer.model.scan import selective_scan
-from recurformer.model.scan_inputs import ScanInputs, StepInputs
-from recurformer.model.step_triton import conv_step, state_step
+from recurformer.model.scan_inputs import ScanInputs
 
 
 @triton.jit
@@ -99,29 +97,3 @@ def test_operator_is_well_formed():
     inputs = make_inputs(1, 3, 6, 4, dtype=torch.float32)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     torch.library.opcheck(scan_triton.segmented_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)
-
-
-@pytest.mark.parametrize(("width", "dtype", "tolerance"), [(4, torch.float32, 1e-6), (16, torch.bfloat16, 1e-2)])
-def test_steps_equal_the_reference(width, dtype, tolerance):
-    inputs = make_inputs(2, 37, 3, width, dtype=dtype, without=("delta_bias",))
-    inputs = {name: x.detach() for name, x in inputs.items()}
-    inputs |= {name: inputs[name].float() for name in ("A", "D", "initial_state")}
-    expected, expected_last = definition(**inputs, delta_softplus=True)
-    state, columns = inputs["initial_state"].clone(), []
-    for t in range(3):
-        u, delta, B, C, z = (inputs[name][:, :, t] for name in ("u", "delta", "B", "C", "z"))
-        columns.append(state_step(StepInputs(u, delta, inputs["A"], B, C, inputs["D"], z, state)))
-    assert deviation(torch.stack(columns, -1), expected) < tolerance
-    assert deviation(state, expected_last) < 1e-6
-
-
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_convolution_steps_equal_a_convolution(with_bias):
-    generator = torch.Generator().manual_seed(0)
-    steps, weight, bias = (torch.randn(*s, generator=generator) for s in ((2, 150, 6), (150, 4), (150,)))
-    bias = bias if with_bias else None
-    window = torch.zeros(2, 150, 4)
-    columns = [conv_step(steps[:, :, t], window, weight, bias) for t in range(6)]
-    expected = F.silu(F.conv1d(F.pad(steps, (3, 0)), weight.unsqueeze(1), bias, groups=150))
-    assert torch.allclose(torch.stack(columns, -1), expected, atol=1e-6)
-    assert torch.equal(window, steps[..., -4:])
