@@ -59,20 +59,9 @@ include: "measurements.smk"
 
 
 RECORDED = [
-    os.path.join(folder, file)
-    for folder, _, files in sorted(os.walk(RECORDED_FOLDER))
-    for file in sorted(files)
-    if "results" in folder.split(os.sep)
-    and not folder.endswith("tables")
-    and file != "claims.csv"  # rendered, as the tables are: no evidence
-    and file.endswith((".csv", ".jsonl", ".parquet"))
-]
-DESCRIBED = [
-    *("LICENSE", "README.md", "pyproject.toml", "requirements.lock"),
-    *(
-        f"workflow/rules/{path.name}"
-        for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
-    ),
+    str(file)
+    for pattern in ("*/runs.jsonl", "*/measurements/*.parquet")
+    for file in sorted(Path(RECORDED_FOLDER).glob(pattern))
 ]
 
 
