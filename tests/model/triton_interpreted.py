@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from scan_cases import compare, definition, deviation, make_inputs
 
-from recurformer.model import scan_triton, scan_triton_launch
+from recurformer.model import scan_triton
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import ScanInputs
 
@@ -23,29 +23,22 @@ try:
 except triton.runtime.errors.InterpreterError as error:
     pytest.skip(f"Triton {triton.__version__}'s interpreter cannot loop here: {error}", allow_module_level=True)
 
-SEGMENTED = 3  # programs aimed at: segments of several chunks
-
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    monkeypatch.setattr(scan_triton_launch, "CHUNK", 4)
-    aim_at(monkeypatch, SEGMENTED)
+    monkeypatch.setattr(scan_triton, "CHUNK", 4)
+    monkeypatch.setattr(scan_triton, "AHEAD", 2)
 
 
-def aim_at(monkeypatch, programs):
-    monkeypatch.setattr(scan_triton_launch, "FORWARD_PROGRAMS", programs)
-    monkeypatch.setattr(scan_triton_launch, "BACKWARD_PROGRAMS", programs)
-
-
-@pytest.mark.parametrize("shape", [(1, 35, 10, 4), (2, 3, 6, 8), (1, 2, 9, 16), (1, 9, 5, 32), (1, 9, 5, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 70, 10, 4), (2, 3, 6, 8), (1, 2, 9, 16), (1, 9, 5, 32), (1, 9, 5, 64)], ids=str)
 def test_kernels_equal_the_definition(shape):
     compare(make_inputs(*shape, dtype=torch.float32), "triton")
 
 
-@pytest.mark.parametrize("programs", [1, 1000], ids=["one segment", "a segment per chunk"])
-def test_any_number_of_segments(monkeypatch, programs):
-    aim_at(monkeypatch, programs)
-    compare(make_inputs(1, 8, 24, 4, dtype=torch.float32), "triton")
+@pytest.mark.parametrize("chunk", [1, 32], ids=["a step", "the sequence"])
+def test_chunks_of_any_length(monkeypatch, chunk):
+    monkeypatch.setattr(scan_triton, "CHUNK", chunk)
+    compare(make_inputs(1, 8, 13, 4, dtype=torch.float32), "triton")
 
 
 @pytest.mark.parametrize("absent", ["D", "z", "delta_bias", "initial_state"])
@@ -75,7 +68,7 @@ def test_views_of_projections_are_read_in_place():
     u, z = fused.transpose(1, 2).chunk(2, dim=1)
     _, B, C = projected.transpose(1, 2).split([3, 4, 4], dim=1)  # rows of odd length: B and C begin at odd places
     inputs = make_inputs(2, 5, 6, 4, dtype=torch.float32) | {"u": u, "z": z, "B": B, "C": C}
-    assert scan_triton_launch.rows(u)[0].data_ptr() == u.data_ptr()
+    assert scan_triton.rows(u)[0].data_ptr() == u.data_ptr()
     result = selective_scan(**inputs, delta_softplus=True, backend="triton")
     assert result.transpose(1, 2).is_contiguous()
     assert deviation(result, definition(**inputs, delta_softplus=True)[0]) < 2e-6
@@ -96,4 +89,4 @@ def test_bfloat16_inputs_keep_a_float32_state():
 def test_operator_is_well_formed():
     inputs = make_inputs(1, 3, 6, 4, dtype=torch.float32)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    torch.library.opcheck(scan_triton.segmented_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)
+    torch.library.opcheck(scan_triton.chunked_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)
