@@ -87,8 +87,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
     from recurformer.cli.checkpoints import open_model, open_texts, open_tokenizer
     from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.score_file import profile_rows, score_rows
     from recurformer.heads.scores import SCORES
+    from recurformer.heads.select import profile_rows, score_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     probes: Probes
@@ -118,7 +118,7 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
     from recurformer.cli.checkpoints import open_model, text_windows
     from recurformer.heads.profiling import profile_windows
-    from recurformer.heads.ra_i_settings import compare_settings
+    from recurformer.heads.select import compare_settings
 
     input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
     profiles = profile_windows(
@@ -141,8 +141,7 @@ def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: fl
         ValueError: the ranking needs scores and there are none.
     """
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.score_file import read_scores
-    from recurformer.heads.select import MEASURED, select_heads
+    from recurformer.heads.select import MEASURED, read_scores, select_heads
 
     measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
     return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
