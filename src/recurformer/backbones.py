@@ -30,8 +30,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from recurformer.corpora.hub import fetch_snapshot
-from recurformer.corpora.package import PackageMember, ResourceError, fetch_member, first_line
+from recurformer.corpora.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
 from recurformer.files import writing_model
 from recurformer.model.families import FAMILIES
 from recurformer.published import PUBLISHED

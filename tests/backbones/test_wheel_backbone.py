@@ -20,7 +20,7 @@ from recurformer.backbones import (
     restore_smollm2_tokenizer,
     save_backbone,
 )
-from recurformer.corpora.package import ResourceError
+from recurformer.corpora.fetch import ResourceError
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
 HIDDEN, LAYERS, HEADS, KV_HEADS, INTERMEDIATE = 32, 1, 4, 2, 64

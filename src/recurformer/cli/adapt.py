@@ -32,7 +32,7 @@ def model_folder(model: str) -> Path:
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
     from recurformer.backbones import fetch_newest
-    from recurformer.corpora.package import ResourceError
+    from recurformer.corpora.fetch import ResourceError
 
     try:
         return fetch_newest(model)
