@@ -2,7 +2,7 @@
 
 The forward pass has three launches: the end state of each chunk of steps from zero; the state that therefore enters
 each; the outputs of all. The backward pass goes through the chunks from the last one and computes the states of each
-again. A program is two warps that hold the states of some channels. There are no atomics: sums over channels and
+again. A program is one warp that holds the states of some channels. There are no atomics: sums over channels and
 sequences are written in parts and added up afterwards, so that every run gives the same bits.
 """
 
@@ -26,7 +26,7 @@ except ImportError:
 
 WIDTHS = (4, 8, 16, 32, 64)  # states N per channel that a program can hold
 CHUNK = 32  # steps
-TILE = 256  # states of a program: four in each lane; with more the backward pass has too few registers
+TILE = 128  # states of a program: four in each lane; with more the backward pass has too few registers
 LANES, AHEAD = 128, 8  # of the carry: states of a program, and chunks that it loads at once
 SEQUENCES = ("u", "delta", "B", "C", "z")  # handed to the kernels as rows (B, L, X)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -211,7 +211,7 @@ def rows(x: Tensor) -> tuple[Tensor, int, int]:
 
 def settings(width: int, delta_softplus: bool) -> dict[str, Any]:
     """Return the compile-time arguments of the kernels but the carry's."""
-    return {"WIDTH": width, "BLOCK": TILE // width, "CHUNK": CHUNK, "SOFTPLUS": delta_softplus, "num_warps": 2}
+    return {"WIDTH": width, "BLOCK": TILE // width, "CHUNK": CHUNK, "SOFTPLUS": delta_softplus, "num_warps": 1}
 
 
 def _read(*inputs: Tensor | None) -> list[Any]:
