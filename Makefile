@@ -28,7 +28,7 @@ export TOKENIZERS_PARALLELISM := false
 export TRACKIO_DIR ?= $(CURDIR)/results/tracking/trackio
 
 .PHONY: install cuda results ablations test test-hf lint smoke report lock clean dashboard dashboard-trackio dashboard-mlflow \
-	bench bench-check flame docs
+	bench bench-check docs
 
 install: $(INSTALLED)
 
@@ -132,21 +132,17 @@ docs: $(VENV)/.docs
 		\( -name '*.md' -o -name '*.cff' -o -name '*.png' \) -exec cp --parents --target-directory build/docs {} +
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-# A peer that the benchmarks compare with, and the sampling profiler; they do without the peer.
+# A peer that the benchmarks compare with; they do without it, too.
 $(VENV)/.bench: pyproject.toml $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
 # Ratios within one run, with the goals beside them: docs/benchmarks.md. BENCH names topics and options.
 bench: $(VENV)/.bench
-	KINETO_LOG_LEVEL=9 $(VENV)/bin/python -m benchmarks $(BENCH) # without a line at every start of torch's profiler
+	$(VENV)/bin/python -m benchmarks $(BENCH)
 
 bench-check: bench
 	$(VENV)/bin/python -m benchmarks --check $(BENCH)
-
-# What `make results` has still to run on this machine, its processes sampled: where each stage spends its time.
-flame: $(VENV)/.bench
-	$(VENV)/bin/python -m benchmarks.flame -- $(VENV)/bin/snakemake all --cores $(CORES) --configfile $(CONFIG)
 
 # The lock is what pip resolves from pyproject.toml in a fresh environment; `+cpu` is a build, not a version.
 lock:

@@ -55,7 +55,6 @@ include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/ablations.smk"
-include: "workflow/rules/crate.smk"
 
 
 rule all:

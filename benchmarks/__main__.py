@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import baseline, explain
+from benchmarks import baseline
 from benchmarks.case import Options
 from benchmarks.figures import figures
 from benchmarks.goals import Judged, judge, with_goals
@@ -24,7 +24,7 @@ from recurformer.records import read_record, run_record
 from recurformer.render.style import save_figure
 
 ROUNDS, QUICK_ROUNDS = 15, 3
-MEASUREMENTS, MISSED, RECORD = "bench.csv", "missed.csv", "bench.run.json"
+MEASUREMENTS, RECORD = "bench.csv", "bench.run.json"
 
 
 def _parser() -> ArgumentParser:
@@ -67,7 +67,7 @@ def _rows(topic: str, options: Options, rounds: int, seconds: float) -> pd.DataF
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _measure(args: Namespace) -> list[tuple[Options, pd.DataFrame, list[Judged]]]:
+def _measure(args: Namespace) -> list[tuple[pd.DataFrame, list[Judged]]]:
     """Measure topic by topic; each table is printed as soon as it is there."""
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     found = []
@@ -76,49 +76,33 @@ def _measure(args: Namespace) -> list[tuple[Options, pd.DataFrame, list[Judged]]
         options = _options(args, threads)
         rows = _rows(topic, options, rounds, args.seconds)
         said = judge(rows, topic, options)
-        found.append((options, with_goals(rows, said), said))
+        found.append((with_goals(rows, said), said))
         if len(rows):
-            print(table(found[-1][1]), flush=True)
+            print(table(found[-1][0]), flush=True)
     return found
 
 
-def _explain(measured: Sequence[tuple[Options, pd.DataFrame, list[Judged]]]) -> pd.DataFrame:
-    """Print and return where the time goes of what missed a goal."""
-    profiles = [pd.DataFrame(columns=list(explain.COLUMNS))]
-    for options, rows, said in measured:
-        torch.set_num_threads(options.threads)
-        for text, spent in explain.explain(said, rows, options):
-            profiles.append(spent)
-            print(text, flush=True)
-    return pd.concat(profiles, ignore_index=True)
-
-
 def _run(args: Namespace, argv: Sequence[str]) -> None:
-    """Measure and write what was measured, then why goals are missed."""
+    """Measure and write what was measured."""
     _check_usable(args)
     results, options = Path(args.results), _options(args, args.threads[0])
     inputs = [path for path in (options.backbone, options.profile) if path and Path(path).exists()]
     record, settings = results / RECORD, {key: value for key, value in vars(args).items() if value is not None}
-    outputs = [str(results / MEASUREMENTS), str(results / MISSED)]
+    output = str(results / MEASUREMENTS)
     with run_record(
-        record, "benchmarks", argv, settings, inputs=inputs, outputs=outputs, program="python -m benchmarks"
+        record, "benchmarks", argv, settings, inputs=inputs, outputs=[output], program="python -m benchmarks"
     ):
         measured = _measure(args)
-        rows = pd.concat([frame for _, frame, _ in measured], ignore_index=True)
+        rows = pd.concat([frame for frame, _ in measured], ignore_index=True)
         if rows.empty:
             raise ValueError(f"{', '.join(args.topics)}: nothing that can be measured on {args.device}")
-        _write(rows, outputs[0])
-        _write(_explain(measured), outputs[1])
+        with atomic_path(output) as scratch:
+            rows.to_csv(scratch, index=False)
     for name, figure in figures(rows):
         for suffix in ("svg", "png"):
             with atomic_path(Path(args.figures) / f"{name}.{suffix}") as scratch:
                 save_figure(figure, scratch, [read_record(record)["run"]])
-    print(summary([found for _, _, judged in measured for found in judged]))
-
-
-def _write(rows: pd.DataFrame, output: str) -> None:
-    with atomic_path(output) as scratch:
-        rows.to_csv(scratch, index=False)
+    print(summary([found for _, judged in measured for found in judged]))
 
 
 def _last_run(args: Namespace) -> pd.DataFrame:

@@ -35,24 +35,6 @@ class Options:
         return torch.bfloat16 if self.device == "cuda" else torch.float32
 
 
-@dataclass(frozen=True)
-class Work:
-    """What every way of doing a job has to do: the floor of its time follows from it (`benchmarks.floor`).
-
-    Attributes:
-        flops: additions and multiplications.
-        bytes: what is read and written at least once.
-        exponentials: values of exp.
-    """
-
-    flops: float = 0.0
-    bytes: float = 0.0
-    exponentials: float = 0.0
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.flops + other.flops, self.bytes + other.bytes, self.exponentials + other.exponentials)
-
-
 def nothing() -> None:
     """Neither prepare nor clean up."""
 
@@ -63,14 +45,12 @@ class Call:
 
     Attributes:
         run: the timed part; what it returns is compared with the case's `expected`, if that is given.
-        work: of one unit.
         before: called before each run, outside the clock; a call that has one is never repeated within a sample.
         after: called after each run, outside the clock.
         units: how many units (decoded tokens) a run makes; times are per unit.
     """
 
     run: Callable[[], Any]
-    work: Work = Work()
     before: Callable[[], object] = nothing
     after: Callable[[], object] = nothing
     units: int = 1

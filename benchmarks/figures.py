@@ -55,7 +55,7 @@ def _by_context(rows: pd.DataFrame, values: pd.Series, title: str, label: str, n
 @styled
 def decode(rows: pd.DataFrame) -> Figure:
     """Milliseconds per decoded token."""
-    rows = rows[(rows.topic == "decode") & rows.case.str.fullmatch(r"\d+ tokens")]  # as stock generate() decodes
+    rows = rows[(rows.topic == "decode") & (rows.batch == 1)]
     return _by_context(rows, 1e3 * rows.median_seconds, "Decode time", "ms per token", MEDIANS)
 
 

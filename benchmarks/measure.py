@@ -10,13 +10,12 @@ from torch import Tensor
 
 from benchmarks.case import Call, Case, Options
 from benchmarks.clock import take_turns
-from benchmarks.floor import floor_seconds, probes
 from benchmarks.memory import peak_bytes
 
 COLUMNS = (
     "topic", "case", "candidate", "baseline", "backend", "model", "beta", "heads", "batch", "tokens", "channels",
-    "states", "device", "threads", "rounds", "median_seconds", "ratio", "ratio_low", "ratio_high", "peak_bytes",
-    "floor_share", "error",
+    "states", "device", "threads", "rounds", "median_seconds", "ratio", "ratio_low", "ratio_high",
+    "peak_bytes", "error",
 )  # fmt: skip
 """`ratio` is the median over the rounds of the baseline's seconds over the candidate's, `ratio_low` and `ratio_high`
 their 10th and 90th percentile; `error` is the largest deviation as a share of the largest expected value."""
@@ -56,13 +55,10 @@ def measure(topic: str, case: Case, options: Options, rounds: int, seconds: floa
         A row with the columns `COLUMNS`, as far as they are known, for each candidate.
     """
     calls = {candidate.name: candidate.prepare() for candidate in case.candidates}
-    probed = probes(options)
-    taken = take_turns(calls | probed, rounds, seconds, options.device)
-    rates = [dict(zip(probed, sample, strict=True)) for sample in zip(*(taken[name] for name in probed), strict=True)]
+    taken = take_turns(calls, rounds, seconds, options.device)
     expected = None if case.expected is None else case.expected().cpu()
     for candidate in case.candidates:
         call, samples = calls[candidate.name], taken[candidate.name]
-        floors = [floor_seconds(call.work, probed, rate) for rate in rates]
         yield {
             **case.facts,
             **candidate.facts,
@@ -76,6 +72,5 @@ def measure(topic: str, case: Case, options: Options, rounds: int, seconds: floa
             "median_seconds": float(np.median(samples)),
             **_ratio(taken.get(case.baseline), samples),
             "peak_bytes": peak_bytes(options, topic, case.name, candidate.name, call) if case.memory else math.nan,
-            "floor_share": float(np.median(np.divide(floors, samples))) if any(floors) else math.nan,
             "error": math.nan if expected is None else _error(call, expected),
         }

@@ -22,7 +22,6 @@ def _line(row: pd.Series) -> dict[str, str]:
         "ms": _scaled(row.median_seconds, 1e3, ".3g"),
         "x baseline": f"{_spread(row)} {row.baseline}".strip() if row.candidate != row.baseline else "1",
         "peak MB": _scaled(row.peak_bytes, 1e-6, ".0f"),
-        "of the floor": _scaled(row.floor_share, 1, ".0%"),
         "error": _scaled(row.error, 1, ".0e"),
         "goal": row.goal,
         "met": row.met,

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from transformers import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
-from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.topics.scan import QUADRATIC_UP_TO
-from benchmarks.work import block_work
 from recurformer.model.mamba import MambaBlock
 
 SHAPES = ((128, 4, 256), (576, 1, 1024))  # width, batch, length
@@ -49,14 +48,14 @@ def _input(width: int, batch: int, length: int, options: Options) -> Tensor:
     return torch.randn(batch, length, width, generator=generator).to(options.device)
 
 
-def _forward(block: nn.Module, x: Tensor, work: Work) -> Call:
-    return Call(torch.no_grad()(lambda: block(x)), work)
+def _forward(block: nn.Module, x: Tensor) -> Call:
+    return Call(torch.no_grad()(lambda: block(x)))
 
 
-def _both(block: nn.Module, x: Tensor, work: Work) -> Call:
+def _both(block: nn.Module, x: Tensor) -> Call:
     leaves = [x.requires_grad_(), *block.parameters()]
     gradient = torch.ones_like(x)
-    return Call(lambda: torch.autograd.grad(block(x), leaves, gradient), Work(3 * work.flops, 3 * work.bytes))
+    return Call(lambda: torch.autograd.grad(block(x), leaves, gradient))
 
 
 DIRECTIONS = {"forward": _forward, "forward+backward": _both}
@@ -78,7 +77,7 @@ def cases(options: Options) -> Iterator[Case]:
 def _case(width: int, batch: int, length: int, direction: str, options: Options) -> Case:
     def prepare(name: str) -> Call:
         block, x = BLOCKS[name](width).to(options.device), _input(width, batch, length, options)
-        return DIRECTIONS[direction](block, x, block_work(_ours(width), batch, length))
+        return DIRECTIONS[direction](block, x)
 
     @torch.no_grad()
     def expected() -> Tensor:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import fold
-from benchmarks.work import attention_flops, linear_flops, scan_of_block, weight_bytes
 from recurformer.backbones import load_shape, random_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.model.convert import convert
@@ -47,15 +46,6 @@ def _attention(model: Any) -> Any:
     return model.base_model.layers[0].self_attn
 
 
-def _work(model: PreTrainedModel, tokens: int, seen: int) -> Work:
-    layer: Any = _attention(model)
-    config = model.config
-    attending = config.num_attention_heads - len((getattr(config, "recurrent_heads", None) or [[]])[0])
-    flops = linear_flops(layer, tokens) + attention_flops(attending, layer.head_dim, tokens, seen)
-    work = Work(flops, weight_bytes(layer))
-    return work + scan_of_block(layer.mamba, 1, tokens) if hasattr(layer, "mamba") else work
-
-
 class _Layer:
     """One layer's attention with inputs and a cache."""
 
@@ -84,7 +74,7 @@ def _prefill(options: Options, beta: float, folds: bool, tokens: int) -> Call:
     def renew() -> None:
         layer.cache = DynamicCache(config=layer.model.config)
 
-    return Call(lambda: layer.mix(0, tokens), _work(layer.model, tokens, 0), before=renew)
+    return Call(lambda: layer.mix(0, tokens), before=renew)
 
 
 def _decode(options: Options, beta: float, folds: bool, tokens: int) -> Call:
@@ -99,7 +89,7 @@ def _decode(options: Options, beta: float, folds: bool, tokens: int) -> Call:
         for step in range(STEPS):
             layer.mix(tokens + step, tokens + step + 1)
 
-    return Call(steps, _work(layer.model, 1, tokens), before=renew, units=STEPS)
+    return Call(steps, before=renew, units=STEPS)
 
 
 PHASES = {"prefill": _prefill, "decode": _decode}

@@ -8,7 +8,6 @@ from transformers import DynamicCache
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import facts, inference, prompt, variants
-from benchmarks.work import model_work
 
 CONTEXTS = {"cpu": (256, 1024, 4096, 8192), "cuda": (1024, 4096, 16384, 61440)}
 
@@ -35,7 +34,7 @@ def _prefill(options: Options, beta: float, tokens: int, batch: int) -> Call:
     def run() -> None:
         model(input_ids, past_key_values=DynamicCache(config=model.config), use_cache=True, logits_to_keep=1)
 
-    return Call(run, model_work(model, batch, tokens))
+    return Call(run)
 
 
 def cases(options: Options) -> Iterator[Case]:

@@ -6,7 +6,6 @@ import torch
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import backbone, facts, prompt
-from benchmarks.work import model_work
 from recurformer.heads.profiling import profile_heads
 
 TOKENS, QUICK_TOKENS = 1024, 256
@@ -19,11 +18,11 @@ def cases(options: Options) -> Iterator[Case]:
     def plain() -> Call:
         model, input_ids = backbone(options), prompt(options, tokens)
         run = torch.no_grad()(lambda: model.base_model(input_ids, use_cache=False))
-        return Call(run, model_work(model, 1, tokens))
+        return Call(run)
 
     def profiled() -> Call:
         model, input_ids = backbone(options), prompt(options, tokens)
-        return Call(lambda: profile_heads(model, input_ids, window=tokens // 10), model_work(model, 1, tokens))
+        return Call(lambda: profile_heads(model, input_ids, window=tokens // 10))
 
     candidates = (
         Candidate("forward", plain, facts(options, 0.0)),

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from transformers.models.mamba import modeling_mamba
 
 from benchmarks.case import Call, Candidate, Case, Options
-from benchmarks.work import scan_backward_work, scan_work
 from recurformer.model.scan import SCAN_BACKENDS, choose_backend, selective_scan
 
 Shape = tuple[int, int, int, int]  # batch, length, channels, states
@@ -99,27 +98,23 @@ def _baseline(scans: dict[str, Scan], direction: str) -> str:
     return next(name for name in first if name in scans)
 
 
-def forward(scan: Scan, inputs: list[Tensor], shape: Shape) -> Call:
+def forward(scan: Scan, inputs: list[Tensor]) -> Call:
     """The scan without gradients."""
-    return Call(torch.no_grad()(lambda: scan(*inputs)), scan_work(*shape, inputs[0].element_size()))
+    return Call(torch.no_grad()(lambda: scan(*inputs)))
 
 
-def both(scan: Scan, inputs: list[Tensor], shape: Shape) -> Call:
+def both(scan: Scan, inputs: list[Tensor]) -> Call:
     """The scan and the gradients of all its inputs."""
     leaves = [x.requires_grad_() for x in inputs]
-    gradient, size = torch.ones_like(inputs[0]), inputs[0].element_size()
-    work = scan_work(*shape, size) + scan_backward_work(*shape, size)
-    return Call(lambda: torch.autograd.grad(scan(*inputs), leaves, gradient), work)
+    gradient = torch.ones_like(inputs[0])
+    return Call(lambda: torch.autograd.grad(scan(*inputs), leaves, gradient))
 
 
-def backward(scan: Scan, inputs: list[Tensor], shape: Shape) -> Call:
+def backward(scan: Scan, inputs: list[Tensor]) -> Call:
     """The gradients alone."""
     leaves = [x.requires_grad_() for x in inputs]
     gradient, made = torch.ones_like(inputs[0]), list[Tensor]()
-    work = scan_backward_work(*shape, inputs[0].element_size())
-    return Call(
-        lambda: torch.autograd.grad(made.pop(), leaves, gradient), work, before=lambda: made.append(scan(*inputs))
-    )
+    return Call(lambda: torch.autograd.grad(made.pop(), leaves, gradient), before=lambda: made.append(scan(*inputs)))
 
 
 DIRECTIONS = {
@@ -142,7 +137,7 @@ def _case(shape: Shape, dtype: torch.dtype, direction: str, options: Options) ->
     scans = _scans(backends, shape, direction, options)
 
     def prepare(name: str) -> Call:
-        return make(scans[name], draw(shape, options, dtype, time_last=backends.get(name) == "mamba_ssm"), shape)
+        return make(scans[name], draw(shape, options, dtype, time_last=backends.get(name) == "mamba_ssm"))
 
     def expected() -> Tensor:
         return _ours("reference", *draw(shape, options, torch.float64))

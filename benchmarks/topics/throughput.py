@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.case import Call, Candidate, Case, Options, Work
-from benchmarks.decoding import STEPS, EagerDecoder, fill
+from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import facts, inference, prompt, variants
+from benchmarks.topics.decode import STEPS, Decoder, fill
 from recurformer.measure.limit import is_out_of_memory
 from recurformer.measure.memory import longest_length
 
@@ -26,7 +26,7 @@ class _Batch:
     def __init__(self, options: Options, beta: float, tokens: int):
         self.options, self.tokens = options, tokens
         self.model: Any = inference(options, beta)
-        self.decoder: EagerDecoder | None = None
+        self.decoder: Decoder | None = None
 
     def load(self, batch: int) -> None:
         """Fill a cache for `batch` sequences. It is decoded in place: that the context grows by a few tokens with
@@ -35,7 +35,7 @@ class _Batch:
         self.model.to(self.options.device)
         cache: Any = fill(self.model, prompt(self.options, self.tokens))
         cache.reorder_cache(torch.zeros(batch, dtype=torch.long, device=self.options.device))  # states too
-        self.decoder = EagerDecoder(self.model, cache, batch)
+        self.decoder = Decoder(self.model, cache, batch)
 
     def unload(self) -> None:
         """Free the card."""
@@ -79,7 +79,7 @@ def _throughput(options: Options, beta: float, tokens: int) -> Call:
     held.unload()
     batch = largest_batch(held.fits)
     print(f"beta {beta:g}: the largest batch is {batch}")
-    return Call(held.run, Work(), before=lambda: held.load(batch), after=held.unload, units=batch * STEPS)
+    return Call(held.run, before=lambda: held.load(batch), after=held.unload, units=batch * STEPS)
 
 
 def cases(options: Options) -> Iterator[Case]:

@@ -6,24 +6,15 @@ On a processor only: the gradients and moments of two 7B models fit no card.
 import copy
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
-from benchmarks.case import Call, Candidate, Case, Options, Work
+from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import facts, prompt, variant, variants
-from benchmarks.work import linear_flops, model_work
 from recurformer.train.optimiser import parameter_groups
 
 LENGTHS = (128, 1024)
 BETAS = (0.5,)
-
-
-def _work(model: Any, tokens: int) -> Work:
-    """Three forward passes' worth, with the logits of every token; weights, gradients and moments in and out."""
-    work = model_work(model, 1, tokens)
-    flops = work.flops + linear_flops(model.lm_head, tokens - 1)
-    return Work(3 * flops, 9 * work.bytes, work.exponentials)
 
 
 def _step(options: Options, beta: float, tokens: int) -> Call:
@@ -35,7 +26,7 @@ def _step(options: Options, beta: float, tokens: int) -> Call:
         optimizer.step()
         optimizer.zero_grad()
 
-    return Call(run, _work(model, tokens))
+    return Call(run)
 
 
 def cases(options: Options) -> Iterator[Case]:

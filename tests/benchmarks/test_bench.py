@@ -1,25 +1,17 @@
 """The benchmark command on a tiny model: what it writes, and what its check lets pass."""
 
-import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import baseline, models
+from benchmarks import baseline
 from benchmarks.__main__ import main
-from benchmarks.case import Call, Options, Work
+from benchmarks.case import Call, Options
 from benchmarks.clock import take_turns
-from benchmarks.explain import BETWEEN, shares
-from benchmarks.floor import floor_seconds
 from benchmarks.goals import Goal, judge, with_goals
-from benchmarks.topics import TOPICS, decode, find, prefill, throughput
-from benchmarks.work import attention_flops, model_work
+from benchmarks.topics import TOPICS, decode, prefill, throughput
 from recurformer.backbones import make_random
-from recurformer.model import native
-from recurformer.model.step import few_rows
 from recurformer.records import read_record
 
 ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)
@@ -51,13 +43,13 @@ def check(run: Path, committed: Path) -> int:
 
 
 def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
-    assert list(rows.candidate) == ["backbone", "beta 0.5", "beta 0.9"] * 3
+    assert list(rows.candidate) == ["backbone", "beta 0.5", "beta 0.9"] * 2
     assert (rows.ratio_low <= rows.ratio).all() and (rows.ratio <= rows.ratio_high).all()
     assert (rows.ratio[rows.candidate == "backbone"] == 1).all()
-    assert (rows.median_seconds > 0).all() and (rows.floor_share > 0).all()
+    assert (rows.median_seconds > 0).all()
     assert (rows[rows.topic == "prefill"].peak_bytes > 0).all(), "a step of decoding may take no page more"
-    assert list(rows.heads.fillna("")) == ["", "random", "random"] * 3
-    with_goals = (rows.candidate != "backbone") & ~rows.case.str.contains("graph")
+    assert list(rows.heads.fillna("")) == ["", "random", "random"] * 2
+    with_goals = rows.candidate != "backbone"
     assert set(rows.met[with_goals]) <= {"met", "missed"} and rows.met[~with_goals].isna().all()
 
 
@@ -69,12 +61,8 @@ def test_batches_are_measured_where_they_fit(tiny, monkeypatch):
     names = ["4 tokens", "16 tokens", "4 tokens, batch 3"]
     assert [case.name for case in prefill.cases(options)] == names
     cases = {case.name: case for case in decode.cases(options)}
-    assert list(cases) == [f"{name}{how}" for name in names for how in ("", ", graph")]
-    single, batch = (
-        {candidate.name: candidate.prepare() for candidate in cases[name].candidates}["beta 0.5"]
-        for name in ("4 tokens", "4 tokens, batch 3")
-    )
-    assert batch.work.flops == pytest.approx(3 * single.work.flops)
+    assert list(cases) == names
+    batch = next(c for c in cases["4 tokens, batch 3"].candidates if c.name == "beta 0.5").prepare()
     batch.before()
     batch.run()
 
@@ -135,7 +123,7 @@ def test_writing_a_baseline_keeps_the_other_devices(run, tmp_path):
     rows = pd.read_csv(run / "results" / "bench.csv")
     for device in ("cpu", "some card", "cpu"):
         baseline.write(tmp_path / "baseline.csv", rows.assign(device=device))
-    assert baseline.read(tmp_path / "baseline.csv").device.value_counts().to_dict() == {"cpu": 9, "some card": 9}
+    assert baseline.read(tmp_path / "baseline.csv").device.value_counts().to_dict() == {"cpu": 6, "some card": 6}
 
 
 def test_goals_of_other_devices_and_sizes_are_named_with_the_reason(rows):
@@ -170,13 +158,6 @@ def test_rounds_stop_when_the_time_is_up_but_not_before_the_third():
     assert {len(taken) for taken in take_turns(calls, 8, 0.0, "cpu").values()} == {3}
 
 
-def test_the_floor_is_the_slower_of_arithmetic_and_memory():
-    probed = {"flops": Call(print, Work(flops=100)), "bytes": Call(print, Work(bytes=10))}
-    seconds = {"flops": 1.0, "bytes": 1.0}  # 100 flops and 10 bytes a second
-    assert floor_seconds(Work(flops=200, bytes=10), probed, seconds) == 2
-    assert floor_seconds(Work(flops=200, bytes=50), probed, seconds) == 5
-
-
 def test_every_topic_names_its_cases_once_and_its_baseline_among_the_candidates(tiny):
     options = Options("cpu", 1, quick=False, backbone=tiny, profile=None)
     for topic, cases in TOPICS.items():
@@ -204,47 +185,3 @@ def test_what_cannot_be_asked_for_is_refused(capsys):
     assert "there is no topic 'speed'; there are: scan" in capsys.readouterr().err
     assert main(["--check", "--results", "/nowhere"]) == 1
     assert "run the benchmarks first" in capsys.readouterr().err
-
-
-def test_the_work_of_a_pass_is_what_torch_counts_in_its_linear_layers(tiny):
-    model = models.backbone(Options("cpu", 1, quick=True, backbone=tiny, profile=None))
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.zeros(1, 32, dtype=torch.long), logits_to_keep=1)
-    counted = counter.get_flop_counts()["Global"]
-    products = sum(flops for operator, flops in counted.items() if "attention" not in str(operator))
-    attention = 2 * attention_flops(query_heads=4, head_dim=16, tokens=32, seen=0)  # of both layers
-    assert model_work(model, 1, 32).flops == pytest.approx(products + attention)
-    assert model_work(model, 1, 32).bytes == 4 * model.num_parameters()
-
-
-def test_a_missed_goal_is_explained_by_operators_kernels_and_what_lies_between():
-    matrix, state = torch.randn(400, 400), torch.randn(1, 8)
-
-    def run():
-        for _ in range(3):
-            torch.mm(matrix, matrix)
-        few_rows(state.unsqueeze(1), matrix[:, :8].contiguous(), None)
-        time.sleep(0.5)
-
-    with torch.no_grad():
-        spent = shares(Call(run), "cpu")
-    assert sum(spent.values()) == pytest.approx(1) and spent["aten::mm"] > 0
-    assert spent[BETWEEN] > 0.2, "the sleep"
-    assert ("product" in spent) == (native.missing() is None), "a kernel without a torch operator around it"
-
-
-def test_the_run_prints_a_profile_of_what_missed_its_goal(tiny, tmp_path, monkeypatch, capsys):
-    goals = (Goal("decode", "256 tokens", "beta 0.5", "backbone", "speed", ">=", 1e6),)
-    monkeypatch.setattr(judge, "__defaults__", (goals,))
-    sizes = ["--quick", "--rounds", "3", "--threads", "1", "--backbone", tiny]
-    assert main(["decode", *sizes, "--results", str(tmp_path / "results"), "--figures", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "Where the time goes: decode, 256 tokens, beta 0.5 beside backbone" in printed
-    spent = pd.read_csv(tmp_path / "results" / "missed.csv")
-    assert set(spent.candidate) == {"beta 0.5", "backbone"} and BETWEEN in set(spent.operator)
-    rows = pd.read_csv(tmp_path / "results" / "bench.csv")
-    measured = rows[rows.case == "256 tokens"].set_index("candidate").median_seconds
-    for name, parts in spent.groupby("candidate").seconds:
-        assert parts.sum() == pytest.approx(measured[name], rel=0.01)
-    call = find(Options("cpu", 1, True, tiny, None), "decode", "256 tokens", "beta 0.5").prepare()
-    assert f"Counted: {call.work.flops / 1e9:.3g} (baseline" in printed, "of one token, as the times are"

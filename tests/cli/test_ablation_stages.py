@@ -8,7 +8,7 @@ from recurformer.backbones import make_random
 from recurformer.baselines import razor_attention
 from recurformer.cli.main import main
 from recurformer.heads.profile import HeadProfile
-from recurformer.heads.score_file import score_rows
+from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
 from recurformer.render.measurements import COLUMNS
 from recurformer.tasks.hashhop_tokens import HashHopTokens

@@ -133,8 +133,8 @@ def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
 
 @pytest.mark.parametrize(
     "words",
-    [["-m", "benchmarks", "scan", "--device", "cuda"], ["workflow/run_tests.py", "tests.csv", "--markers", "gpu"]],
-    ids=["benchmarks", "tests"],
+    [["-m", "benchmarks", "scan", "--device", "cuda"]],
+    ids=["benchmarks"],
 )
 def test_what_measures_a_device_waits_for_a_card_of_its_own_too(machine, words):
     holder = start(machine, count=2, seconds=600)

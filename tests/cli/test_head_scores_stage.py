@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from recurformer import HeadProfile
-from recurformer.backbones.random import open_random
-from recurformer.backbones.store import save_backbone
+from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.main import main
-from recurformer.heads.score_file import read_scores, score_rows
-from recurformer.heads.select import MEASURED, SELECTORS, rank_heads
+from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, read_scores, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
 SHAPE = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEADS, "initializer_range": 0.3}

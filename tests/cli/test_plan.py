@@ -16,16 +16,15 @@ from recurformer.plan.listing import by_rule, summary, totals
 from tests.workflow.dry_runs import ROOT, link_workflow
 
 SMOKE = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
-HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time"
 MQAR = "mqar/beta-{}/lr-{}/seed-0"
 
 
-def past_run(folder, minutes, was, *, threads=1, megabytes="500.0"):
-    """A benchmark and the record beside it; `was` is the folder that the run wrote to."""
-    folder.mkdir(parents=True)
-    (folder / "benchmark.tsv").write_text(f"{HEADER}\n{minutes * 60}\t0:00:00\t{megabytes}" + "\t1.0" * 7 + "\n")
+def past_run(folder, minutes, was, *, threads=1):
+    """A run record; `was` is the folder that the run wrote to."""
     argv = ["recurformer", "mqar", "--record", f"{was}/run.json", "--threads", str(threads)]
-    (folder / "run.json").write_text(json.dumps({"run": minutes, "argv": argv, "outputs": [], "accelerator": None}))
+    cost = {"seconds": minutes * 60, "peak_memory_bytes": 500 * 2**20, "accelerator": None}
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"run": minutes, "argv": argv, "outputs": [], **cost}))
 
 
 @pytest.fixture
@@ -135,8 +134,8 @@ def test_a_dry_run_that_is_not_understood_is_refused():
 
 
 def job(**changed):
-    known = {"rule": "mqar", "outputs": ("a.csv",), "reasons": ("outputs are missing",), "wildcards": {"beta": "0.5"}}
-    known |= {"benchmark": "results/beta-0.5/benchmark.tsv", "threads": 1, "resources": {"mem_mb": "4000"}}
+    known = {"rule": "mqar", "outputs": ("a.csv", "results/beta-0.5/run.json"), "reasons": ("outputs are missing",)}
+    known |= {"wildcards": {"beta": "0.5"}, "threads": 1, "resources": {"mem_mb": "4000"}}
     return Job(**known | changed)
 
 
@@ -144,18 +143,9 @@ def test_an_unknown_job_is_never_a_free_one():
     planned = [(job(), Cost(3.0, 6.0, 0.0, 100.0, None, "a former run")), (job(), None)]
     assert "3.0; 1 unknown" in by_rule(planned)
     assert "100; 1 unknown, requested 4,000" in by_rule(planned)
-    assert "unknown: 1 job without any benchmark or formula" in summary(totals(planned, cores=2))
+    assert "unknown: 1 job without any former run or formula" in summary(totals(planned, cores=2))
     assert totals([(job(), None)], cores=2)["longest_minutes"] is None
     assert "core time" not in summary(totals([(job(), None)], cores=2))
-
-
-def test_a_job_too_fast_for_snakemake_to_sample_has_no_known_memory(tmp_path):
-    past_run(tmp_path / "results/beta-0.5", 0.01, "results/beta-0.5", megabytes="NA")
-    cost = estimate(job(), past_costs({tmp_path: "a former run"}), SMOKE)
-    assert cost.minutes == pytest.approx(0.01)
-    assert cost.megabytes is None
-    assert "0.0 " in by_rule([(job(), cost)])
-    assert "unknown, requested 4,000" in by_rule([(job(), cost)])
 
 
 def test_estimates_are_not_borrowed_from_another_rule_or_study(tmp_path):
@@ -175,7 +165,7 @@ def test_estimates_are_not_borrowed_from_another_backbone(tmp_path):
         job(
             rule="train_text",
             wildcards={"backbone": name, "beta": "0.0"},
-            benchmark=f"results/{name}/beta-0.0/benchmark.tsv",
+            outputs=(f"results/{name}/beta-0.0/run.json",),
         )
         for name in ("tiny", "hashhop-tiny")
     )

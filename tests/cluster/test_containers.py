@@ -36,7 +36,7 @@ def test_what_installs_the_package_is_copied():
     assert {"pyproject.toml", "src", project["readme"]} <= set(copied)
     assert set(re.findall(r"\S+\.lock", script)) <= set(copied)
     extras = re.findall(r"'\.\[([\w-]+)\]'", script)
-    assert extras == ["kubernetes", "cuda"] and set(extras) <= set(project["optional-dependencies"])
+    assert extras == ["cuda"] and set(extras) <= set(project["optional-dependencies"])
     assert {f"containers/{name}" for name in SCRIPTS} <= set(copied)
 
 

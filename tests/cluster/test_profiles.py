@@ -53,16 +53,3 @@ def test_a_key_that_no_plugin_knows_is_refused(tmp_path):
     answer = dry_run(bad.parent, link_workflow(tmp_path))
     assert answer.returncode != 0
     assert "slurm-status-comand" in answer.stderr
-
-
-def test_rules_on_cards_ask_every_cluster_for_one(tmp_path):
-    """The plugins for LSF and HTCondor do not know the resource `gpu`."""
-    answer = snakemake(
-        "profiles/default", "--dry-run", "--configfile", "config/gpu.yaml", folder=link_workflow(tmp_path)
-    )
-    asked = re.findall(r"^rule (\w+):.*?^    resources: (.*?)$", answer.stdout, flags=re.MULTILINE | re.DOTALL)
-    on_card = {rule for rule, resources in asked if "gpu=1" in resources.split(", ")}
-    assert {"mqar", "train_text", "device_tests"} <= on_card
-    for rule, resources in asked:
-        known = {"lsf_extra=-gpu num=1", "request_gpus=1"} & set(resources.split(", "))
-        assert len(known) == 2 * (rule in on_card), rule

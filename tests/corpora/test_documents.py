@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from recurformer.corpora import documents
 from recurformer.corpora.documents import read_documents
-from recurformer.corpora.package import ResourceError
+from recurformer.corpora.fetch import ResourceError
 
 
 def texts(folder, count):

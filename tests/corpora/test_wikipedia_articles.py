@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from recurformer.corpora import wikipedia
-from recurformer.corpora.package import ResourceError, file_sha256
+from recurformer.corpora.fetch import ResourceError, file_sha256
 from recurformer.corpora.wikipedia import (
     CORPUS_SOURCES,
     WIKIPEDIA_EXCERPT,

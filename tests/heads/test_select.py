@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from recurformer import HeadProfile, select_heads
-from recurformer.heads.ra_i_settings import compare_settings, rank_correlation, replacement_ranks
-from recurformer.heads.select import MEASURED, SELECTORS, ra_i_scores, rank_heads, replaced_count
+from recurformer.heads.select import (
+    MEASURED,
+    SELECTORS,
+    compare_settings,
+    ra_i_scores,
+    rank_correlation,
+    rank_heads,
+    replaced_count,
+    replacement_ranks,
+)
 
 
 @st.composite

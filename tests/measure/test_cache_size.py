@@ -9,8 +9,7 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert
-from recurformer.backbones import make_random
-from recurformer.backbones.shapes import load_shape, meta_model
+from recurformer.backbones import load_shape, make_random, meta_model
 from recurformer.baselines.counted import pyramidinfer_rows
 from recurformer.baselines.pyramidinfer import PyramidInferPaper
 from recurformer.measure.cache import (

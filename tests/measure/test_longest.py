@@ -35,7 +35,7 @@ CACHE_BYTES = 16 * 2 * 2 * 64 * 2
 def words(folder, protocol, **options):
     given = {
         "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": LIMIT / 2**30, "chunk": 64,
-        "trials": folder / "trials.jsonl", "record": folder / "memory.run.json", "mamba-d-state": 4,
+        "record": folder / "memory.run.json", "mamba-d-state": 4,
         "mamba-dt-rank": 8, **{f"backbone-{key}": value for key, value in SHAPE.items()}, **options,
     }  # fmt: skip
     flags = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
@@ -83,12 +83,11 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
     rows = {protocol: row for protocol, (row, _) in found.items()}
     kept = [trial for _, trials in found.values() for trial in trials]
     assert set(rows) == set(PREFILLS) == set(PROTOCOLS)
-    for protocol, row in rows.items():
+    for row in rows.values():
         assert row["source"] == "measured" and not row["at_least"]
         assert abs(row["error"]) < 0.5, "what a processor's libraries take, the model leaves out"
         assert row["error"] == pytest.approx(row["predicted"] / row["l_m"] - 1)
         assert row["cache_bytes"] == CACHE_BYTES * row["l_m"]
-        assert not (tmp_path / protocol / "trials.jsonl").exists()
     assert rows["one_shot"]["predicted"] < rows["chunked"]["predicted"]
     assert rows["chunked"]["l_m"] < 1.3 * rows["chunked"]["limit"], "what the imports freed comes on top of the limit"
     lengths = {row["l_m"] for row in rows.values()}
@@ -97,12 +96,10 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
         assert any(length < trial.length <= 1.011 * length for trial in kept if not trial.fits)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_ceiling_is_said_to_be_one(tmp_path, whole):
-    """With the ends of a prompt or all of it read; that both take the same memory: tests/model/test_chunked_prefill."""
-    options = {"beta": 0.5, "search-maximum": 330, "search-whole": "yes" if whole else "no"}
-    row = measured(tmp_path, "chunked", **options)
-    assert (row["l_m"], row["at_least"], row["trials"], row["whole"]) == (330, True, 1, whole)
+def test_a_ceiling_is_said_to_be_one(tmp_path):
+    """That the ends of a prompt take the memory of all of it: tests/model/test_chunked_prefill."""
+    row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 330})
+    assert (row["l_m"], row["at_least"], row["trials"]) == (330, True, 1)
     assert 330 * CACHE_BYTES / 2 < row["cache_bytes"] < 330 * CACHE_BYTES
     assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
     record = json.loads((tmp_path / "memory.run.json").read_text())
@@ -123,9 +120,9 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
     def fail(*given):
         raise RuntimeError("wrong shapes")
 
-    monkeypatch.setitem(PREFILLS, "chunked", fail)
+    monkeypatch.setitem(ENDS, "chunked", fail)
     with pytest.raises(RuntimeError, match="wrong shapes"):
-        attempt(Broken(), "chunked", 4, 2, whole=True)
+        attempt(Broken(), "chunked", 4, 2)
 
 
 def test_an_unknown_protocol_is_refused(tmp_path, capsys):

@@ -1,11 +1,8 @@
-"""The search for the longest length that fits, and the file by which it goes on after a kill."""
-
-import json
+"""The search for the longest length that fits."""
 
 import pytest
 
-from recurformer.measure.trials import Trial, Trials, longest_within, search
-from recurformer.train.time_limit import StoppedForTime, TimeLimit
+from recurformer.measure.trials import Trial, longest_within, search
 
 
 def counted_search(limit, guess, maximum=10**6, tolerance=0.01):
@@ -66,40 +63,3 @@ def test_no_trial_is_allowed_that_takes_longer():
 
 def test_time_limits_nothing_where_not_even_the_short_trial_fits():
     assert longest_within(1, lambda length: Trial(length, False, 99.0), 100_000, 10**6) == 10**6
-
-
-def test_a_killed_search_goes_on_where_it_stopped(tmp_path):
-    file, about = tmp_path / "deep" / "trials.jsonl", {"model": "a", "beta": 0.5}
-    Trials(file, about).run(100, lambda length: Trial(length, True, 1.5, cache_bytes=7))
-    Trials(file, {"model": "b", "beta": 0.5}).run(200, lambda length: Trial(length, False, 0.1))
-    with file.open("a") as cut:
-        cut.write(json.dumps({"about": about})[:9])
-    again = Trials(file, about)
-    assert again.run(100, lambda length: pytest.fail("tried twice")) == Trial(100, True, 1.5, cache_bytes=7)
-    assert not again.run(200, lambda length: Trial(length, False, 0.1)).fits, "the other search's trial says nothing"
-
-
-def test_a_search_whose_time_is_up_goes_on_when_called_again(tmp_path, monkeypatch):
-    """With time for two trials in each run."""
-    made, asked, stopped = [], [], 0
-    monkeypatch.setattr(TimeLimit, "leaves_no_time", lambda limit: asked.append(limit) or asked.count(limit) > 2)
-
-    def run():
-        trials = Trials(tmp_path / "trials.jsonl", {})
-
-        def trial(length):
-            made.append(length)
-            return Trial(length, length <= 700, 0.1)
-
-        return search(lambda length: trials.run(length, trial).fits, 1024, 2**20, 0.05)
-
-    while True:
-        try:
-            longest = run()
-            break
-        except StoppedForTime as error:
-            stopped += 1
-            assert str(error).endswith(f"and {2 * stopped} trials: run again to resume")
-    assert longest <= 700 < 1.05 * longest
-    assert len(made) == len(set(made))
-    assert stopped == (len(made) - 1) // 2 > 1

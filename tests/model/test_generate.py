@@ -3,8 +3,8 @@ what generation refuses: masks, caches and modes that the state cannot honour.""
 
 import pytest
 import torch
-from tiny_models import PAD, difference, make_backbone, shared_converted, tokens
-from transformers import Cache, DynamicCache, StaticCache
+from tiny_models import HEADS, MAMBA, PAD, difference, make_backbone, shared_converted, tokens
+from transformers import Cache, CompileConfig, DynamicCache, StaticCache
 
 from recurformer.model import modeling
 from recurformer.model.convert import convert
@@ -70,6 +70,23 @@ def test_static_cache_with_padding_and_chunked_prefill(backbone, heads):
     for size in (1, 4):  # the library's mask function takes every single token for a generated one
         check_left_padding(model, prefill_chunk_size=size, **static)
     check_same(generate(model, ids, prefill_chunk_size=4, **static), generate(model, ids))
+
+
+@pytest.mark.parametrize("mixer", ["mamba", "window"])
+def test_generate_compiles_the_step_of_a_static_cache(mixer):
+    """As it does on a GPU: into one graph, for all tokens after the prompt."""
+    model, ids, graphs = convert(make_backbone("qwen2_gqa"), HEADS["ragged"], mixer, **MAMBA), tokens(2, LENGTH), []
+
+    def counted(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = CompileConfig(fullgraph=True, backend=counted, mode=None)
+    compiled._compile_all_devices = True
+    result = generate(model, ids, cache_implementation="static", compile_config=compiled)
+    check_same(result, generate(model, ids))
+    assert len(graphs) == 1
 
 
 @some_models

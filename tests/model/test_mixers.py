@@ -5,7 +5,6 @@ from itertools import cycle
 
 import pytest
 import torch
-from test_decode_graph import GRAPHED, decode, expected_logits, make_graph, only_torch_steps, prompts
 from test_generate import (
     LENGTH,
     check_chunked_forward,
@@ -117,7 +116,6 @@ def test_the_state_has_one_size(mixer, backbone):
     kv_heads, rows, layers = {"llama_mha": 6, "qwen2_gqa": 2}[backbone], 2, 3
     numbers = {  # of four bytes, in one layer and for one row
         "mamba": 96 * 4 + 96 * 4,
-        "mamba_open": 96 * 4 + 96 * 4,
         "window": (2 + 5) * 2 * kv_heads * 8 + 2,  # and the tokens seen, in eight bytes
         "linear": kv_heads * 8 * 9,
         "gated": 6 * 8 * 8,
@@ -170,30 +168,3 @@ def test_folding_passes_by_other_mixers(mixer):
     model, ids = make(mixer), tokens(2, 9)
     with recurformer.folded(model):
         assert torch.equal(model(ids).logits, shared(mixer, "qwen2_gqa", "mixed")(ids).logits)
-
-
-@every_other
-@pytest.mark.parametrize("heads", ["ragged", "beta_one"])
-def test_a_replayed_graph_decodes(mixer, heads, monkeypatch):
-    only_torch_steps(monkeypatch)
-    model = shared(mixer, "qwen2_gqa", heads)
-    with make_graph(model)[0] as graph:
-        for seed, padded in ((0, False), (1, True)):
-            ids, mask = prompts(seed, padded)
-            assert difference(decode(graph, ids, mask), expected_logits(model, ids, mask)) < 1e-4
-        assert graph.capture.replayed
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(
-    ("mixer", "backbone", "heads"),
-    [*(("mamba", *pair) for pair in GRAPHED), *((mixer, *GRAPHED[1]) for mixer in OTHERS)],
-)
-def test_a_cuda_graph_decodes(mixer, backbone, heads):
-    model = make(mixer, backbone, heads).requires_grad_(False).cuda()
-    with recurformer.DecodeGraph(model, rows=2, max_length=16) as graph:
-        for seed, padded in ((0, False), (1, True)):
-            ids, mask = (x.cuda() for x in prompts(seed, padded))
-            assert difference(decode(graph, ids, mask), expected_logits(model, ids, mask)) < 1e-4
-        assert graph.replay is not None

@@ -11,38 +11,24 @@ import pytest
 import torch
 from scan_cases import compare, definition, deviation, make_inputs
 
-from recurformer.model import scan_triton, step_triton
+from recurformer.model import scan_triton
 from recurformer.model.scan import choose_backend, selective_scan
-from recurformer.model.scan_inputs import ScanInputs, StepInputs
-from recurformer.model.scan_triton_backward import gradients, segment_adjoints
-from recurformer.model.scan_triton_carry import carry
-from recurformer.model.scan_triton_forward import outputs, segment_ends
-from recurformer.model.scan_triton_launch import AHEAD, CHUNK, WARP, divide, settings
-from recurformer.model.step_triton import advance_state, convolve
+from recurformer.model.scan_inputs import ScanInputs
+from recurformer.model.scan_triton import AHEAD, LANES, carry, gradients, scan_chunks, settings
 
 needs_triton = pytest.mark.skipif(scan_triton.triton is None, reason="needs Triton")
 needs_gpu = pytest.mark.skipif(
     scan_triton.triton is None or not torch.cuda.is_available(), reason="needs Triton and a CUDA device"
 )
 
-SEQUENCES = {"u", "delta", "z", "grad_y"}
-PROJECTIONS = {"B", "C"}
-RESULTS = {"y", "du", "ddelta", "dz", "x", "window"}
-SIZES = re.compile("channels|length|segments|chunks|slots|spacing|.*_(chunks|batch|channel|tap|number)")
+SEQUENCES = {"u", "delta", "z", "grad_y", "B", "C"}
+RESULTS = {"y", "du", "ddelta", "dz"}
+SIZES = ("channels", "length", "chunks")
 KERNELS = [
-    (segment_ends, settings(16, True)),
-    (outputs, settings(16, True)),
-    (segment_ends, settings(64, True)),
-    (outputs, settings(64, True)),
-    (segment_adjoints, settings(16, True)),
-    (gradients, settings(16, True)),
-    (carry, {"WIDTH": 16, "REVERSE": True, "AHEAD": AHEAD} | WARP),
-    (convolve, {"TAPS": 4, "BLOCK": step_triton.CONV_CHANNELS, "num_warps": step_triton.WARPS}),
-    (
-        advance_state,
-        {"WIDTH": 16, "BLOCK": step_triton.STATE_CHANNELS, "num_warps": step_triton.WARPS},
-    ),
-]
+    (kernel, settings(width, True) | extra)
+    for width in (4, 16, 64)
+    for kernel, extra in ((scan_chunks, {"OUTPUTS": False}), (scan_chunks, {"OUTPUTS": True}), (gradients, {}))
+] + [(carry, {"WIDTH": 16, "LANES": LANES, "AHEAD": AHEAD})]
 
 
 @needs_triton
@@ -58,13 +44,11 @@ def test_kernels_in_the_interpreter():
     assert run.returncode == 0, run.stdout[-8000:]
 
 
-def argument_type(name, kernel, dtype):
-    if SIZES.fullmatch(name):
+def argument_type(name, dtype):
+    if name in SIZES:
         return "i32"
-    if name in SEQUENCES or (name in PROJECTIONS and kernel is advance_state):
-        return (f"*{dtype}", "i32") if kernel is advance_state else (f"*{dtype}", "i32", "i32")
-    if name in PROJECTIONS:
-        return ("*fp32", "i32", "i32")
+    if name in SEQUENCES:
+        return (f"*{dtype}", "i32", "i32")
     return f"*{dtype}" if name in RESULTS else "*fp32"
 
 
@@ -80,7 +64,7 @@ def test_kernels_compile_without_spills(kernel, compiled_for, capability, dtype,
 
     constants = {name: value for name, value in compiled_for.items() if name.isupper()}
     options = {name: value for name, value in compiled_for.items() if name.islower()}
-    types = {n: "constexpr" if n in constants else argument_type(n, kernel, dtype) for n in kernel.arg_names}
+    types = {n: "constexpr" if n in constants else argument_type(n, dtype) for n in kernel.arg_names}
     source = ASTSource(kernel, types, {(kernel.arg_names.index(n),): value for n, value in constants.items()})
     binary = tmp_path / "kernel.cubin"
     binary.write_bytes(triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"])
@@ -93,7 +77,6 @@ def test_without_triton_or_gpu_the_reason_is_given(monkeypatch):
     inputs = make_inputs(1, 2, 3, 4, dtype=torch.float32)
     u, A = inputs["u"], inputs["A"]
     monkeypatch.setattr(scan_triton, "triton", None)
-    assert scan_triton.unusable() == "Triton is not installed"
     with pytest.raises(ValueError, match="backend='triton' cannot run here: Triton is not installed"):
         selective_scan(**inputs, backend="triton")
     monkeypatch.setattr(scan_triton, "triton", object())
@@ -110,20 +93,9 @@ def test_without_triton_or_gpu_the_reason_is_given(monkeypatch):
 
 def test_shapes_need_no_triton():
     inputs = {name: x.detach().to("meta") for name, x in make_inputs(2, 3, 70, 4, dtype=torch.bfloat16).items()}
-    y, last, starts = scan_triton.segmented_scan(*ScanInputs(**inputs, delta_softplus=True))
+    y, last, starts = scan_triton.chunked_scan(*ScanInputs(**inputs, delta_softplus=True))
     assert (y.shape, y.dtype, last.shape, last.dtype) == ((2, 3, 70), torch.bfloat16, (2, 3, 4), torch.float32)
-    assert starts.shape == (2, 3, 4, 3)
-
-
-@pytest.mark.parametrize(
-    "case", [(1, 1152, 1024, 16), (8, 4096, 2048, 16), (1, 8, 1, 4), (3, 5, 97, 64), (1, 4096, 100_000, 16)], ids=str
-)
-def test_segments_cover_the_sequence(case):
-    batch, channels, length, width = case
-    blocks, chunks, segment_chunks, segments = divide(batch, channels, length, width, 2048)
-    assert blocks * (32 * min(width, 16) // width) >= channels and chunks * CHUNK >= length
-    assert (segments - 1) * segment_chunks < chunks <= segments * segment_chunks
-    assert segments == 1 or segments * blocks * batch <= 2048
+    assert starts.shape == (2, 3, 3, 4)
 
 
 @pytest.mark.gpu
@@ -149,28 +121,3 @@ def test_two_runs_on_a_gpu_give_the_same_bits(monkeypatch):
         return y, *torch.autograd.grad(y.square().sum(), list(inputs.values()))
 
     assert all(torch.equal(a, b) for a, b in zip(results(), results(), strict=True))
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_steps_in_a_cuda_graph():
-    inputs = {n: x.detach().cuda() for n, x in make_inputs(2, 300, 1, 16, dtype=torch.float32).items()}
-    u, delta, B, C, z = (inputs[name][:, :, 0] for name in ("u", "delta", "B", "C", "z"))
-    weight = torch.randn(300, 4, device="cuda")
-    state, window = inputs["initial_state"].clone(), torch.zeros(2, 300, 4, device="cuda")
-
-    def step():
-        values = step_triton.conv_step(u, window, weight, inputs["D"])
-        return step_triton.state_step(StepInputs(values, delta, inputs["A"], B, C, inputs["D"], z, state))
-
-    step()  # compiles
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
-    for memory, value in ((state, inputs["initial_state"]), (window, torch.zeros_like(window))):
-        memory.copy_(value)
-    graph.replay()
-    replayed, advanced = captured.clone(), state.clone()
-    state.copy_(inputs["initial_state"])
-    window.zero_()
-    assert torch.equal(step(), replayed) and torch.equal(state, advanced)

@@ -131,7 +131,7 @@ class Launches(TorchDispatchMode):
 
 @pytest.fixture
 def as_kernels(monkeypatch):
-    """Each step function as one operator, as a compiled or Triton version would be."""
+    """Each step function as one operator, as a compiled version would be."""
 
     @torch.library.custom_op("test_step::conv", mutates_args=("window",))
     def conv_kernel(x: torch.Tensor, window: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

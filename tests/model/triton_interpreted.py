@@ -5,12 +5,10 @@ import torch
 import triton
 import triton.language as tl
 from scan_cases import compare, definition, deviation, make_inputs
-from torch.nn import functional as F
 
-from recurformer.model import scan_triton, scan_triton_launch
+from recurformer.model import scan_triton
 from recurformer.model.scan import selective_scan
-from recurformer.model.scan_inputs import ScanInputs, StepInputs
-from recurformer.model.step_triton import conv_step, state_step
+from recurformer.model.scan_inputs import ScanInputs
 
 
 @triton.jit
@@ -25,29 +23,22 @@ try:
 except triton.runtime.errors.InterpreterError as error:
     pytest.skip(f"Triton {triton.__version__}'s interpreter cannot loop here: {error}", allow_module_level=True)
 
-SEGMENTED = 3  # programs aimed at: segments of several chunks
-
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    monkeypatch.setattr(scan_triton_launch, "CHUNK", 4)
-    aim_at(monkeypatch, SEGMENTED)
+    monkeypatch.setattr(scan_triton, "CHUNK", 4)
+    monkeypatch.setattr(scan_triton, "AHEAD", 2)
 
 
-def aim_at(monkeypatch, programs):
-    monkeypatch.setattr(scan_triton_launch, "FORWARD_PROGRAMS", programs)
-    monkeypatch.setattr(scan_triton_launch, "BACKWARD_PROGRAMS", programs)
-
-
-@pytest.mark.parametrize("shape", [(1, 35, 10, 4), (2, 3, 6, 8), (1, 2, 9, 16), (1, 9, 5, 32), (1, 9, 5, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 70, 10, 4), (2, 3, 6, 8), (1, 2, 9, 16), (1, 9, 5, 32), (1, 9, 5, 64)], ids=str)
 def test_kernels_equal_the_definition(shape):
     compare(make_inputs(*shape, dtype=torch.float32), "triton")
 
 
-@pytest.mark.parametrize("programs", [1, 1000], ids=["one segment", "a segment per chunk"])
-def test_any_number_of_segments(monkeypatch, programs):
-    aim_at(monkeypatch, programs)
-    compare(make_inputs(1, 8, 24, 4, dtype=torch.float32), "triton")
+@pytest.mark.parametrize("chunk", [1, 32], ids=["a step", "the sequence"])
+def test_chunks_of_any_length(monkeypatch, chunk):
+    monkeypatch.setattr(scan_triton, "CHUNK", chunk)
+    compare(make_inputs(1, 8, 13, 4, dtype=torch.float32), "triton")
 
 
 @pytest.mark.parametrize("absent", ["D", "z", "delta_bias", "initial_state"])
@@ -77,7 +68,7 @@ def test_views_of_projections_are_read_in_place():
     u, z = fused.transpose(1, 2).chunk(2, dim=1)
     _, B, C = projected.transpose(1, 2).split([3, 4, 4], dim=1)  # rows of odd length: B and C begin at odd places
     inputs = make_inputs(2, 5, 6, 4, dtype=torch.float32) | {"u": u, "z": z, "B": B, "C": C}
-    assert scan_triton_launch.rows(u)[0].data_ptr() == u.data_ptr()
+    assert scan_triton.rows(u)[0].data_ptr() == u.data_ptr()
     result = selective_scan(**inputs, delta_softplus=True, backend="triton")
     assert result.transpose(1, 2).is_contiguous()
     assert deviation(result, definition(**inputs, delta_softplus=True)[0]) < 2e-6
@@ -98,30 +89,4 @@ def test_bfloat16_inputs_keep_a_float32_state():
 def test_operator_is_well_formed():
     inputs = make_inputs(1, 3, 6, 4, dtype=torch.float32)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    torch.library.opcheck(scan_triton.segmented_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)
-
-
-@pytest.mark.parametrize(("width", "dtype", "tolerance"), [(4, torch.float32, 1e-6), (16, torch.bfloat16, 1e-2)])
-def test_steps_equal_the_reference(width, dtype, tolerance):
-    inputs = make_inputs(2, 37, 3, width, dtype=dtype, without=("delta_bias",))
-    inputs = {name: x.detach() for name, x in inputs.items()}
-    inputs |= {name: inputs[name].float() for name in ("A", "D", "initial_state")}
-    expected, expected_last = definition(**inputs, delta_softplus=True)
-    state, columns = inputs["initial_state"].clone(), []
-    for t in range(3):
-        u, delta, B, C, z = (inputs[name][:, :, t] for name in ("u", "delta", "B", "C", "z"))
-        columns.append(state_step(StepInputs(u, delta, inputs["A"], B, C, inputs["D"], z, state)))
-    assert deviation(torch.stack(columns, -1), expected) < tolerance
-    assert deviation(state, expected_last) < 1e-6
-
-
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_convolution_steps_equal_a_convolution(with_bias):
-    generator = torch.Generator().manual_seed(0)
-    steps, weight, bias = (torch.randn(*s, generator=generator) for s in ((2, 150, 6), (150, 4), (150,)))
-    bias = bias if with_bias else None
-    window = torch.zeros(2, 150, 4)
-    columns = [conv_step(steps[:, :, t], window, weight, bias) for t in range(6)]
-    expected = F.silu(F.conv1d(F.pad(steps, (3, 0)), weight.unsqueeze(1), bias, groups=150))
-    assert torch.allclose(torch.stack(columns, -1), expected, atol=1e-6)
-    assert torch.equal(window, steps[..., -4:])
+    torch.library.opcheck(scan_triton.chunked_scan, ScanInputs(**inputs, delta_softplus=True), test_utils=tests)

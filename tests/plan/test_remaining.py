@@ -23,7 +23,7 @@ def clock():
 
 
 def task(rule, minutes, *after, threads=1, **wildcards):
-    return Task(Job(rule, (rule,), (), None, wildcards, threads, {}), minutes, {"_cores": threads, "mem": "x"}, after)
+    return Task(Job(rule, (rule,), (), wildcards, threads, {}), minutes, {"_cores": threads, "mem": "x"}, after)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from recurformer.plan.work_text import TASKS
 ROOT = Path(__file__).parents[2]
 MAMBA = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": 256}
 PAPER = read_study(ROOT / "config/paper.yaml").model_dump(mode="json")
-RULES = ("longest_input", "cache_peak", "speed", "device_tests")
+RULES = ("longest_input", "cache_peak")
 
 
 @pytest.mark.parametrize("name", ["qwen2-0.5b", "llama2-7b", "qwen2-7b"])
 def test_the_longest_input_is_about_that_of_the_memory_model(name):
-    rows = pd.read_csv(ROOT / f"recorded/cpu/results/caches/{name}/memory.csv")
+    rows = pd.read_parquet(ROOT / "recorded/cpu/measurements/memory.parquet").query("model == @name")
     maximum, shape = PAPER["caches"]["search"]["maximum"], Shape.of({"shape": name}, MAMBA)
     for row in rows.itertuples():
         planned = longest_tokens(shape, row.beta, row.protocol, row.memory_bytes)
@@ -47,14 +47,8 @@ def test_a_search_fills_the_card_and_reads_a_long_prompt_several_times():
     least = TRIALS * tokens * (2 * 6.6e9 + 2 * 32 * 4096 * tokens) / A100.speed[2] / 60
     assert least < asked.minutes < 1.5 * least
     assert tokens == pytest.approx(longest_tokens(shape, 0.0, "one_shot", 80 * 2**30), rel=0.05)
-    # in chunks only the ends of a prompt are read, unless the study says otherwise
-    names = names | {"protocol": "chunked"}
-    caches = PAPER["caches"] | {"search": PAPER["caches"]["search"] | {"whole": True}}
-    assert request("longest_input", PAPER, names).minutes < 1
-    assert request("longest_input", PAPER | {"caches": caches}, names).minutes > asked.minutes
-    # an input that is cut at the study's maximum is read once, and replaced heads attend to nothing
-    whole = request("longest_input", PAPER | {"caches": caches}, names | {"beta": "1.0"})
-    assert whole.minutes < 10
+    # in chunks only the ends of a prompt are read
+    assert request("longest_input", PAPER, names | {"protocol": "chunked"}).minutes < 1
 
 
 def test_no_prefill_is_planned_that_takes_longer_than_the_study_allows():

@@ -18,7 +18,7 @@ from recurformer.cli.adapt import model_folder
 from recurformer.cli.main import main
 from recurformer.cli.resumable import resumable_run
 from recurformer.corpora.documents import read_documents
-from recurformer.corpora.package import ResourceError
+from recurformer.corpora.fetch import ResourceError
 from recurformer.files import LOCK
 from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt_steps import text_windows

@@ -1,4 +1,4 @@
-"""The linear start: the paper's block, without biases, computes averages of values with known weights by lag."""
+"""The linear start: the paper's block computes averages of values with known weights by lag."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_the_readout_then_finds_heads_that_look_at_places():
 
 
 def test_only_mamba_blocks_start_so():
-    with pytest.raises(ValueError, match="start: linear is for Mamba blocks without biases, not for a Linear"):
+    with pytest.raises(ValueError, match="start: linear is for Mamba blocks, not for a Linear"):
         linear_start(torch.nn.Linear(2, 2), torch.ones(1, 2, 2))
 
 

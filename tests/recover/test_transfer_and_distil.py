@@ -16,7 +16,7 @@ from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
 STEPS = {"transfer": transfer, "distil": distil}
-MIXERS = ("mamba", "mamba_open", "gated", "retention", "window", "window_state")
+MIXERS = ("mamba", "gated", "retention", "window", "window_state")
 
 
 @pytest.fixture

@@ -104,14 +104,3 @@ def test_results_are_kept_in_no_folder_of_the_user(refuses, world):
     (world / "results/tables/table1.csv").write_text("1")
     (world / "thesis/results/mine.csv").write_text("2")
     refuses(world, ["keep", "results", "figures", "thesis"], "thesis: holds results/mine.csv, which no earlier run")
-
-
-def test_trials_are_written_to_no_file_of_the_user(refuses, world):
-    (world / "notes.txt").write_text("years of work")
-    words = "longest-input m.csv --name x --beta 0 --protocol one_shot --trials notes.txt --backbone-source random"
-    sizes = "--backbone-architecture llama --backbone-hidden-size 16 --backbone-layers 1 --backbone-heads 2"
-    refuses(
-        world,
-        f"{words} {sizes} --backbone-kv-heads 2 --backbone-head-dim 8 --backbone-tokenizer byte".split(),
-        "notes.txt: not a file of trials; name a new one",
-    )

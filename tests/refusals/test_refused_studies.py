@@ -64,7 +64,6 @@ VALUES = [
     # not one of those there are
     ("backbones/tiny/source", "hug", "backbones.tiny.source = 'hug'"),
     ("backbones/llama2-7b/shape", "llama9", "shape: 'llama9' is not a published shape; choose one of llama2-7b"),
-    ("device_measurements", {"speed": ["luck"]}, "device_measurements.speed.0 = 'luck'"),
     # names
     ("study", "../elsewhere", f"study = '../elsewhere': {NAME}"),
     ("study", "tables", "study: 'tables' is the name of a folder of the default study"),
@@ -127,8 +126,6 @@ VALUES = [
     ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
     ("distributed", {"tiny": {"processes": 3}}, "language.training.batch_size 2"),
     ("device_measurements", {"backbones": ["gpt5"]}, "device_measurements.backbones: 'gpt5' has no entry"),
-    ("device_measurements", {"speed": ["training"]}, "speed: 'training' is measured on cpu only"),
-    ("device_measurements", {"device": "cpu", "speed": ["throughput"]}, "'throughput' is measured on cuda only"),
     ("language/tasks", {"limits": [["mmlu", 5]]}, "limits: 'mmlu' is not in names"),
     ("corpus", {"source": "hub"}, "source 'hub' needs articles and revision"),
 ]

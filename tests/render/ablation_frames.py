@@ -16,7 +16,7 @@ HASHHOP_SIZES = ((8, 1), (8, 2), (8, 3), (8, 4), (2, 2), (4, 2), (12, 2))
 STRENGTH = {
     ("original", "full"): 1.0, ("mixer", "mamba"): 0.99, ("mixer", "window"): 0.93, ("mixer", "linear"): 0.9,
     ("mixer", "gated"): 0.96,
-    ("mixer", "retention"): 0.95, ("mixer", "window_state"): 0.98, ("mixer", "mamba_open"): 0.97,
+    ("mixer", "retention"): 0.95, ("mixer", "window_state"): 0.98,
     ("mixer", "mean"): 0.75, ("mixer", "zero"): 0.6, ("layers", "mamba"): 0.85,
     ("pooled", "mean"): 0.8,
 }  # fmt: skip

@@ -6,8 +6,6 @@ use rule select as select_other with:
         record="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.run.json",
     log:
         "<logs>/select_other/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.benchmark.tsv"
     params:
         choice=choice_flags,
 
@@ -25,8 +23,6 @@ use rule convert as convert_to_mixer with:
         record="<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model.run.json",
     log:
         "<logs>/convert_to_mixer/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/converted/model.benchmark.tsv"
     params:
         mixer=mixer_flag,
         window=window_flags,
@@ -44,8 +40,6 @@ rule pool_kv:
         record="<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.run.json",
     log:
         "<logs>/pool_kv/{task}/{backbone}/{kv_heads}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/pooled/{kv_heads}/converted/model.benchmark.tsv"
     resources:
         **BESIDE_CARDS,
     params:
@@ -69,8 +63,6 @@ use rule train_text as train_changed_on_text with:
         record="<results>/ablations/language/{backbone}/{change}/trained/model.run.json",
     log:
         "<logs>/train_changed_on_text/language/{backbone}/{change}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/{change}/trained/model.benchmark.tsv"
     params:
         original=[],
         curve=[],
@@ -87,8 +79,6 @@ use rule train_hashhop as train_changed_on_hashhop with:
         record="<results>/ablations/hashhop/{backbone}/{change}/trained/model.run.json",
     log:
         "<logs>/train_changed_on_hashhop/hashhop/{backbone}/{change}.log",
-    benchmark:
-        "<results>/ablations/hashhop/{backbone}/{change}/trained/model.benchmark.tsv"
 
 
 rule needle:
@@ -100,8 +90,6 @@ rule needle:
         record="<results>/ablations/language/{backbone}/{subject}/needle.run.json",
     log:
         "<logs>/needle/language/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/{subject}/needle.benchmark.tsv"
     resources:
         **ON_CARD,
     params:
@@ -128,8 +116,6 @@ use rule needle as continuation with:
         record="<results>/ablations/language/{backbone}/{subject}/continuation.run.json",
     log:
         "<logs>/continuation/language/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/{subject}/continuation.benchmark.tsv"
     params:
         stage="continuation",
         settings=flags("ablations", "continuation"),
@@ -145,8 +131,6 @@ use rule needle as ablation_lm_eval with:
         record="<results>/ablations/language/{backbone}/{subject}/tasks/{evaluated}/ablation_lm_eval.run.json",
     log:
         "<logs>/ablation_lm_eval/language/{backbone}/{subject}/{evaluated}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/{subject}/tasks/{evaluated}/ablation_lm_eval.benchmark.tsv"
     params:
         stage="ablation-lm-eval",
         settings=lm_eval_flags,
@@ -161,8 +145,6 @@ use rule needle as ablation_hashhop with:
         record="<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.run.json",
     log:
         "<logs>/ablation_hashhop/hashhop/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/hashhop/{backbone}/{subject}/ablation_hashhop.benchmark.tsv"
     params:
         stage="ablation-hashhop",
         text=[],
@@ -178,8 +160,6 @@ use rule ablation_hashhop as hashhop_sizes with:
         record="<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.run.json",
     log:
         "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",
-    benchmark:
-        "<results>/ablations/hashhop/{backbone}/{subject}/hashhop_sizes.benchmark.tsv"
     params:
         stage="hashhop-sizes",
         settings=flags("ablations", "sizes"),
@@ -196,8 +176,6 @@ use rule claims as ablation_claims with:
         record="<results>/ablations/claims.run.json",
     log:
         "<logs>/ablation_claims.log",
-    benchmark:
-        "<results>/ablations/claims.benchmark.tsv"
 
 
 rule ablations:

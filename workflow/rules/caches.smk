@@ -4,8 +4,6 @@ rule memory:
         record="<results>/caches/{backbone}/memory.run.json",
     log:
         "<logs>/memory/{backbone}.log",
-    benchmark:
-        "<results>/caches/{backbone}/memory.benchmark.tsv"
     resources:
         **BESIDE_CARDS,
     params:
@@ -33,8 +31,6 @@ use rule memory as cache with:
         record="<results>/caches/{backbone}/cache.run.json",
     log:
         "<logs>/cache/{backbone}.log",
-    benchmark:
-        "<results>/caches/{backbone}/cache.benchmark.tsv"
     params:
         stage="cache",
         what=ranked_shares,
@@ -48,8 +44,6 @@ use rule memory as longest_input with:
         record="<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.run.json",
     log:
         "<logs>/longest_input/{backbone}/beta-{beta}/{protocol}.log",
-    benchmark:
-        "<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.benchmark.tsv"
     resources:
         **ON_CARD,
     params:
@@ -65,8 +59,6 @@ rule complexity:
         record="<results>/caches/complexity.run.json",
     log:
         "<logs>/complexity.log",
-    benchmark:
-        "<results>/caches/complexity.benchmark.tsv"
     resources:
         **BESIDE_CARDS,
     params:
@@ -87,8 +79,6 @@ use rule complexity as pyramidinfer with:
         record="<results>/caches/pyramidinfer.run.json",
     log:
         "<logs>/pyramidinfer.log",
-    benchmark:
-        "<results>/caches/pyramidinfer.benchmark.tsv"
     params:
         stage="pyramidinfer",
         mamba=[],

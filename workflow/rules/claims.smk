@@ -12,8 +12,6 @@ rule claims:
         record="<results>/claims.run.json",
     log:
         "<logs>/claims.log",
-    benchmark:
-        "<results>/claims.benchmark.tsv"
     localrule: True
     resources:
         **BESIDE_CARDS,

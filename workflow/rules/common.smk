@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
-from recurformer.digest import code_digest, folder_digest
+from recurformer.digest import code_digest
 from recurformer.plan.rules import request
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
@@ -59,20 +59,9 @@ include: "measurements.smk"
 
 
 RECORDED = [
-    os.path.join(folder, file)
-    for folder, _, files in sorted(os.walk(RECORDED_FOLDER))
-    for file in sorted(files)
-    if "results" in folder.split(os.sep)
-    and not folder.endswith("tables")
-    and file != "claims.csv"  # rendered, as the tables are: no evidence
-    and file.endswith((".csv", ".jsonl", ".parquet"))
-]
-DESCRIBED = [
-    *("LICENSE", "README.md", "pyproject.toml", "requirements.lock"),
-    *(
-        f"workflow/rules/{path.name}"
-        for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
-    ),
+    str(file)
+    for pattern in ("*/runs.jsonl", "*/measurements/*.parquet")
+    for file in sorted(Path(RECORDED_FOLDER).glob(pattern))
 ]
 
 
@@ -116,14 +105,8 @@ def gpu(wildcards, rulename):
     return request(rulename, config, wildcards).gpus or None
 
 
-def lsf_gpu(wildcards, rulename):
-    cards = gpu(wildcards, rulename)
-    return f"-gpu num={cards}" if cards else None
-
-
 BESIDE_CARDS = {"mem_mb": mem_mb, "runtime": runtime}
-# The plugins for LSF and HTCondor do not know `gpu`: each has a resource of its own for cards.
-ON_CARD = {**BESIDE_CARDS, "gpu": gpu, "lsf_extra": lsf_gpu, "request_gpus": gpu}
+ON_CARD = {**BESIDE_CARDS, "gpu": gpu}
 
 
 def code(stage):
@@ -135,11 +118,6 @@ def code(stage):
 
 def stage_digest(stage, wildcards):
     return code_digest(code_of(stage))
-
-
-def code_beside(*names):
-    """As `code`, of all code in folders beside the rules, and of the parts of the package that it uses."""
-    return lambda wildcards: folder_digest(*(ROOT / name for name in names))
 
 
 def training_code(stage):

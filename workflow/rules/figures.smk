@@ -12,8 +12,6 @@ rule figure:
         record="<figures>/{figure}.run.json",
     log:
         "<logs>/figure/{figure}.log",
-    benchmark:
-        "<figures>/{figure}.benchmark.tsv"
     localrule: True
     resources:
         **BESIDE_CARDS,

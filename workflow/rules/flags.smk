@@ -40,11 +40,10 @@ def ranked_shares(wildcards, input):
     )
 
 
-def one_search(wildcards, output):
-    """One share of replaced heads, the protocol of reading, and the file of the trials."""
+def one_search(wildcards):
+    """One share of replaced heads and the protocol of reading."""
     search = {name: wildcards[name] for name in ("beta", "protocol")}
-    trials = os.path.join(os.path.dirname(output.rows), "trials.jsonl")
-    return as_flags({**search, "seed": config["seed"], "trials": trials})
+    return as_flags({**search, "seed": config["seed"]})
 
 
 def doubled_steps(wildcards):

@@ -9,8 +9,6 @@ rule train_hashhop:
         record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     resources:
         **ON_CARD,
     params:
@@ -35,8 +33,6 @@ use rule train_hashhop as pretrain_hashhop with:
         record="<results>/hashhop/{backbone}/base.run.json",
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/base.benchmark.tsv"
     params:
         settings=training_flags("hashhop", "pretraining"),
 
@@ -49,8 +45,6 @@ rule hashhop:
         record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.run.json",
     log:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.benchmark.tsv"
     resources:
         **ON_CARD,
     params:
@@ -75,7 +69,5 @@ use rule hashhop as baseline with:
         record="<results>/hashhop/{backbone}/baseline.run.json",
     log:
         "<logs>/baseline/{backbone}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/baseline.benchmark.tsv"
     params:
         run=as_flags({"beta": 0, "seed": config["seed"]}),

@@ -7,8 +7,6 @@ rule profile_text:
         record="<results>/language/{backbone}/profile.run.json",
     log:
         "<logs>/profile_text/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/profile.benchmark.tsv"
     threads: 2
     resources:
         **ON_CARD,
@@ -33,8 +31,6 @@ use rule profile_text as sink with:
         record="<results>/language/{backbone}/sink.run.json",
     log:
         "<logs>/sink/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/sink.benchmark.tsv"
     params:
         stage="sink",
         settings=flags("language", "maps"),
@@ -48,8 +44,6 @@ use rule profile_text as contribution with:
         record="<results>/language/{backbone}/contribution.run.json",
     log:
         "<logs>/contribution/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/contribution.benchmark.tsv"
     params:
         stage="contribution",
         settings=flags("language", "maps"),
@@ -66,8 +60,6 @@ use rule profile_text as attention_map with:
         record="<results>/language/{backbone}/attention_map.run.json",
     log:
         "<logs>/attention_map/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/attention_map.benchmark.tsv"
     params:
         stage="attention-map",
         files=files("profile"),
@@ -86,8 +78,6 @@ use rule profile_text as influence with:
         record="<results>/language/{backbone}/influence.run.json",
     log:
         "<logs>/influence/{backbone}.log",
-    benchmark:
-        "<results>/language/{backbone}/influence.benchmark.tsv"
     params:
         stage="influence",
         files=files("trained", "profile"),
@@ -104,8 +94,6 @@ rule profile_hashhop:
         record="<results>/hashhop/{backbone}/profile.run.json",
     log:
         "<logs>/profile_hashhop/{backbone}.log",
-    benchmark:
-        "<results>/hashhop/{backbone}/profile.benchmark.tsv"
     resources:
         **ON_CARD,
     params:
@@ -129,8 +117,6 @@ rule select:
         record="<results>/{task}/{backbone}/beta-{beta}/heads.run.json",
     log:
         "<logs>/select/{task}/{backbone}/beta-{beta}.log",
-    benchmark:
-        "<results>/{task}/{backbone}/beta-{beta}/heads.benchmark.tsv"
     resources:
         **BESIDE_CARDS,
     params:
@@ -154,8 +140,6 @@ rule convert:
         record="<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.run.json",
     log:
         "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.benchmark.tsv"
     resources:
         **BESIDE_CARDS,
     params:
@@ -182,8 +166,6 @@ rule head_scores:
         record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
     log:
         "<logs>/head_scores/{task}/{backbone}.log",
-    benchmark:
-        "<results>/ablations/{task}/{backbone}/head_scores.benchmark.tsv"
     threads: 2
     resources:
         **ON_CARD,
@@ -209,8 +191,6 @@ use rule profile_text as ra_i_settings with:
         record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
     log:
         "<logs>/ra_i_settings/language/{backbone}.log",
-    benchmark:
-        "<results>/ablations/language/{backbone}/ra_i_settings.benchmark.tsv"
     params:
         stage="ra-i-settings",
         more=flags("ablations", "recency"),

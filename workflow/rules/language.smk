@@ -16,8 +16,6 @@ rule train_text:
         record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     threads: 4
     resources:
         **ON_CARD,
@@ -52,8 +50,6 @@ rule recover:
         record="<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/recovered/{backbone}/{arm}/beta-{beta}/seed-{seed}/trained.benchmark.tsv"
     threads: 4
     resources:
         **ON_CARD,
@@ -86,8 +82,6 @@ rule perplexity:
         record="<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.run.json",
     log:
         "<logs>/perplexity/{backbone}/beta-{beta}/seed-{seed}.log",
-    benchmark:
-        "<results>/language/{backbone}/beta-{beta}/seed-{seed}/perplexity.benchmark.tsv"
     threads: 2
     resources:
         **ON_CARD,

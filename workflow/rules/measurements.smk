@@ -29,8 +29,6 @@ MEASUREMENTS = {
     "cache_peak": collect(
         "<results>/device/{backbone}/cache_peak.csv", backbone=DEVICE["backbones"]
     ),
-    "bench": collect("<results>/device/{topic}/bench.csv", topic=DEVICE["speed"]),
-    "tests": ["<results>/device/tests.csv"] if DEVICE["tests"] else [],
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": collect(HASHHOP, file="hashhop.csv"),

@@ -5,8 +5,6 @@ rule mqar:
         record="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/run.json",
     log:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
-    benchmark:
-        "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/benchmark.tsv"
     resources:
         **ON_CARD,
     params:

@@ -4,8 +4,6 @@ rule corpus:
         record="<results>/corpus/run.json",
     log:
         "<logs>/corpus.log",
-    benchmark:
-        "<results>/corpus/benchmark.tsv"
     retries: 2
     resources:
         **BESIDE_CARDS,
@@ -27,8 +25,6 @@ rule backbone:
         record="<results>/backbones/{backbone}.run.json",
     log:
         "<logs>/backbone/{backbone}.log",
-    benchmark:
-        "<results>/backbones/{backbone}.benchmark.tsv"
     retries: 2
     resources:
         **BESIDE_CARDS,

@@ -29,7 +29,6 @@ def as_task(job, jobs, past):
         job.rule.name,
         tuple(map(str, job.output)),
         (),
-        str(job.benchmark) if job.benchmark else None,
         job.wildcards_dict,
         job.threads,
         {},

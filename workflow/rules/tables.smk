@@ -13,8 +13,6 @@ rule table:
         record="<results>/tables/{table}.run.json",
     log:
         "<logs>/table/{table}.log",
-    benchmark:
-        "<results>/tables/{table}.benchmark.tsv"
     localrule: True
     resources:
         **BESIDE_CARDS,

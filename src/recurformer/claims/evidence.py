@@ -203,7 +203,7 @@ def runs_of(files: Iterable[str]) -> Runs:
 def total_minutes(runs: Runs) -> dict[str, float]:
     """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
     places = {record["run"]: place for place, record in runs.items()}
-    costs = [cost_of(place, runs[place]) for place in places.values()]
+    costs = [cost_of(runs[place]) for place in places.values()]
     return {kind: round(sum(getattr(cost, kind) for cost in costs), 3) for kind in ("core_minutes", "gpu_minutes")}
 
 

@@ -207,7 +207,7 @@ def environment(runs: Runs) -> dict[str, Any]:
     """
     places = {record["run"]: place for place, record in runs.items()}
     unique = [runs[place] for place in places.values()]
-    costs = {run: cost_of(place, runs[place]) for run, place in places.items()}
+    costs = {run: cost_of(runs[place]) for run, place in places.items()}
     versions: dict[str, Counter[str]] = {}
     for record in unique:
         for package, version in record["versions"].items():

@@ -31,8 +31,8 @@ def model_folder(model: str) -> Path:
     first, slash, _ = model.partition("/")
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
-    from recurformer.backbones.hub import fetch_newest
-    from recurformer.corpora.package import ResourceError
+    from recurformer.backbones import fetch_newest
+    from recurformer.corpora.fetch import ResourceError
 
     try:
         return fetch_newest(model)
@@ -72,7 +72,7 @@ def adapt(args: Namespace) -> dict[str, float]:
     import torch
     from tabulate import tabulate
 
-    from recurformer.backbones.card import base_facts
+    from recurformer.backbones import base_facts
     from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
     from recurformer.corpora.documents import read_documents
     from recurformer.recover.adapt import adapt

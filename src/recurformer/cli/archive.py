@@ -1,19 +1,13 @@
-"""Stages that store a finished run: its results in a folder to commit, or all of it in one archive."""
+"""The stage that keeps a finished study in a folder, to commit it: a recording."""
 
 import json
-import os
 import re
 import shutil
-import zipfile
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import yaml
-
-from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
-from recurformer.cli.study import read_study
 from recurformer.files import atomic_path, refuse_strange
 from recurformer.records import PACK, cards_of, packed, read_record, runs_behind
 
@@ -118,62 +112,3 @@ def keep(args: Namespace) -> None:
     with atomic_path(target, directory=True) as kept:
         write_recording(kept, files)
     print(f"{len(files)} files of {args.results} and {args.figures} in {target}")
-
-
-def _inside(path: str | Path) -> PurePosixPath:
-    """`path` as the crate names it, relative to the present folder.
-
-    Raises:
-        ValueError: it lies elsewhere.
-    """
-    place = PurePosixPath(os.path.relpath(path))
-    if place.is_relative_to(".."):
-        raise ValueError(f"{path}: outside of this folder, which is the root of the crate")
-    return place
-
-
-def _pack(archive: str, contents: Mapping[PurePosixPath, bytes]) -> None:
-    with atomic_path(archive) as scratch, zipfile.ZipFile(scratch, "w") as target:
-        for place in sorted(contents):
-            entry = zipfile.ZipInfo(str(place), EPOCH)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            target.writestr(entry, contents[place])
-
-
-@stage(
-    "pack a finished run into a Workflow Run RO-Crate",
-    argument("results", type=InputPath, help="folder of measurements and tables"),
-    argument("figures", type=InputPath, help="folder of figures"),
-    argument("archive", type=OutputPath, help="archive to write (.zip)"),
-    argument("--workflow", type=InputPath, default="Snakefile", help="the workflow's main file"),
-    argument("--configfile", type=InputPath, nargs="+", required=True, help="the study (YAML), and changes"),
-    argument("--citation", type=InputPath, default="CITATION.cff", help="authors, licence and paper"),
-    argument("--parts", type=InputPath, nargs="*", default=[], help="other files of the workflow to pack"),
-)
-def crate(args: Namespace) -> None:
-    """Pack a finished run into a Workflow Run RO-Crate: one zip archive with a machine-readable account of the run.
-
-    The account (ro-crate-metadata.json) may name only files at or below its own folder. A study uses several folders
-    of the project: results, figures, configuration, workflow. The crate's root is therefore the project's folder. The
-    archive holds the described files under the same paths: measurements, records, tables, figures and their workflow,
-    but no weights and no text under others' licences. Unpack it over a clone of the project. The same run gives the
-    same bytes.
-    """
-    # no library: the entities of `rocrate` are these same dictionaries, and it stamps the clock into what it writes
-    from recurformer.crate import METADATA, Study, describe, find_runs
-
-    kept = [_inside(file) for file in study_files(args.results, args.figures).values()]
-    runs = find_runs(kept, without=args.stage)
-    named = {place for run in runs for place in (run.place, run.benchmark, *run.outputs)}
-    study = Study(
-        name=read_study(*args.configfile).study,
-        workflow=_inside(args.workflow),
-        configs=[_inside(path) for path in args.configfile],
-        parts=[_inside(path) for path in (args.citation, *args.parts)],
-        citation=yaml.safe_load(Path(args.citation).read_text(encoding="utf-8")),
-    )
-    places = [*named.intersection(kept), study.workflow, *study.configs, *study.parts]
-    contents = {place: Path(place).read_bytes() for place in places}
-    metadata = json.dumps(describe(study, runs, contents), indent=1, ensure_ascii=False) + "\n"
-    _pack(args.archive, contents | {PurePosixPath(METADATA): metadata.encode()})
-    print(f"{len(runs)} runs, {len(contents)} files")

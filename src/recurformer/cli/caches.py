@@ -1,7 +1,6 @@
 """Stages that count or measure caches, peaks of memory, and the longest input that fits."""
 
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import BETA, COUNT, InputPath
@@ -114,12 +113,11 @@ def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.
 
 @stage(
     "the longest input, measured on a card",
-    MEMORY.add,
     NAME,
     argument("--beta", type=BETA, required=True, help="share of heads replaced"),
     argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
-    argument("--trials", help="file for the trials so far, to resume from"),
+    output=MEMORY,
     metrics=LONGEST,
     device="computes",
 )
@@ -128,16 +126,14 @@ def longest_input(
 ) -> "pd.DataFrame":
     """Measure the longest input that fits on a device, with random weights: l_m of Tables 2 and 4.
 
-    The memory of the card, or of this process on a CPU, is limited to the given size. Trials are kept until the result
-    is written, so a killed measurement resumes.
+    The memory of the card, or of this process on a CPU, is limited to the given size.
     """
     import torch
 
     from recurformer.cli.checkpoints import device
     from recurformer.measure.longest import measure_longest
 
-    trials = Path(args.trials) if args.trials else None
-    frame = measure_longest(
+    return measure_longest(
         meta_backbone(backbone),
         args.name,
         args.beta,
@@ -147,16 +143,10 @@ def longest_input(
         chunk=sizes.chunk,
         tolerance=search.tolerance,
         maximum=search.maximum,
-        whole=search.whole,
         prefill_minutes=search.prefill_minutes,
         seed=args.seed,
         mamba=mamba.model_dump(),
-        trials=trials,
     )
-    MEMORY.write(frame, args.memory)
-    if trials is not None:
-        trials.unlink(missing_ok=True)
-    return frame
 
 
 @stage(

@@ -89,8 +89,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
     from recurformer.cli.texts import open_texts
     from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.score_file import profile_rows, score_rows
     from recurformer.heads.scores import SCORES
+    from recurformer.heads.select import profile_rows, score_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     probes: Probes
@@ -121,7 +121,7 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profiling import profile_windows
-    from recurformer.heads.ra_i_settings import compare_settings
+    from recurformer.heads.select import compare_settings
 
     input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
     profiles = profile_windows(
@@ -147,7 +147,7 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
     """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
-    from recurformer.heads.score_file import chosen_heads
+    from recurformer.heads.select import chosen_heads
 
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
     with atomic_path(args.heads) as path:

@@ -146,7 +146,7 @@ def _held_share(measurements: str) -> float:
 
 
 def _replaced(args: Namespace, model: "PreTrainedModel") -> "Iterator[Changed]":
-    from recurformer.heads.score_file import chosen_heads
+    from recurformer.heads.select import chosen_heads
     from recurformer.model.convert import convert
 
     selection = read_block(args, Selection, "selection-")

@@ -197,8 +197,7 @@ def _main(argv: list[str]) -> int:
         _run(STAGES[name], args, argv)
     except KeyboardInterrupt:
         if not launch.is_launched():
-            resumes = "checkpoints" in args or getattr(args, "trials", None)
-            kept = "; the same command continues where it stopped" if resumes else ""
+            kept = "; the same command continues where it stopped" if "checkpoints" in args else ""
             print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
         return STOPPED
     except Exception as error:

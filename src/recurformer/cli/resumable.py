@@ -81,11 +81,13 @@ def _holds_states(folder: Path) -> bool:
 
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
     """Write the metric log of a finished training, every line with the names of its run; its final metrics."""
+    import numpy as np
+
     from recurformer.train.metrics import fall_of
 
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
-    fall = fall_of([row["loss"] for row in rows])
+    fall = fall_of(np.array([row["loss"] for row in rows]))
     with atomic_path(target) as path:
         path.write_text("".join(json.dumps({**run, **row, "fall": fall}) + "\n" for row in rows))
     return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"], "fall": fall} if rows else {}

@@ -95,7 +95,7 @@ def read_study(*configs: str) -> Study:
 def plan(args: Namespace) -> None:
     """List the jobs of a run before it starts, with their reasons, times and resources.
 
-    Costs come from the benchmark files of an earlier run in this folder, else from those of a recording in `recorded/`,
+    Costs come from the records of an earlier run in this folder, else from those of a recording in `recorded/`,
     else from other jobs of the same rule and model, else from a formula. For other jobs the cost is unknown, and the
     requests of their rules are shown instead.
     """

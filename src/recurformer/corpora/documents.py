@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from recurformer.corpora.hub import stream_rows
-from recurformer.corpora.package import ResourceError, first_line
+from recurformer.corpora.fetch import ResourceError, first_line, stream_rows
 
 HELD_OUT = 0.2
 """Fraction of the documents that are held out where no column `split` says which."""

@@ -14,9 +14,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from recurformer.corpora.hub import stream_rows
+from recurformer.corpora.fetch import PackageMember, ResourceError, fetch_member, stream_rows
 from recurformer.corpora.markup import clean_markup
-from recurformer.corpora.package import PackageMember, ResourceError, fetch_member
 
 # gensim publishes one wheel per platform, all with this same file. The platform is named, because pip would otherwise
 # look for the running interpreter's own wheel, and the code in the wheel is never run.

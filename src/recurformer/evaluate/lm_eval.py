@@ -5,21 +5,24 @@ that includes the task's own and names the file of the samples; so nothing is do
 <folder>/passkey.yaml` repeats the run.
 """
 
+import contextlib
 import functools
+import io
 import json
+import logging
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.evaluate.generate import MORE_TOKENS
-from recurformer.evaluate.harness import quiet, tasks_own_limits
 from recurformer.tasks.hashhop import HashHopTask, score_hashes
 from recurformer.tasks.passkey import PasskeyTask, starts_with_key
 from recurformer.train.data import item_generator
@@ -168,7 +171,7 @@ def _run_local(
 def _run_hub(
     model: PreTrainedModel, name: str, settings: LocalSettings, batch_size: int
 ) -> list[tuple[str, str, float, float, int]]:
-    with quiet():
+    with _quiet():
         manager = _hub_manager(name, settings.tokenizer.name_or_path, settings.ruler_length)
     if name not in manager.all_tasks:
         raise ValueError(f"task {name!r} is unknown; there are {', '.join(LOCAL_TASKS)} and lm-eval's own")
@@ -212,7 +215,7 @@ def _hub_manager(name: str, tokenizer: str, ruler_length: int) -> Any:
 
 def _check_examples(name: str, shots: int, manager: Any) -> None:
     """Raise a ValueError where lm-eval would go on with a number of examples that the task fixes."""
-    with quiet():
+    with _quiet():
         tasks = manager.load([name])["tasks"].values()
     if shots and any(task.get_config("num_fewshot") == 0 for task in tasks):
         raise ValueError(f"task {name!r}: it is asked without solved examples; leave it out of num_fewshot")
@@ -230,13 +233,11 @@ def _run(
     **harness: Any,
 ) -> list[tuple[str, str, float, float, int]]:
     """The rows of one task, named or in a YAML file."""
-    with quiet(), tasks_own_limits(model):
+    with _quiet(), _tasks_own_limits(model):
         from lm_eval import simple_evaluate
 
-        from recurformer.evaluate.beginning import OneBeginning
-
         evaluation = simple_evaluate(
-            OneBeginning(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
+            _one_beginning()(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, **harness),
             tasks=[task],
             limit=limit,
             num_fewshot=num_fewshot,
@@ -258,3 +259,53 @@ def _run(
                 samples = counts.get(full_name, {}).get("effective", measured.get("sample_len", 0))
                 rows.append((name, label, float(value), float(error) if has_error else float("nan"), int(samples)))
     return rows
+
+
+@contextlib.contextmanager
+def _tasks_own_limits(model: PreTrainedModel) -> Iterator[None]:
+    """Without the length and sampling that a model is published with: its `max_new_tokens` would win over a task."""
+    own = model.generation_config
+    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**ends)
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lm-eval's bars and remarks, which fill a log, and without the worker processes of its bootstrap."""
+    logger = logging.getLogger("lm_eval")
+    level, workers = logger.level, os.environ.get("DISABLE_MULTIPROC")
+    logger.setLevel(logging.ERROR)
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+        if workers is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = workers
+
+
+def _one_beginning() -> Any:
+    """lm-eval's HFLM, with texts that begin once; a class, made here because lm-eval takes seconds to import."""
+    from lm_eval.models.huggingface import HFLM
+
+    class OneBeginning(HFLM):
+        """HFLM itself puts a beginning token before a text that is scored whole, besides the one of the tokenizer."""
+
+        add_bos_token: bool | None
+
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            """The log-likelihood of each whole text after one beginning token, nats."""
+            usual, self.add_bos_token = self.add_bos_token, False
+            try:
+                return super().loglikelihood_rolling(requests, disable_tqdm)
+            finally:
+                self.add_bos_token = usual
+
+    return OneBeginning

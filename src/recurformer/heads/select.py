@@ -1,13 +1,21 @@
-"""Choosing the heads to replace: the share beta that a ranking puts first (section 3.2)."""
+"""Choosing the heads to replace: the share beta that a ranking puts first (section 3.2).
 
-from collections.abc import Callable, Sequence
+Besides: the file of head scores, with one row per ranking, seed and head; and the dependence of the choice on the two
+settings of RA-I, the window k and the threshold alpha.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from recurformer.heads.profile import HeadProfile
-from recurformer.study.method import MeasuredScore, Unit
+from recurformer.study.method import MeasuredScore, Selection, Unit
 
 Scope = Literal["global", "layer"]
 UNITS = get_args(Unit)
@@ -183,3 +191,102 @@ def _scores(profile: HeadProfile, by: str, seed: int, measured: Tensor | None) -
     if measured.shape != profile.shape:
         raise ValueError(f"by={by!r}: scores of {tuple(measured.shape)} layers and heads, profile of {profile.shape}")
     return measured
+
+
+SCORE_COLUMNS = ["model", "by", "seed", "layer", "head", "score"]
+
+
+def score_rows(model: str, by: str, seed: int, scores: Tensor) -> pd.DataFrame:
+    """Scores (layers, heads) as rows: model, by, seed, layer, head, score (the highest is replaced first)."""
+    layer, head = np.indices(tuple(scores.shape)).reshape(2, -1)
+    rows = {"model": model, "by": by, "seed": seed, "layer": layer, "head": head, "score": scores.double().flatten()}
+    return pd.DataFrame(rows)[SCORE_COLUMNS]
+
+
+def profile_rows(profile: HeadProfile, model: str, seed: int, random_seeds: Sequence[int]) -> pd.DataFrame:
+    """The rows of all rankings that a profile gives; of the random one with seeds of its own."""
+    return pd.concat(
+        score_rows(model, by, at, selector(profile, at))
+        for by, selector in SELECTORS.items()
+        for at in (random_seeds if by == "random" else [seed])
+    )
+
+
+def read_scores(path: str | Path, by: str) -> Tensor:
+    """The scores of one ranking (layers, heads), float64, averaged over its seeds; NaN where a head has none.
+
+    Raises:
+        ValueError: the file is unreadable, or holds no such scores.
+    """
+    try:
+        frame = pd.read_parquet(path)
+        rankings = sorted(frame["by"].unique())
+        table = frame[frame["by"] == by].pivot_table(index="layer", columns="head", values="score", dropna=False)
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+        raise ValueError(f"{path}: no head scores written by `recurformer head-scores` ({error})") from None
+    if by not in rankings:
+        raise ValueError(f"{path}: holds no scores {by!r}, only {', '.join(rankings)}")
+    return torch.from_numpy(table.to_numpy(dtype=np.float64, copy=True))
+
+
+SETTINGS_COLUMNS = ["model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default"]
+
+
+def chosen_heads(profile: str, scores: str | None, settings: Selection, beta: float, seed: int) -> list[list[int]]:
+    """The replaced query heads of each layer, by the files of a profile and, for measured rankings, of scores.
+
+    Raises:
+        ValueError: the ranking needs scores and there are none.
+    """
+    measured = read_scores(scores, settings.by) if scores and settings.by in MEASURED else None
+    return select_heads(HeadProfile.load(profile), beta, seed=seed, measured=measured, **settings.model_dump())
+
+
+def replacement_ranks(scores: Tensor, kv_heads: int, unit: Unit) -> np.ndarray:
+    """Rank of every unit over all layers, 0 for the one replaced first; ties are broken as the selection does."""
+    order = replacement_order(unit_scores(scores, kv_heads, unit).reshape(1, -1))
+    return order.argsort(dim=1)[0].numpy()
+
+
+def rank_correlation(ranks: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's correlation of two rankings without ties; NaN for fewer than two units."""
+    return float(np.corrcoef(ranks, other)[0, 1]) if len(ranks) > 1 else float("nan")
+
+
+def compare_settings(
+    profiles: Sequence[HeadProfile],
+    default: HeadProfile,
+    thresholds: Sequence[float],
+    betas: Sequence[float],
+    units: Sequence[Unit] = ("kv_group", "head"),
+) -> pd.DataFrame:
+    """Compare the heads that RA-I chooses with those that it chooses with its default settings.
+
+    Args:
+        profiles: of the same model on the same samples, one for each k.
+        default: likewise, with the default k and alpha.
+        thresholds: values of alpha.
+        betas: shares of units chosen, over all layers.
+        units: see `rank_heads`.
+
+    Returns:
+        model, window, threshold, beta, unit, selected (units chosen), shared (of them chosen by the default too),
+        rank_correlation (Spearman's, of all units, with the default's ranking), default (whether it is that setting).
+    """
+
+    def rows() -> Iterator[tuple[str, int, float, float, str, int, int, float, bool]]:
+        for unit in units:
+            usual = replacement_ranks(ra_i_scores(default)[default.candidates], default.kv_heads, unit)
+            for profile in profiles:
+                for threshold in thresholds:
+                    is_default = (profile.window, threshold) == (default.window, default.threshold)
+                    scores = ra_i_scores(profile.with_threshold(threshold))[profile.candidates]
+                    ranks = replacement_ranks(scores, profile.kv_heads, unit)
+                    correlation = rank_correlation(ranks, usual)
+                    for beta in betas:
+                        count = replaced_count(len(ranks), beta)
+                        shared = int(((ranks < count) & (usual < count)).sum())
+                        setting = (default.model, profile.window, threshold, beta, unit)
+                        yield *setting, count, shared, correlation, is_default
+
+    return pd.DataFrame(rows(), columns=SETTINGS_COLUMNS)

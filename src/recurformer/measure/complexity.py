@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer.measure.cache import cache_bytes, cache_tensors
-from recurformer.measure.operations import Operations
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.convert import convert
 
@@ -55,7 +57,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every
     other tensor that it made, scores and projections included. "cache_size" is the size of its cache afterwards. Both
-    rows of a phase have its operations (`recurformer.measure.operations`).
+    rows of a phase have its operations (`recurformer.measure.complexity`).
 
     Args:
         lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Large against
@@ -90,3 +92,28 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = No
                 rows.append((mixer, phase, "cache_size", length, int(sizes[layer]), operations))
     columns = ["mixer", "phase", "quantity", "length", "bytes", "operations"]
     return pd.DataFrame(rows, columns=columns).assign(width=WIDTH)
+
+
+class Operations(TorchDispatchMode):
+    """Count additions and multiplications of matrix products and convolutions, and one operation for each number that
+    any other operator makes. Views make no numbers.
+
+        with Operations() as operations:
+            model(input_ids)
+        operations.total
+
+    torch's own counter leaves out all but the products: a recurrence would cost nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func._overloadpacket in flop_registry:
+            self.total += flop_registry[func._overloadpacket](*args, **kwargs, out_val=result)
+        elif not func.is_view:
+            self.total += sum(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return result

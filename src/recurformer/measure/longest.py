@@ -10,7 +10,6 @@ import gc
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 import pandas as pd
@@ -22,7 +21,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurformer.measure.cache import cache_bytes
 from recurformer.measure.limit import is_out_of_memory, memory_limit
 from recurformer.measure.memory import GIB, converted_twin, memory_row
-from recurformer.measure.trials import Trial, Trials, longest_within, search
+from recurformer.measure.trials import Trial, longest_within, search
 from recurformer.model.attending import attending_by
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, prefill, read_chunk
 
@@ -54,14 +53,14 @@ ENDS = PREFILLS | {"chunked": chunked_ends}
 
 
 @torch.no_grad()
-def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int, whole: bool = False) -> Trial:
+def attempt(model: PreTrainedModel, protocol: str, length: int, chunk: int) -> Trial:
     """Prefill a prompt of `length` tokens; afterwards its memory is free again, however it ended."""
     on_card = model.device.type == "cuda"
     if on_card:
         torch.cuda.reset_peak_memory_stats()
     started, cache = time.perf_counter(), None
     try:
-        output = (PREFILLS if whole else ENDS)[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
+        output = ENDS[protocol](model, torch.zeros(1, length, dtype=torch.long), chunk)
         if on_card:
             torch.cuda.synchronize()
         cache = int(cache_bytes(cast(Cache, output.past_key_values)).bytes.sum())
@@ -95,11 +94,9 @@ def measure_longest(
     chunk: int = 1024,
     tolerance: float = 0.01,
     maximum: int = 2**21,
-    whole: bool = False,
     prefill_minutes: float | None = None,
     seed: int = 0,
     mamba: dict[str, int] | None = None,
-    trials: Path | None = None,
 ) -> pd.DataFrame:
     """Measure the longest input of one shape at one beta: a row of memory.csv.
 
@@ -113,17 +110,14 @@ def measure_longest(
         chunk: tokens of a chunk in the chunked protocol.
         tolerance: see `search`.
         maximum: tokens beyond which nothing is tried.
-        whole: whether prompts are read from end to end also in chunks, for hours.
-        prefill_minutes: prompts that take longer to read from end to end are not tried; None: all are.
+        prefill_minutes: prompts that take longer to read in one pass are not tried; None: all are.
         seed: of weights and of the order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
-        trials: where to keep the search's trials, for the case that it is killed.
 
     Returns:
         The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,
         by the memory model), error (of it, as a share of l_m; NaN where nothing fitted, or the longest that was to be
-        tried did), at_least (bool: that one did), whole (bool: prompts were read from end to end), trials (their
-        number), seconds (of the trial of l_m tokens).
+        tried did), at_least (bool: that one did), trials (their number), seconds (of the trial of l_m tokens).
 
     Raises:
         ValueError: an unknown protocol, beta outside [0, 1], or a limit that cannot be set on this device.
@@ -131,36 +125,34 @@ def measure_longest(
     memory_bytes = int(memory_gib * GIB)
     twin = converted_twin(model, beta, seed, mamba)
     row = memory_row(twin, name, beta, protocol, memory_bytes, chunk)
-    whole = whole or protocol == "one_shot"
-    predicted, hardware = row["l_m"], torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    about = {**{key: row[key] for key in ("model", "beta", "protocol", "parameters", "memory_bytes")},
-             "chunk": chunk, "whole": whole, "device": hardware, "torch": torch.__version__}  # fmt: skip
-    record = Trials(trials, about)
+    predicted = row["l_m"]
+    done: dict[int, Trial] = {}
     built = _with_weights(twin, device, seed)
 
     def run(length: int) -> Trial:
-        return record.run(length, lambda tokens: attempt(built, protocol, tokens, chunk, whole))
+        if length not in done:
+            done[length] = attempt(built, protocol, length, chunk)
+        return done[length]
 
     # On a processor oneDNN would generate and keep a kernel for every new length, in the memory that is measured.
     with torch.backends.mkldnn.flags(enabled=False):
-        attempt(built, protocol, 2 * chunk, chunk, whole)  # loads kernels, whose memory is not the model's
+        attempt(built, protocol, 2 * chunk, chunk)  # loads kernels, whose memory is not the model's
         with memory_limit(device, memory_bytes, row["weight_bytes"]):
-            if whole and prefill_minutes is not None:
+            if protocol == "one_shot" and prefill_minutes is not None:
                 maximum = longest_within(prefill_minutes, run, predicted, maximum)
             longest = search(lambda length: run(length).fits, predicted, maximum, tolerance)
-    best = record.done.get(longest, Trial(0, False, math.nan))
+    best = done.get(longest, Trial(0, False, math.nan))
     at_least = longest == maximum
     beyond = None if best.peak_bytes is None else best.peak_bytes - row["weight_bytes"] - (best.cache_bytes or 0)
     measured = {
         "l_m": longest,
-        "whole": whole,
         "cache_bytes": best.cache_bytes or 0,
         "activation_bytes": math.nan if beyond is None else beyond,
         "source": "measured",
         "predicted": predicted,
         "error": math.nan if at_least or not longest else predicted / longest - 1,
         "at_least": at_least,
-        "trials": len(record.done),
+        "trials": len(done),
         "seconds": best.seconds,
     }
     return pd.DataFrame([{**row, **measured}])

@@ -1,18 +1,11 @@
-"""The search for the longest length that fits, by trials that are remembered."""
+"""The search for the longest length that fits, by trials."""
 
-import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
-
-from recurformer.train.time_limit import StoppedForTime, TimeLimit
+from collections.abc import Callable
+from dataclasses import dataclass
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a share; every further one is twice as long
 TIMED_SHARE = 4  # divisor of a guess, for a trial that only measures speed
-BEGINNING = '{"about": '
-"""Of each line in a file of trials."""
 
 
 @dataclass(frozen=True)
@@ -26,56 +19,6 @@ class Trial:
     seconds: float
     cache_bytes: int | None = None
     peak_bytes: int | None = None
-
-
-def _read(file: Path | None) -> Iterator[dict[str, Any]]:
-    """The lines of a file of trials; a line that a kill has cut is left out.
-
-    Raises:
-        ValueError: it is another file, which must not be written to.
-    """
-    if file is None or not file.exists():
-        return
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    if lines and not lines[0].startswith(BEGINNING):
-        raise ValueError(f"{file}: not a file of trials; name a new one")
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
-
-
-class Trials:
-    """The trials of one search, kept in a file, so that a search that was killed, or whose time is up, goes on where it
-    stopped.
-
-    Args:
-        file: JSON lines; lines about another search are left alone. None keeps nothing.
-        about: the facts that the search depends on.
-    """
-
-    def __init__(self, file: Path | None, about: dict[str, Any]):
-        self.file, self.about = file, about
-        self.limit = TimeLimit()
-        self.done = {line["trial"]["length"]: Trial(**line["trial"]) for line in _read(file) if line["about"] == about}
-
-    def run(self, length: int, trial: Callable[[int], Trial]) -> Trial:
-        """The trial of this length, remembered or made now.
-
-        Raises:
-            StoppedForTime: the environment's RECURFORMER_MINUTES do not suffice for another one like the last.
-        """
-        if length not in self.done:
-            if self.file is not None and self.limit.leaves_no_time():
-                minutes, done = self.limit.elapsed_minutes(), len(self.done)
-                raise StoppedForTime(f"stopped after {minutes:.0f} minutes and {done} trials: run again to resume")
-            self.done[length] = trial(length)
-            if self.file is not None:
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-                with self.file.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"about": self.about, "trial": asdict(self.done[length])}) + "\n")
-        return self.done[length]
 
 
 def search(fits: Callable[[int], bool], guess: int, maximum: int, tolerance: float) -> int:

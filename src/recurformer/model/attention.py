@@ -16,7 +16,6 @@ from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
 from .step import few_rows
 from .stock import has_bias, rotate, rotates
-from .streams import side_by_side
 
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
 # Eager attention copies every key anyway, and the weights that it returns have to be those that it multiplies by.
@@ -95,7 +94,6 @@ class RecurFormerAttention(nn.Module):
         Returns:
             outputs (B, L, hidden), and the retained heads' attention weights if the attention function gives them.
         """
-        shape = hidden_states.shape[:-1]
         values = self._values(hidden_states)
         projected = self._project(hidden_states) if self.reads_keys else None
         positions = position_embeddings if self.rotates else None
@@ -104,14 +102,10 @@ class RecurFormerAttention(nn.Module):
         if projected is not None:
             own = (mixer_positions or position_embeddings) if self.rotates else None
             reads["heads"] = self._heads(hidden_states, projected, own)
-        (retained, weights), replaced = side_by_side(
-            lambda: self._retain(
-                hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs
-            ),
-            lambda: self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads),
-            hidden_states.device,
-            shape[0] * shape[1],
+        retained, weights = self._retain(
+            hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs
         )
+        replaced = self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads)
         mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
         if fused is None or fused.output is None:
             return self.o_proj(mixed), weights

@@ -47,7 +47,6 @@ class MambaBlock(nn.Module):
         layer_index: the layer's place in the cache.
         copies: how many of the replaced heads read each head of the input, side by side; the input then holds every
             head once. (3, 2): five heads, of which three read the first of two. One input of all features by default.
-        bias: give `in_proj` and `x_proj` biases, which the published block has not; it cannot be folded then.
     """
 
     def __init__(
@@ -59,15 +58,14 @@ class MambaBlock(nn.Module):
         dt_rank: int,
         layer_index: int,
         copies: Sequence[int] = (1,),
-        bias: bool = False,
     ):
         super().__init__()
         self.layer_index, self.d_state, self.d_conv, self.dt_rank = layer_index, d_state, d_conv, dt_rank
         channels = expand * width
         self.copies = tuple(copies)
-        self.in_proj = nn.Linear(width * len(copies) // sum(copies), 2 * channels, bias=bias)
+        self.in_proj = nn.Linear(width * len(copies) // sum(copies), 2 * channels, bias=False)
         self.conv1d = CausalConv(channels, d_conv)
-        self.x_proj = nn.Linear(channels, dt_rank + 2 * d_state, bias=bias)
+        self.x_proj = nn.Linear(channels, dt_rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(dt_rank, channels)
         self.A_log = nn.Parameter(torch.empty(channels, d_state))
         self.D = nn.Parameter(torch.empty(channels))

@@ -10,7 +10,6 @@ class MambaMixer(MambaBlock):
     """A Mamba block of the sizes that a RecurFormer config names; arguments as of `Mixer`."""
 
     reads_keys: ClassVar[bool] = False
-    biased: ClassVar[bool] = False
 
     def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
         super().__init__(
@@ -21,5 +20,4 @@ class MambaMixer(MambaBlock):
             dt_rank=config.mamba_dt_rank,
             layer_index=layer_index,
             copies=list(layout.replaced_value_heads.values()),
-            bias=self.biased,
         )

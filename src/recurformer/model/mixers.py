@@ -4,7 +4,6 @@ from .mixer_base import Mixer
 from .mixer_gated import GatedMixer
 from .mixer_linear import LinearMixer
 from .mixer_mamba import MambaMixer
-from .mixer_mamba_open import OpenMambaMixer
 from .mixer_mean import MeanMixer
 from .mixer_retention import RetentionMixer
 from .mixer_window import WindowMixer
@@ -13,7 +12,6 @@ from .mixer_zero import ZeroMixer
 
 MIXERS: dict[str, type[Mixer] | type[MambaMixer]] = {
     "mamba": MambaMixer,
-    "mamba_open": OpenMambaMixer,
     "window": WindowMixer,
     "linear": LinearMixer,
     "gated": GatedMixer,

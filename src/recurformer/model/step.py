@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import step_cpp, step_triton
+from . import step_cpp
 from .scan_inputs import StepInputs
-from .scan_triton import WIDTHS
 from .step_cpp import usable
-from .step_triton import wanted
 
 
 def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -25,8 +23,6 @@ def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor
     """
     if usable((x,), (window, weight, bias)):
         return step_cpp.conv_step(x, window, weight, bias)
-    if wanted(x):
-        return step_triton.conv_step(x, window, weight, bias)
     window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
@@ -37,8 +33,6 @@ def state_step(inputs: StepInputs) -> Tensor:
     u, delta, A, B, C, D, z, state = inputs
     if usable((u, delta, B, C, z), (A, D, state)):
         return step_cpp.state_step(inputs)
-    if wanted(u) and A.shape[1] in WIDTHS and state.dtype == torch.float32:
-        return step_triton.state_step(inputs)
     values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
     delta = F.softplus(delta)
     state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))

@@ -40,10 +40,14 @@ class Job:
     rule: str
     outputs: tuple[str, ...]
     reasons: tuple[str, ...]
-    benchmark: str | None
     wildcards: dict[str, str]
     threads: int
     resources: dict[str, str]
+
+    @property
+    def record(self) -> str:
+        """The run record that it writes; empty where it writes none."""
+        return next((name for name in self.outputs if name.endswith("run.json")), "")
 
     def requested(self, name: str) -> int | None:
         """A resource that its rule asks for as a number: `mem_mb` in megabytes, `runtime` in minutes."""
@@ -88,7 +92,6 @@ def _job(rule: str, block: str) -> Job:
         rule=rule,
         outputs=tuple(fields["output"].split(", ")) if "output" in fields else (),
         reasons=_reasons(fields.get("reason", "")),
-        benchmark=fields.get("benchmark"),
         wildcards=_pairs(fields.get("wildcards", "")),
         threads=int(fields.get("threads", 1)),
         resources=_pairs(fields.get("resources", "")),

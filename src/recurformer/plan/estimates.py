@@ -1,7 +1,7 @@
-"""Costs of earlier jobs, from benchmark files with run records, and estimates for a job from them or by formula.
+"""Costs of earlier jobs, from run records, and estimates for a job from them or by formula.
 
-A record's command line says which file of the workflow it once was, in a recording too. So a benchmark is only ever
-taken for a job of the same study. It does not know what jobs do.
+A record's command line says which file of the workflow it once was, in a recording too. So a run is only ever taken
+for a job of the same study. It does not know what jobs do.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any
 from recurformer.costs import Cost, cost_of, option
 from recurformer.plan.dry_run import Job
 from recurformer.plan.rules import WORKS, request
-from recurformer.records import benchmark_beside, readable_records
+from recurformer.records import find_records
 
 FORMULA = "formula"
 HERE = {Path("results"): "a former run", Path("figures"): "a former run"}
@@ -23,16 +23,15 @@ RECORDED = Path("recorded")
 
 
 def past_costs(folders: Mapping[Path, str]) -> dict[str, Cost]:
-    """Costs by the name that the workflow has for the benchmark file; `folders` says where to look, and each one's
-    source as it is to be named. The first folder that knows a file counts.
+    """Costs by the name that the workflow has for the run record; `folders` says where to look, and each one's source
+    as it is to be named. The first folder that knows a record counts.
     """
     found: dict[str, Cost] = {}
     for folder, source in folders.items():
-        for place, record in readable_records(folder.rglob("*run.json")):
-            name = option(record["argv"], "--record")
-            if name and place.with_name(benchmark_beside(place.name)).is_file():
-                with suppress(ValueError, KeyError, TypeError):  # an older record, or a benchmark that was interrupted
-                    found.setdefault(benchmark_beside(name), replace(cost_of(place, record), source=source))
+        for _, record in find_records(folder):
+            if name := option(record["argv"], "--record"):
+                with suppress(KeyError, TypeError):  # a record of an older version
+                    found.setdefault(name, replace(cost_of(record), source=source))
     return found
 
 
@@ -41,11 +40,11 @@ def known_costs() -> dict[str, Cost]:
     return past_costs(HERE | {folder: str(folder) for folder in sorted(RECORDED.glob("*"))})
 
 
-def _same_rule(job: Job, benchmark: str) -> re.Pattern[str]:
-    """Benchmark files of the same rule, study and backbone, whose size decides: other wildcards may differ."""
+def _same_rule(job: Job) -> re.Pattern[str]:
+    """Records of the same rule, study and backbone, whose size decides: other wildcards may differ."""
     free = {value for name, value in job.wildcards.items() if value and name != "backbone"}
     values = sorted(free, key=len, reverse=True)
-    parts = re.split("|".join(map(re.escape, values)), benchmark) if values else [benchmark]
+    parts = re.split("|".join(map(re.escape, values)), job.record) if values else [job.record]
     return re.compile("[^/]+".join(map(re.escape, parts)))
 
 
@@ -60,9 +59,9 @@ def by_formula(job: Job, study: Mapping[str, Any]) -> Cost | None:
 
 def estimate(job: Job, past: Mapping[str, Cost], study: Mapping[str, Any]) -> Cost | None:
     """The job's own earlier cost, else the median over other jobs of its rule and size, else by formula."""
-    if job.benchmark and job.benchmark in past:
-        return past[job.benchmark]
-    pattern = _same_rule(job, job.benchmark or "")
+    if job.record in past:
+        return past[job.record]
+    pattern = _same_rule(job)
     others = [cost for name, cost in past.items() if pattern.fullmatch(name)]
     if not others:
         return by_formula(job, study)

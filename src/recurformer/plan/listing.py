@@ -145,7 +145,7 @@ def summary(total: dict[str, Any]) -> str:
         lines.insert(1, f"GPU hours: {total['gpu_minutes'] / 60:.1f}")
     if total["unknown_jobs"]:
         lines.append(
-            f"unknown: {_jobs(total['unknown_jobs'])} without any benchmark or formula, in none of these sums; "
+            f"unknown: {_jobs(total['unknown_jobs'])} without any former run or formula, in none of these sums; "
             f"their rules request {total['unknown_requested_minutes']:,} minutes at most"
         )
     measured = f"{total['peak_megabytes']:,.0f} MB measured, " if total["peak_megabytes"] else ""

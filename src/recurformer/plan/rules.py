@@ -29,12 +29,10 @@ WORKS |= {
     "memory": Light(700, 2),
     "complexity": Light(700),
     "pyramidinfer": Light(1000),
-    "device_tests": Light(16_000, 5, on_card=True),
     "table": Light(400),
     "figure": Light(300),
     "claims": Light(400),
     "ablation_claims": Light(400),
-    "crate": Light(400),
 }
 
 

@@ -8,7 +8,7 @@ from recurformer.measure.trials import TIMED_SHARE
 from recurformer.plan.resources import DEVICES, operations
 from recurformer.plan.shapes import Shape
 from recurformer.plan.training_memory import BF16
-from recurformer.plan.work import Light, Work
+from recurformer.plan.work import Work
 from recurformer.plan.work_common import Names, Study, model_of, work_of
 
 TRIALS = 6
@@ -18,12 +18,6 @@ ENDS = 4
 """Chunks, of average attention, that cost what the first one and the last two do, which attend to twice as much."""
 MAMBA_VALUES = 10.0
 """Numbers of each token and channel that a Mamba block holds at once while it reads, by Llama2-7B's memory model."""
-CASES = {"scan": 12, "block": 4, "layer": 2, "prefill": 7, "decode": 14, "throughput": 1}
-"""Costs of the benchmark topics on a card."""
-MORE_THAN_ROUNDS = 2
-"""Cost of a case beyond its rounds: making the models, and the peak of memory."""
-EXPLAINED = 4
-"""Goals of a topic that may be missed on a card; a profile for each takes about as long as the rounds of a case."""
 
 
 @work_of("longest_input")
@@ -33,8 +27,7 @@ def longest_input(study: Study, names: Names) -> Work:
     work = _drawn(study, names)
     maximum = settings["search"]["maximum"]
     tokens = min(maximum, longest_tokens(work.shape, work.beta, names["protocol"], work.filled))
-    whole = names["protocol"] == "one_shot" or settings["search"]["whole"]
-    if not whole:
+    if names["protocol"] == "chunked":
         read = min(1.0, ENDS * settings["sizes"]["chunk"] / tokens)
         return replace(work, tokens=tokens, sequences=read * (1 if tokens == maximum else TRIALS))
     most = min(maximum, _tokens_within(settings["search"]["prefill_minutes"], replace(work, tokens=tokens), study))
@@ -48,14 +41,6 @@ def cache_peak(study: Study, names: Names) -> Work:
     lengths, longest = study["caches"]["sizes"]["lengths"], max(study["caches"]["sizes"]["lengths"])
     sequences = round(len(study["betas"]) * sum(lengths) / longest)
     return replace(_drawn(study, names), tokens=longest, sequences=sequences, models=len(study["betas"]))
-
-
-@work_of("speed")
-def speed(study: Study, names: Names) -> Light:
-    """Each case of a topic is repeated for some seconds; afterwards missed goals are explained."""
-    times = CASES.get(names["topic"], 1) * MORE_THAN_ROUNDS + EXPLAINED
-    minutes = 1 + times * study["device_measurements"]["speed_seconds"] / 60
-    return Light(64_000, minutes, on_card=True)
 
 
 def longest_tokens(shape: Shape, beta: float, protocol: str, memory_bytes: int) -> int:

@@ -2,6 +2,5 @@
 
 Each step works alone on any converted model: `calibrate` (forward passes only), `transfer` (the mixers alone against
 the original's head outputs), `distil` (the whole model against the original's predictions). `adapt` does all of it to a
-model that is not converted yet. `exact_start` is a start for the mixer `mamba_open`: each block becomes the convolution
-nearest to the mean attention of its heads.
+model that is not converted yet.
 """

@@ -25,7 +25,6 @@ METHODS: dict[str, dict[str, str]] = {
         "gated": "gated recurrence",
         "retention": "gated linear attention",
         "window_state": "window and state",
-        "mamba_open": "Mamba with open gates",
         "mean": "mean of the window",
         "zero": "zero (heads removed)",
     },

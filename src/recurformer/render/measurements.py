@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -109,7 +109,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     return frame.assign(file=f"{path.parents[1]}/" + frame["file"]) if path.parent.name == PACKED else frame
 
 
-def packed_kind(place: PurePath) -> str:
+def packed_kind(place: Path) -> str:
     """The kind of a measurement file in a recording, whose place begins with `results`: its stem, and before it the
     part of the study where the claims speak about language alone.
     """
@@ -117,7 +117,7 @@ def packed_kind(place: PurePath) -> str:
     return f"{part}_{place.stem}" if place.stem in LANGUAGE_ONLY and part != "language" else place.stem
 
 
-def pack(files: Mapping[PurePath, Path], runs: Callable[[Path], list[str]]) -> dict[str, pd.DataFrame]:
+def pack(files: Mapping[Path, Path], runs: Callable[[Path], list[str]]) -> dict[str, pd.DataFrame]:
     """The rows of many measurement files, one frame a kind, each row with the `file` and the `run` that it is from.
 
     Args:

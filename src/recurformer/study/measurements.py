@@ -215,12 +215,8 @@ class Search(Block):
     """Relative precision: a prompt longer by this share no longer fits."""
     maximum: Count = 2097152
     """Longest prompt that is tried, in tokens."""
-    whole: bool = False
-    """Whether a prefill in chunks reads the whole prompt. Otherwise it reads only the first and last chunks, which need
-    the same memory: seconds instead of hours.
-    """
     prefill_minutes: Rate | None = None
-    """Time limit of a whole prefill: longer prompts are not tried, and l_m is then a lower bound."""
+    """Time limit of a prefill in one pass: longer prompts are not tried, and l_m is then a lower bound."""
 
 
 class Caches(Block):
@@ -238,28 +234,10 @@ class Caches(Block):
 
 
 class DeviceMeasurements(Block):
-    """Measurements of the device itself; by default none."""
+    """Caches that are measured on the device itself; by default none."""
 
     device: Literal["cuda", "cpu"] = "cuda"
     """Measured device; cpu only shows that the rules run."""
-    tests: Text | None = None
-    """Project tests that run there: an expression of pytest markers, such as `gpu`."""
     backbones: list[str] = []
     """Names in `backbones` whose cache sizes and peaks are measured, with random weights, at `betas` and
     `caches.sizes`."""
-    speed: list[
-        Literal["scan", "block", "layer", "prefill", "decode", "throughput", "training", "profiling", "stages"]
-    ] = []
-    """Topics of the benchmarks, one job each; `training` only on cpu, `throughput` only on cuda."""
-    speed_seconds: Count = 20
-    """Seconds for which each case of a topic is repeated."""
-
-    @model_validator(mode="after")
-    def topics_of_the_device(self) -> Self:
-        """A topic without a case on the device would fail as a job."""
-        for topic, device in {"training": "cpu", "throughput": "cuda"}.items():
-            if topic in self.speed and self.device != device:
-                raise ValueError(
-                    f"speed: {topic!r} is measured on {device} only; leave it out for device {self.device}"
-                )
-        return self

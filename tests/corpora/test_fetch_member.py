@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from recurformer.corpora import package
-from recurformer.corpora.package import PackageMember, ResourceError, extract_member, fetch_member
+from recurformer.corpora import fetch
+from recurformer.corpora.fetch import PackageMember, ResourceError, extract_member, fetch_member
 
 CONTENT = bytes(range(256)) * 40
 MEMBER = PackageMember("some-data==1.2", "some_data/values.bin", hashlib.sha256(CONTENT).hexdigest())
@@ -23,7 +23,7 @@ def no_pip(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a test tried to download")
 
-    monkeypatch.setattr(package.subprocess, "run", refuse)
+    monkeypatch.setattr(fetch.subprocess, "run", refuse)
 
 
 def test_takes_the_member_from_a_wheel_that_is_there(tmp_path):
@@ -85,7 +85,7 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
         returncode, stderr = 1, "WARNING: Retrying\nERROR: No matching distribution found for some-data==1.2\n"
 
     commands = []
-    monkeypatch.setattr(package.subprocess, "run", lambda command, **options: commands.append(command) or Result)
+    monkeypatch.setattr(fetch.subprocess, "run", lambda command, **options: commands.append(command) or Result)
     with pytest.raises(ResourceError, match=r"pip could not download some-data==1.2: ERROR: No matching distribution"):
         fetch_member(MEMBER, tmp_path)
     assert {"--no-deps", ":all:", "some-data==1.2"} <= set(commands[0])
@@ -103,10 +103,10 @@ def test_a_download_is_extracted_and_the_wheel_dropped(tmp_path, monkeypatch):
         returncode, stderr = 0, ""
 
     def download(command, **options):
-        write_wheel(package.Path(command[command.index("--dest") + 1]))
+        write_wheel(fetch.Path(command[command.index("--dest") + 1]))
         return Result
 
-    monkeypatch.setattr(package.subprocess, "run", download)
+    monkeypatch.setattr(fetch.subprocess, "run", download)
     assert fetch_member(MEMBER, tmp_path / "new" / "place").read_bytes() == CONTENT
     assert [entry.name for entry in (tmp_path / "new" / "place").iterdir()] == ["values.bin"]
 
