@@ -58,11 +58,14 @@ characters, by the task's form. stage: "before", "converted" or "trained"; inter
 """
 
 
-TEXTS = frozenset({
-    "model", "unit", "protocol", "source", "variant", "stage", "split", "norm", "interval", "mixer", "phase", "level",
-    "quantity", "family", "method", "by", "form", "task", "arm", "metric",
+NUMBERS = frozenset({
+    "after", "beta", "bytes", "bytes_10240", "bytes_61440", "correct", "depth", "divergence", "head", "high", "hops",
+    "key", "l_m", "layer", "learning_rate", "length", "loss", "low", "mean", "memory_bytes", "negative_log_likelihood",
+    "p_value", "pairs", "peak_bytes", "position", "queries", "query", "ra_i", "rank_correlation", "ratio", "rr",
+    "sample", "samples", "score", "seconds", "seed", "selected", "setting", "shared", "size", "stderr", "step",
+    "threshold", "tokens", "value", "weight", "window",
 })  # fmt: skip
-"""Those of these columns that hold words; besides, `tokens` of a contribution. All others hold numbers."""
+"""Those of these columns that hold numbers; the `tokens` of a contribution are words."""
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
 PACKED = "measurements"
@@ -100,9 +103,10 @@ def read_frame(path: Path) -> pd.DataFrame:
         frame = READERS[path.suffix](path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
-    words = TEXTS | {"tokens"} if path.stem == "contribution" else TEXTS
-    numeric = [column for column in COLUMNS.get(path.stem, ()) if column in frame and column not in words]
-    for column in numeric:
+    numeric = NUMBERS - {"tokens"} if path.stem == "contribution" else NUMBERS
+    for column in COLUMNS.get(path.stem, ()):
+        if column not in numeric or column not in frame:
+            continue
         wrong = frame.loc[frame[column].notna() & pd.to_numeric(frame[column], errors="coerce").isna(), column]
         if len(wrong):
             raise ValueError(f"{path}: column {column} must hold numbers, not {wrong.iloc[0]!r}")
