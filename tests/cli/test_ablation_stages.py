@@ -14,7 +14,7 @@ from recurformer.render.measurements import COLUMNS
 from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.tokenizer import HASH_SPECIALS, byte_tokenizer, hash_tokenizer
 
-IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio"}
+IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
 TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
 STAGES = {
@@ -72,7 +72,7 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
         out = tmp_path / f"rows{checkpoint}.csv"
         assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, *said]) == 0
         rows[checkpoint] = read_rows(out)
-        assert set(rows[checkpoint].columns) == set(COLUMNS["ablation_lm_eval"])
+        assert set(rows[checkpoint].columns) == {*COLUMNS["ablation_lm_eval"], "fall"}
     assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
         ["mixer", "mamba", 0.75, True]
     ]
