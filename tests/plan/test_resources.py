@@ -74,7 +74,7 @@ def test_time_is_operations_over_speed_and_cards_share_it():
 OF_RANDOM_BACKBONES = {"pretrain_hashhop", "profile_hashhop"}
 WITHOUT_CARDS = (
     "corpus backbone select select_other convert convert_to_mixer pool_kv cache memory complexity pyramidinfer table "
-    "figure claims ablation_claims crate"
+    "figure claims ablation_claims"
 )
 
 
