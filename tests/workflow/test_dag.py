@@ -26,7 +26,7 @@ def test_every_study_plans_every_table_and_figure(study, dry):
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, dry):
     planned = dry("ablations", study).counts
-    assert planned["figure"] == 9
+    assert planned["figure"] == 7
     recovered = {"smoke": 2, "default": 2, "record": 2, "recovery": 2}.get(study, 0)
     assert planned["needle"] == planned["continuation"] > 0
     trained = {"default": 2, "record": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
