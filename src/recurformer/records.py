@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,10 @@ def _parents(place: Path, record: Mapping[str, Any]) -> Iterator[Path]:
     kept = next(filter(None, map(packed, place.parents)), {})
     places = {entry["run"]: where for where, entry in kept.items()}
     for file in record["inputs"]:
-        paths = [root / file["path"] for root in place.parents] if not kept else []  # of the folder where it ran
-        for parent in filter(None, [places.get(file["run"]), *map(record_of, paths)]):
-            if read_record(parent)["run"] == file["run"]:
-                yield parent
-                break
+        # a recording tells by the run, a study by the path from the folder where the run was
+        paths = () if kept else (root / file["path"] for root in place.parents)
+        parents = filter(None, chain([places.get(file["run"])], map(record_of, paths)))
+        yield from islice((parent for parent in parents if read_record(parent)["run"] == file["run"]), 1)
 
 
 def ancestors(path: str | Path) -> list[tuple[Path, dict[str, Any]]]:

@@ -72,8 +72,12 @@ def test_a_measurement_says_how_the_training_of_its_model_ended(tmp_path, monkey
         (tmp_path / name).mkdir()
     assert math.isnan(fall_behind("trained"))
     with run_record("trained.run.json", "train", [], {}, outputs=["trained"]) as record:
-        record["metrics"] = {"fall": 0.25}
+        record["metrics"] = {"tokens_seen": 9, "fall": 0.25}
     with run_record("pooled.run.json", "pool-kv", [], {}, inputs=["trained"], outputs=["pooled"]):
         pass
     assert fall_behind("trained") == fall_behind("pooled") == 0.25
+    (tmp_path / "again").mkdir()
+    with run_record("again.run.json", "train", [], {}, inputs=["trained"], outputs=["again"]) as record:
+        record["metrics"] = {"tokens_seen": 9}
+    assert math.isnan(fall_behind("again")), "the training before had flattened, and nobody knows of this one"
     assert math.isnan(fall_behind("other"))

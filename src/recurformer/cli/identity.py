@@ -166,13 +166,13 @@ def _label(rows: "pd.DataFrame", identity: Identity, fall: float) -> "pd.DataFra
 
 
 def fall_behind(checkpoint: str) -> float:
-    """By how much the loss of the training that made a model may still have fallen, in nats: see `train.metrics`.
+    """By how much the loss of the last training of a model may still have fallen, in nats: see `train.metrics`.
 
-    NaN where no run record tells.
+    NaN where no run record tells: an earlier training of the same model says nothing about the last one.
     """
     record = record_of(checkpoint)
-    falls = (final_metrics(run).get("fall") for _, run in ancestors(record)) if record else iter(())
-    return next((fall for fall in falls if fall is not None), math.nan)
+    runs = map(final_metrics, (run for _, run in ancestors(record)) if record else ())
+    return next((run.get("fall", math.nan) for run in runs if "tokens_seen" in run), math.nan)
 
 
 CHANGES = (("evict", "budgets"), ("replace", "betas"))

@@ -1,6 +1,7 @@
 """Common parts of the training stages: the state of a run, and its outputs."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -80,7 +81,10 @@ def _holds_states(folder: Path) -> bool:
 
 
 def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
-    """Write the metric log of a finished training, every line with the names of its run; its final metrics."""
+    """Write the metric log of a finished training, every line with the names of its run; its final metrics.
+
+    The fall of the loss is missing among them where the log is too short to tell it.
+    """
     import numpy as np
 
     from recurformer.train.metrics import fall_of
@@ -88,9 +92,10 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> d
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
     fall = fall_of(np.array([row["loss"] for row in rows]))
+    known = {"fall": fall} if math.isfinite(fall) else {}
     with atomic_path(target) as path:
-        path.write_text("".join(json.dumps({**run, **row, "fall": fall}) + "\n" for row in rows))
-    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"], "fall": fall} if rows else {}
+        path.write_text("".join(json.dumps({**run, **row, **known}) + "\n" for row in rows))
+    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"], **known} if rows else {"tokens_seen": 0}
 
 
 def train_and_keep(
