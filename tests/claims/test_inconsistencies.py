@@ -54,7 +54,7 @@ def test_only_what_is_kept_gives_pyramidinfers_printed_cache():
 @pytest.mark.parametrize("model", ["qwen2-0.5b", "qwen2-7b"])
 @pytest.mark.parametrize("rounding", [math.floor, round, math.ceil])
 @pytest.mark.parametrize("scope", ["layer", "model"])
-def test_no_rule_by_which_heads_share_a_cache_gives_qwen2s(model, rounding, scope):
+def test_qwen2s_caches_break_the_bounds_of_both_ways_to_share_them(model, rounding, scope):
     layers = PUBLISHED[model]["num_hidden_layers"] if scope == "model" else 1
 
     def growing(beta):

@@ -122,6 +122,7 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
 def test_a_stop_during_an_import_is_one_line(module, tmp_path):
     code = (
         "import os, signal, sys, time, wrapt\nfrom recurformer.__main__ import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job inherits that it is ignored
         f"wrapt.register_post_import_hook(lambda _: os.kill(os.getpid(), signal.SIGINT), '{module}')\n"
         "sys.exit(main())"
     )

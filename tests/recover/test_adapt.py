@@ -214,7 +214,7 @@ def test_it_is_a_function_too(adapted, tmp_path):
 def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ResourceError, match="owner/name: no such folder, and as a name of the model hub: owner"):
+    with pytest.raises(ResourceError, match="owner/name: no such folder, and as a name of the model hub: cannot read"):
         model_folder("owner/name")
 
 

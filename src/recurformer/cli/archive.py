@@ -13,8 +13,7 @@ from recurformer.records import PACK, cards_of, packed, read_record, runs_behind
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
-MEASURED = {".csv", ".parquet", ".jsonl"}
-KEPT = {*MEASURED, ".json", ".md", ".tex", ".svg", ".png"}
+KEPT = {".csv", ".parquet", ".jsonl", ".json", ".md", ".tex", ".svg", ".png"}
 LEFT = {"articles.parquet", "heads.json"}
 """Text under its own licence, and choices of heads, which follow from a profile."""
 
@@ -56,8 +55,10 @@ def card_folder(files: Iterable[Path]) -> str:
 
 def _is_measurement(place: Path) -> bool:
     """Tables and ledgers are rendered; they can be named like measurements."""
+    from recurformer.render.measurements import READERS
+
     rendered = place.parts[0] != "results" or place.parts[1] == "tables" or place.stem == "claims"
-    return place.suffix in MEASURED and not rendered
+    return place.suffix in READERS and not rendered
 
 
 def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
