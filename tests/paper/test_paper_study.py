@@ -133,4 +133,4 @@ def test_a_backbone_that_is_not_in_the_cache_is_one_line(folder, tmp_path):
     assert answer.returncode != 0
     said = [line for line in (folder / P / "logs/backbone/llama2-7b.log").read_text().splitlines() if line]
     assert len(said) == 1
-    assert said[0].startswith("recurformer backbone: meta-llama/Llama-2-7b-hf at 01c7f73d")
+    assert said[0].startswith("recurformer backbone: cannot read the model meta-llama/Llama-2-7b-hf at 01c7f73d")
