@@ -21,9 +21,8 @@ from recurformer.study import Distributed
 from recurformer.tasks.tokenizer import hash_tokenizer
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = ["--steps", "24", "--batch-size", "4", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
-TASK = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"]
-SPREAD = ["--distributed-precision", "float32", "--distributed-processes"]
+RECIPE = {"steps": 24, "batch_size": 4, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
+TASK = {"hops": 4, "chains": 2, "pairs": 8}
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +33,17 @@ def checkpoint(tmp_path_factory):
     return str(folder)
 
 
-def words(checkpoint, folder):
+def words(checkpoint, folder, **distributed):
+    settings = (
+        RECIPE | {"task": TASK} | ({"distributed": {"precision": "float32"} | distributed} if distributed else {})
+    )
     files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, *RECIPE, *TASK]
+    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, "--settings", json.dumps(settings)]
 
 
-def started(checkpoint, folder, step, *spread):
+def started(checkpoint, folder, step, **spread):
     """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
-    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
+    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder, processes=2, **spread)]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
         assert launcher.poll() is None, launcher.stderr.read()
@@ -64,25 +66,24 @@ def losses(folder):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     processes["1"].kill()
     said = launcher.communicate()[1].splitlines()
     assert launcher.returncode == 1
     assert said[-1] == "recurformer train-hashhop: process 1 of 2: killed by SIGKILL; the others were ended"
     assert not [process for process in processes.values() if process.is_running()]
 
-    launcher, processes = started(checkpoint, tmp_path, 8, "2", "--distributed-strategy", "ddp")
+    launcher, processes = started(checkpoint, tmp_path, 8, strategy="ddp")
     launcher.kill()
     assert all_end(processes.values())
     launcher.communicate()
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
-    launcher, _ = started(checkpoint, tmp_path, 14, "2", "--distributed-gradient-accumulation", "2")
+    launcher, _ = started(checkpoint, tmp_path, 14, gradient_accumulation=2)
     assert launcher.wait() == 0
     record = read_record(tmp_path / "run.json")
     assert record["training"].pop("samples_per_second") > 0
     assert record["training"] == {"processes": 2, "strategy": "fsdp"}
-    assert record["settings"]["distributed_processes"] == "2"
     assert {path.name for path in tmp_path.iterdir()} == {"trained", "metrics.jsonl", "run.json"}
 
     one = tmp_path / "one"
@@ -93,7 +94,7 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_pa
 
 @pytest.mark.slow
 def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     launcher.send_signal(signal.SIGTERM)
     assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
     assert launcher.returncode == 1
@@ -123,8 +124,8 @@ def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkey
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setenv("RANK", "1")
-    assert main.main([*words(checkpoint, tmp_path), *SPREAD, "many"]) == 1
-    assert "--distributed-processes many" in json.loads((tmp_path / "error.json").read_text())["message"]
+    assert main.main(words(checkpoint, tmp_path, processes="many")) == 1
+    assert "--settings distributed.processes = 'many'" in json.loads((tmp_path / "error.json").read_text())["message"]
     assert capsys.readouterr().err == ""
 
 
@@ -132,9 +133,9 @@ def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path)
     """Neither its code, nor the folder from which it resumes."""
     assert not [file for file in files_used(code_of("train_hashhop")) if "distributed" in file.name]
     stage = STAGES["train-hashhop"]
-    args = main.arguments_of(stage, words(checkpoint, tmp_path)[1:])
-    assert launch.take_spread(args) is None
-    assert not [name for name in vars(args) if name.startswith("distributed")]
-    spread = main.arguments_of(stage, [*words(checkpoint, tmp_path)[1:], *SPREAD, "3"])
-    assert launch.take_spread(spread) == Distributed(processes=3, precision="float32")
-    assert resumable_folder(args, "out") == resumable_folder(spread, "out")
+    alone, spread = (
+        main.arguments_of(stage, words(checkpoint, tmp_path, **processes)[1:]) for processes in ({}, {"processes": 3})
+    )
+    assert main.take_settings(stage, alone)[1] is None
+    assert main.take_settings(stage, spread)[1] == Distributed(processes=3, precision="float32")
+    assert resumable_folder(alone, "out") == resumable_folder(spread, "out")

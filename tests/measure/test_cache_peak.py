@@ -75,7 +75,7 @@ def test_a_lack_of_memory_is_told_from_other_failures():
 
 def test_a_missing_card_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ["--name", "x", "--betas", "0.5", "--backbone-source", "shape", "--backbone-shape", "llama2-7b"]
+    words = ["--name", "x", "--betas", "0.5", "--settings", "{backbone: {source: shape, shape: llama2-7b}}"]
     assert main(["cache-peak", str(tmp_path / "cache_peak.csv"), *words]) == 1
     assert "torch finds no CUDA device" in capsys.readouterr().err
 

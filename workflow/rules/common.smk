@@ -4,7 +4,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
 from recurformer.render.registry import REGISTRY, heading

@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import read_block
 from recurformer.cli.launch import LAUNCHER, is_first, is_launched
 from recurformer.cli.resumable import keep_metrics, resumable_folder, resumable_run
-from recurformer.study import Distributed, HashHopTask, Training
+from recurformer.study import Distributed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that this process is to get when its parent ends."""
 
 
-def run(args: Namespace, spread: Distributed) -> dict[str, float]:
+def run(args: Namespace, settings: Mapping[str, Any], spread: Distributed) -> dict[str, float]:
     """The training of a stage; the first process returns its final metrics."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
     from recurformer.train.distributed import train_distributed
@@ -33,9 +32,9 @@ def run(args: Namespace, spread: Distributed) -> dict[str, float]:
 
     if is_launched():
         _end_with_launcher()
-    recipe = read_block(args, Training)
+    recipe = settings["settings"]
     tokenizer = open_tokenizer(args.checkpoint)
-    dataset = DATASETS[args.stage](args, recipe, tokenizer)
+    dataset = DATASETS[args.stage](args, settings, tokenizer)
     # not the folder of a run in one process: its checkpoints are of another kind
     run = Namespace(**{**vars(args), "stage": "distributed", "task": args.stage})
     checkpoints = resumable_folder(run, args.trained)
@@ -50,20 +49,20 @@ def run(args: Namespace, spread: Distributed) -> dict[str, float]:
     return {}
 
 
-def _windows(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
+def _windows(args: Namespace, settings: Mapping[str, Any], tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
     from recurformer.cli.texts import text_windows
     from recurformer.train.data import WindowDataset
 
     if args.recovery:
-        raise ValueError("--recovery: several processes measure no curve; leave it out, or --distributed-processes")
+        raise ValueError("--recovery: several processes measure no curve; leave it out, or distributed")
     return WindowDataset(text_windows(args, args.tokens, seed=args.seed), seed=args.seed)
 
 
-def _hashhop(args: Namespace, recipe: Training, tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
+def _hashhop(args: Namespace, settings: Mapping[str, Any], tokenizer: "PreTrainedTokenizerBase") -> "ItemDataset":
     from recurformer.train.hashhop_data import hashhop_dataset
 
-    task = read_block(args, HashHopTask, "task-")
-    return hashhop_dataset(task, tokenizer, size=recipe.steps * recipe.batch_size, seed=args.seed)
+    recipe = settings["settings"]
+    return hashhop_dataset(settings["task"], tokenizer, size=recipe.steps * recipe.batch_size, seed=args.seed)
 
 
 DATASETS: dict[str, Callable[..., "ItemDataset"]] = {"train": _windows, "train_hashhop": _hashhop}
@@ -82,7 +81,7 @@ def _process_group() -> Iterator[None]:
     if torch.cuda.is_available():
         processes, cards = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
         if processes > cards:
-            raise ValueError(f"--distributed-processes {processes}: there are only {cards} GPUs for them")
+            raise ValueError(f"--settings distributed.processes = {processes}: there are only {cards} GPUs for them")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if is_launched():

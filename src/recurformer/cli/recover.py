@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
@@ -118,7 +118,7 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
     trained,
     device="computes",
 )
-def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], mamba: Mamba) -> dict[str, float]:
+def recover(args: Namespace, settings: Training, arm: Arm, mamba: Mamba) -> dict[str, float]:
     """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
     from transformers import set_seed
 

@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, RATE
 from recurformer.cli.metrics import Metric
@@ -18,7 +18,7 @@ RECALL = csv("mqar", "one row a tested slice")
 
 
 @stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes", launched=True)
-def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> dict[str, float]:
+def train_hashhop(args: Namespace, settings: Training, task: HashHopTask) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
@@ -45,14 +45,14 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
     metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"])],
     device="computes",
 )
-def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
+def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
     """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
     from recurformer.cli.checkpoints import device
     from recurformer.evaluate.mqar import run_mqar
 
     with resumable_run(args, args.mqar) as folder:
         sizes = mamba.model_dump()
-        rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
+        rows = run_mqar(args.beta, args.rate, args.seed, settings, output_dir=folder, mamba=sizes, device=device())
         names = {"model": "mqar", "beta": args.beta, "peak_rate": args.rate, "seed": args.seed}
         rows = rows.assign(fall=keep_metrics(folder, args.metrics, **names).get("fall", math.nan))
         RECALL.write(rows, args.mqar)

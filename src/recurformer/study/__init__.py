@@ -1,7 +1,7 @@
 """A study: the typed configuration of one run of the whole workflow. Unknown keys are refused, every key is described.
 
-Each block is also the settings of one command: `cli.arguments` turns its keys into flags and their descriptions into
-`--help`. This package knows neither files nor models.
+Each block is also the settings of one command, which takes them as `--settings`. This package knows neither files nor
+models.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from recurformer.study.ablations import Ablations, Continuation, Needle
+from recurformer.study.ablations import Ablations, Change, Continuation, Needle
 from recurformer.study.agreement import check_agreement
-from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, reason_of, unknown_key
+from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -45,6 +45,7 @@ __all__ = [
     "Backbone",
     "Block",
     "Caches",
+    "Change",
     "Continuation",
     "Corpus",
     "DeviceMeasurements",
@@ -190,15 +191,4 @@ def load_study(settings: Mapping[str, Any]) -> Study:
     try:
         return Study.model_validate(settings)
     except ValidationError as error:
-        # An unknown key is often the misspelt name of a missing one, so it comes first.
-        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        key = key if key.isprintable() else repr(key)
-        silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
-        value = "" if silent else f" = {first['input']!r}"
-        message = reason_of(first)
-        if first["type"] == "extra_forbidden":
-            message = unknown_key(Study, first["loc"])
-        elif first["type"] == "missing":
-            message = "this key is missing"
-        raise ValueError(f"{key}{value}: {message}" if key else message) from None
+        raise ValueError(refusal(Study, error)) from None

@@ -107,6 +107,19 @@ class Changed(Block):
         return self
 
 
+class Change(Block):
+    """How a stage changes a model before it measures it, where the subject says that it is changed there."""
+
+    budgets: list[Budget] = []
+    """Fractions of the cache that an eviction method keeps."""
+    betas: list[Beta] = []
+    """Fractions of heads that a mixer replaces."""
+    window: Window = Window()
+    """Window of this mixer, if it has one."""
+    recovered_by: Selector = "ra_i"
+    """Ranking by which the heads of a recovered model were chosen."""
+
+
 class HashHopSizes(Block):
     """HashHop at lengths and hops other than those of the training."""
 
