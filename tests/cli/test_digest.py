@@ -97,7 +97,7 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
         ("train", "train_hashhop", {"train-hashhop"}),
         ("heads", "profile", {"profile"}),
         ("resumable", "train_and_keep", TRAININGS),
-        ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
+        ("subjects", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
 )
 def test_a_stage_counts_for_itself_alone_and_what_stages_share_for_all(changed_by, module, function, stages):
