@@ -23,7 +23,7 @@ Task = Annotated[HashHopTask, "task-"]
     device="computes",
 )
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
-    """Generation quality on HashHop: the share of a chain before the model's first error (Tables 2, 4)."""
+    """Generation quality on HashHop: the fraction of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
 

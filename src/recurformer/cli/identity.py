@@ -38,7 +38,7 @@ class Identity(Block):
     method: str = "full"
     """How, within the family: the mixer, the eviction method, or the recipe."""
     setting: Share = 1.0
-    """Requested share of heads or layers replaced. Of the original it is 1, of a pooled model the share of KV heads."""
+    """Requested fraction of heads or layers. Of the original it is 1, of a pooled model the fraction of KV heads."""
     by: str = ""
     """Ranking by which heads or layers were chosen."""
     trained: bool = False
@@ -58,7 +58,7 @@ def identified(parser: ArgumentParser) -> None:
     )
     DTYPE(parser)
     parser.add_argument("--evict", help="eviction method: measures the model at each of --budgets")
-    parser.add_argument("--budgets", nargs="+", type=BUDGET, help="shares of the cache that --evict keeps")
+    parser.add_argument("--budgets", nargs="+", type=BUDGET, help="fractions of the cache that --evict keeps")
     parser.add_argument(
         "--match",
         nargs="+",
@@ -66,7 +66,7 @@ def identified(parser: ArgumentParser) -> None:
         help="measurements of other methods: --evict also keeps as much cache as they held",
     )
     parser.add_argument("--replace", help="mixer: measures the model with replaced heads, at each of --betas")
-    parser.add_argument("--betas", nargs="+", type=BETA, help="shares of heads for --replace")
+    parser.add_argument("--betas", nargs="+", type=BETA, help="fractions of heads for --replace")
     parser.add_argument("--profile", type=InputPath, help="head profile for the choice of --replace")
     parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, for the same choice")
     parser.add_argument("--choice", type=SEED, default=0, help="seed of a random ranking")
@@ -131,7 +131,7 @@ def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | No
 
 
 def _held_share(measurements: str) -> float:
-    """The mean share of the cache that was held in some measurements.
+    """The mean fraction of the cache that was held in some measurements.
 
     Raises:
         ValueError: the file has no such column.

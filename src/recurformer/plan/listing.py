@@ -61,7 +61,7 @@ def _row(planned: Planned) -> dict[str, Any]:
         "core minutes": f"{sum(cost.core_minutes for cost in costs):.1f}" if costs else "unknown",
         "GPU hours": f"{sum(cost.gpu_minutes for cost in costs) / 60:.1f}" if costs else "unknown",
         "peak MB": _known_or_requested(peaks, unmeasured, ",.0f"),
-        "card MB": _range(cards, ",.0f") if cards else "-",
+        "GPU MB": _range(cards, ",.0f") if cards else "-",
         "estimate from": _counted(cost.source if cost else "none" for _, cost in planned),
     }
 
@@ -72,7 +72,7 @@ def _table(rows: Iterable[dict[str, Any]], left_out: set[str]) -> str:
 
 
 def _no_gpu(planned: Planned) -> set[str]:
-    return set() if any(job.gpu for job, _ in planned) else {"GPU", "GPU hours", "card MB"}
+    return set() if any(job.gpu for job, _ in planned) else {"GPU", "GPU hours", "GPU MB"}
 
 
 def by_rule(planned: Planned) -> str:
@@ -161,7 +161,7 @@ CARDS = (1, 2, 4, 8)
 GIB = 2**30
 SENTENCE = (
     "Memory of a training on each GPU, by formula: bfloat16 with float32 weights, gradients and AdamW's moments, one "
-    "sequence at a time; the longest training of each backbone, at its largest share of replaced heads."
+    "sequence at a time; the longest training of each backbone, at its largest fraction of replaced heads."
 )
 
 
