@@ -59,7 +59,7 @@ def model_folder(model: str) -> Path:
         "--mixer",
         choices=list(RECIPES),
         default=next(iter(RECIPES)),
-        help="replacement of the heads: attention to a window, with a state for all earlier tokens (default), or the "
+        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
         "paper's Mamba blocks",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),

@@ -37,7 +37,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window_state": "attention to a short window, with a recurrent state for all earlier tokens",
+    "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
