@@ -139,7 +139,7 @@ def test_a_card_of_80_gb_is_one_although_it_shows_less(shown, share, monkeypatch
     with memory_limit(torch.device("cuda"), 80 * 2**30, held_bytes=0):
         assert shares == [pytest.approx(share)]
     assert shares[-1] == 1.0
-    with pytest.raises(ValueError, match="the card has"), memory_limit(torch.device("cuda"), 2**40, held_bytes=0):
+    with pytest.raises(ValueError, match="the GPU has"), memory_limit(torch.device("cuda"), 2**40, held_bytes=0):
         pass
 
 
@@ -151,7 +151,7 @@ def test_a_limited_card_runs_out_of_memory_and_recovers():
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(512 * MIB, dtype=torch.uint8, device=card)
         torch.empty(64 * MIB, dtype=torch.uint8, device=card)
-    with pytest.raises(ValueError, match="the card has"), memory_limit(card, 2**50, held_bytes=0):
+    with pytest.raises(ValueError, match="the GPU has"), memory_limit(card, 2**50, held_bytes=0):
         pass
 
 

@@ -44,7 +44,7 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
+    argument("--beta", type=BETA, default=0.5, help="fraction of heads to replace (default: 0.5)"),
     argument(
         "--text",
         type=InputPath,
@@ -59,7 +59,7 @@ def model_folder(model: str) -> Path:
         "--mixer",
         choices=list(RECIPES),
         default=next(iter(RECIPES)),
-        help="replacement of the heads: attention to a window, with a state for all earlier tokens (default), or the "
+        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
         "paper's Mamba blocks",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
@@ -101,7 +101,7 @@ def adapt(args: Namespace) -> dict[str, float]:
         measurements["base"] = base_facts(args.model, folder)
         _write(args.out, adapted.to(saved), tokenizer, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    print(f"{args.out}: the adapted model, and its card README.md with pictures")
+    print(f"{args.out}: the adapted model, with its model card README.md and pictures")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}

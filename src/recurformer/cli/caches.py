@@ -12,7 +12,7 @@ from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
 if TYPE_CHECKING:
     import pandas as pd
 
-BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="shares of heads replaced")
+BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
 MEMORY = csv("memory")
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
@@ -33,7 +33,7 @@ LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
     device="counts",
 )
 def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selection, mamba: Mamba) -> "pd.DataFrame":
-    """Count a shape's cache at every share of replaced heads, from the model's own cache objects (Tables 2 and 4)."""
+    """Count a shape's cache at every fraction of replaced heads, from the model's cache objects (Tables 2 and 4)."""
     from recurformer.heads.profile import HeadProfile
     from recurformer.measure.cache import measure_cache
 
@@ -92,7 +92,7 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
     device="counts",
 )
 def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
-    """The longest input that fits on a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
+    """The longest input that fits on a GPU, by a memory model: weights, cache and activations (Tables 2 and 4)."""
     from recurformer.measure.memory import measure_memory
 
     return measure_memory(
@@ -108,9 +108,9 @@ def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -
 
 
 @stage(
-    "the longest input, measured on a card",
+    "the longest input, measured on a GPU",
     NAME,
-    argument("--beta", type=BETA, required=True, help="share of heads replaced"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
     output=MEMORY,
@@ -120,7 +120,7 @@ def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -
 def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Measure the longest input that fits on a device, with random weights: l_m of Tables 2 and 4.
 
-    The memory of the card, or of this process on a CPU, is limited to the given size.
+    The memory of the GPU, or of this process on a CPU, is limited to the given size.
     """
     import torch
 

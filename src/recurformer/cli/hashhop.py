@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     device="computes",
 )
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask) -> "pd.DataFrame":
-    """Generation quality on HashHop: the share of a chain before the model's first error (Tables 2, 4)."""
+    """Generation quality on HashHop: the fraction of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.evaluate.hashhop import hashhop_rows
 

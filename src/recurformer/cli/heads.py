@@ -141,12 +141,12 @@ def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings)
     "choose the heads to replace",
     argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
     argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
-    argument("--beta", type=BETA, required=True, help="share of heads to replace, from 0 to 1"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads to replace, from 0 to 1"),
     seed("a random ranking"),
     argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
-    """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+    """Choose the heads to replace: the fraction beta with the highest RA-I (section 3.1)."""
     from recurformer.heads.select import chosen_heads
 
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)

@@ -63,7 +63,7 @@ def seed(text: str) -> Argument:
 
 ARTICLES = argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
 NAME = argument("--name", required=True, help="name of the backbone in the measurements")
-MEASURED_BETA = argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
+MEASURED_BETA = argument("--beta", type=BETA, required=True, help="fraction of heads replaced, for the measurements")
 DTYPE = argument(
     "--dtype", choices=["float32", "bfloat16"], default="auto", help="type of the weights (default: as saved)"
 )

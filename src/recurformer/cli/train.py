@@ -39,7 +39,7 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask) -> dic
 @stage(
     "train and test on multi-query associative recall",
     *(RECALL.add, METRICS, CHECKPOINTS),
-    argument("--beta", type=BETA, required=True, help="share of heads replaced"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--rate", type=RATE, required=True, help="learning rate"),
     seed("weights and samples"),
     metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"])],

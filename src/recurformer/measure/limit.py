@@ -51,7 +51,7 @@ def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> It
         total = torch.cuda.get_device_properties(device).total_memory
         if SHOWN * memory_bytes > total:
             gib = 2**30
-            raise ValueError(f"memory_gib={memory_bytes / gib:g}: the card has {total / gib:.1f} GiB; give no more")
+            raise ValueError(f"memory_gib={memory_bytes / gib:g}: the GPU has {total / gib:.1f} GiB; give no more")
         torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total))
         try:
             yield

@@ -26,9 +26,9 @@ def _name(value: str) -> str:
 
 
 def _written_plainly(value: float) -> float:
-    """A share of heads is a part of paths, where Python would write a smaller one with an exponent."""
+    """A fraction of heads is a part of paths, where Python would write a smaller one with an exponent."""
     if 0 < value < 1e-4:
-        raise ValueError("a share of heads is 0, or 0.0001 and more")
+        raise ValueError("a fraction of heads is 0, or 0.0001 and more")
     return value
 
 

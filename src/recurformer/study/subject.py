@@ -15,7 +15,7 @@ FORMS = {
     "pooled": "pooled/{name}/trained",
 }
 """Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
-of a converted model's retained heads; heads replaced by a mixer, without training and at every share of heads, or
+of a converted model's retained heads; heads replaced by a mixer, without training and at every fraction of heads, or
 trained; another recipe than the paper's; fewer key-value heads."""
 FAMILIES = {
     **dict.fromkeys(["original", "original_trained"], "original"),
@@ -36,7 +36,7 @@ class Subject:
         by: the ranking of the replaced heads.
         unit: in which heads were replaced.
         choice: seed of a random ranking.
-        beta: share of heads replaced.
+        beta: fraction of heads replaced.
     """
 
     kind: str
