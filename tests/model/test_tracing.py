@@ -1,4 +1,4 @@
-"""Compiled and exported code serves every length, with a cache and without, and equals what it was traced from."""
+"""Compiled code serves every length, with a cache and without, and equals what it was traced from."""
 
 from itertools import pairwise
 
@@ -45,36 +45,10 @@ def test_compiled_code_serves_every_length(mixer):
     )  # one token or several, within a block or beyond, one length or any, with a cache or without
 
 
-class Logits(torch.nn.Module):
-    """A model as exporters want it: tensors in, a tensor out."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids, mask):
-        return self.model(ids, attention_mask=mask, use_cache=False).logits
-
-
 def padded(length):
     ids, mask = tokens(2, length), torch.ones(2, length, dtype=torch.long)
     ids[0, :3], mask[0, :3] = PAD, 0
     return ids, mask
-
-
-def export(mixer):
-    length = torch.export.Dim("length", min=2, max=512)
-    module = Logits(make(mixer))
-    return module, torch.export.export(module, padded(20), dynamic_shapes={"ids": {1: length}, "mask": {1: length}})
-
-
-@every_mixer
-def test_an_exported_program_serves_every_length(mixer):
-    module, program = export(mixer)
-    for length in (20, 7, 64, 75, 301):
-        ids, mask = padded(length)
-        real = mask.bool()
-        assert difference(program.module()(ids, mask)[real], module(ids, mask)[real]) < 1e-4
 
 
 @every_mixer
@@ -100,11 +74,3 @@ def test_every_family_compiles_into_one_graph(backbone, heads):
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     given = {"attention_mask": mask, "use_cache": False}
     assert difference(compiled(ids, **given).logits[mask.bool()], model(ids, **given).logits[mask.bool()]) < 1e-6
-
-
-def test_an_onnx_export_holds_no_operators_of_our_own(monkeypatch):
-    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
-    module, inputs = Logits(make("mamba")), padded(20)
-    program = torch.export.export(module, inputs)
-    assert not [node for node in program.graph.nodes if "recurformer" in str(node.target)]
-    assert difference(program.module()(*inputs)[1], module(*inputs)[1]) < 1e-4

@@ -2,15 +2,12 @@
 
 import os
 
-import torch
-
 ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
 
 
 def forced() -> str | None:
-    """Return the name that the environment forces, or None; an ONNX export has room for the definition alone."""
-    tracing = torch.compiler.is_exporting() or torch.jit.is_tracing()  # first, because it costs nothing
-    return os.environ.get(ENVIRONMENT_VARIABLE) or ("reference" if tracing and torch.onnx.is_in_onnx_export() else None)
+    """Return the name that the environment forces, or None."""
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None
 
 
 def allowed(*names: str) -> bool:

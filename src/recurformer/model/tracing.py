@@ -1,4 +1,4 @@
-"""Blocks of steps in code that is traced for lengths it cannot see: a loop over them would hold for one length only.
+"""Blocks of steps in compiled code, which cannot see the length: a loop over them would hold for one length only.
 
 Nothing here pads, slices or folds an axis, because the tracer would ask whether anything is missing or left over.
 """
@@ -8,16 +8,13 @@ from torch import Tensor
 
 
 def any_length(length: int, block: int) -> bool:
-    """Return whether traced code must work for any number of blocks: exported always, compiled beyond one block."""
-    return torch.compiler.is_exporting() or (torch.compiler.is_compiling() and length > block)
+    """Return whether the code must work for any number of blocks: compiled code beyond one block."""
+    return torch.compiler.is_compiling() and length > block
 
 
 def spans(length: int, block: int, width: int, device: torch.device) -> Tensor:
-    """Return `width` indices for every block of `block` steps, from its first step on, (blocks, width).
-
-    Exported code gets one block to spare: of a single one the tracer asks whether it is the only one.
-    """
-    count = (length + block - 1) // block + torch.compiler.is_exporting()
+    """Return `width` indices for every block of `block` steps, from its first step on, (blocks, width)."""
+    count = (length + block - 1) // block
     return block * torch.arange(count, device=device).unsqueeze(1) + torch.arange(width, device=device)
 
 
