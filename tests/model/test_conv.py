@@ -6,8 +6,7 @@ from tiny_models import difference
 from torch import nn
 from torch.nn import functional as F
 
-from recurformer.model.conv import CausalConv, causal_conv
-from recurformer.model.step import conv_step
+from recurformer.model.mamba import CausalConv, causal_conv, conv_step
 
 CHANNELS = 6
 

@@ -5,12 +5,12 @@ import torch
 from scan_cases import definition, deviation, make_inputs
 from torch.nn import functional as F
 
-from recurformer.model import native, step_cpp
-from recurformer.model.conv import causal_conv
-from recurformer.model.conv_cpp import convolve_rows, usable
+from recurformer.model import cpp, native
+from recurformer.model.cpp import convolve_rows, refuses_convolution, refuses_step
+from recurformer.model.mamba import causal_conv
 from recurformer.model.scan_inputs import StepInputs
 
-pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.missing()))
+pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.refuses()))
 
 
 def rows_and_taps(batch, length, channels, taps, seed=0):
@@ -68,7 +68,7 @@ def test_state_steps_equal_the_scan():
     rows = {name: inputs[name].transpose(1, 2).contiguous() for name in ("u", "delta", "B", "C", "z")}
     for t in range(20):
         step = {name: x[:, t] for name, x in rows.items()}  # (B, X), rows of a longer tensor
-        y = step_cpp.state_step(StepInputs(**step, A=inputs["A"], D=inputs["D"], state=state))
+        y = cpp.state_step(StepInputs(**step, A=inputs["A"], D=inputs["D"], state=state))
         assert deviation(y, exact[..., t]) < 2e-6
     assert deviation(state, last) < 2e-6
 
@@ -80,24 +80,25 @@ def test_convolution_steps_equal_the_convolution(bias):
     window = torch.cat([torch.randn(3, 37, 1), history], -1)
     exact = convolution(x, weight, offset, history)
     for t in range(20):
-        assert deviation(step_cpp.conv_step(x[:, t], window, weight, offset), exact[:, t]) < 1e-6
+        assert deviation(cpp.conv_step(x[:, t], window, weight, offset), exact[:, t]) < 1e-6
     assert torch.equal(window, x[:, -4:].transpose(1, 2))
 
 
 def test_other_precisions_beside_float32_rows_are_not_read_as_float32():
     x, weight, bias, history = (x.detach() for x in rows_and_taps(1, 9, 8, 4))
     exact = convolution(x, weight, bias, history)
-    assert not usable(x, weight, bias, history.bfloat16())
+    assert "bfloat16" in refuses_convolution(x, weight, bias, history.bfloat16())
     assert deviation(causal_conv(x, history.bfloat16(), weight, bias), exact) < 1e-2
-    assert not usable(x, weight.bfloat16(), bias, history)
+    assert "bfloat16" in refuses_convolution(x, weight.bfloat16(), bias, history)
 
 
 def test_the_environment_rules_over_convolution_and_steps_too(monkeypatch):
     x, weight, bias, history = (x.detach() for x in rows_and_taps(1, 9, 8, 4))
     with torch.no_grad():
-        assert usable(x, weight, bias, history) and step_cpp.usable((x[:, 0],), (weight,))
+        assert refuses_convolution(x, weight, bias, history) is None and refuses_step((x[:, 0],), (weight,)) is None
         monkeypatch.setenv("RECURFORMER_SCAN", "torch")
-        assert not usable(x, weight, bias, history) and not step_cpp.usable((x[:, 0],), (weight,))
+        for reason in (refuses_convolution(x, weight, bias, history), refuses_step((x[:, 0],), (weight,))):
+            assert reason == "RECURFORMER_SCAN is torch"
 
 
 def test_an_unknown_number_of_taps_is_refused():

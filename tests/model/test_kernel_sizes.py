@@ -4,12 +4,11 @@ import pytest
 import torch
 from test_conv_cpp import rows_and_taps
 
-from recurformer.model import native, step_cpp
-from recurformer.model.conv_cpp import convolve_rows, convolve_rows_backward
-from recurformer.model.scan_cpp import scan_rows, scan_rows_backward
+from recurformer.model import cpp, native
+from recurformer.model.cpp import convolve_rows, convolve_rows_backward, scan_rows, scan_rows_backward
 from recurformer.model.scan_inputs import NAMES, BlockInputs, StepInputs
 
-pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+pytestmark = pytest.mark.skipif(native.refuses() is not None, reason=str(native.refuses()))
 B, L, D, N, K, S, F = 3, 40, 5, 4, 4, 2, 6  # rows, tokens, channels, states, taps, step features, features
 
 
@@ -46,7 +45,7 @@ OPERATORS = {
         lambda: {"grad_y": torch.ones(B, L, D), **convolution()},
     ),
     "state step": (
-        lambda **tensors: step_cpp.state_step(StepInputs(**tensors)),
+        lambda **tensors: cpp.state_step(StepInputs(**tensors)),
         lambda: dict(
             zip(
                 StepInputs._fields,
@@ -56,15 +55,15 @@ OPERATORS = {
         ),
     ),
     "convolution step": (
-        step_cpp.conv_step,
+        cpp.conv_step,
         lambda: dict(zip(("x", "window", "weight", "bias"), zeros((B, D), (B, D, K), (D, K), (D,)), strict=True)),
     ),
     "product": (
-        step_cpp.product,
+        cpp.product,
         lambda: dict(zip(("x", "weight", "bias"), zeros((B, F), (D, F), (D,)), strict=True)),
     ),
     "block step": (
-        lambda **tensors: step_cpp.block_step(BlockInputs(**tensors)),
+        lambda **tensors: cpp.block_step(BlockInputs(**tensors)),
         lambda: dict(
             zip(
                 BlockInputs._fields,

@@ -10,9 +10,8 @@ from transformers.models.mamba.configuration_mamba import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from recurformer.model import mamba
-from recurformer.model.mamba import MambaBlock
+from recurformer.model.mamba import MambaBlock, state_step
 from recurformer.model.scan import selective_scan
-from recurformer.model.step import state_step
 
 WIDTH, LENGTH = 12, 40
 

@@ -12,7 +12,7 @@ from recurformer.model import native, scan_block, scan_cuda
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
 from recurformer.model.scan_block import BLOCK, block_steps
 
-needs_kernels = pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
+needs_kernels = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 
 
@@ -49,7 +49,8 @@ def test_the_cuda_extension_is_called_by_its_convention(shape, kernel_double):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(
-    not torch.cuda.is_available() or scan_cuda.missing() is not None, reason="needs mamba-ssm's kernel and a GPU"
+    not torch.cuda.is_available() or scan_cuda.load_extension().forward is None,
+    reason="needs mamba-ssm's kernel and a GPU",
 )
 def test_mamba_ssm_equals_reference_on_a_gpu():
     inputs = make_inputs(2, 32, 300, 16, dtype=torch.float32)

@@ -14,7 +14,7 @@ from recurformer.model.scan_block import BLOCK
 from recurformer.model.scan_inputs import ScanInputs
 from recurformer.model.scan_torch import blocked_scan
 
-needs_kernels = pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
+needs_kernels = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 both_backends = pytest.mark.parametrize("backend", ["torch", pytest.param("cpp", marks=needs_kernels)])
 
 

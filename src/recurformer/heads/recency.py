@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from recurformer.heads.run import LayerInputs
 from recurformer.heads.stream import AttentionBlock, attend_by_rows
-from recurformer.model.flash import flash_attention
+from recurformer.model.flash import flash_attention, refuses
 
 BLOCK = 64  # queries whose bands are cut from one product
 SCORES = 2**19  # scores that exist at the same time, or those of one key-value head if they are more
@@ -39,11 +39,10 @@ def attend_and_sum(inputs: LayerInputs, window: int, exclude_first: bool) -> tup
     slower.
     """
     query, key, value = (states[:, :, 1:] for states in (inputs.query, inputs.key, inputs.value))
-    unmasked = inputs.mask is None and query.numel()
-    attended = flash_attention(query, key, value, inputs.scaling) if unmasked else None
-    if attended is None:
+    if inputs.mask is not None or not query.numel() or refuses(query, key, value) is not None:
         return _attend_by_rows(inputs, window, exclude_first)
-    return _attend_by_band(inputs, window, exclude_first, *attended)
+    output, logsumexp = flash_attention(query, key, value, inputs.scaling)
+    return _attend_by_band(inputs, window, exclude_first, output, logsumexp)
 
 
 def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:

@@ -11,10 +11,10 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .fused_weights import Folding
 from .layout import head_layout
+from .mamba import few_rows
 from .mixer_base import ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
-from .step import few_rows
 from .stock import has_bias, rotate, rotates
 
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.

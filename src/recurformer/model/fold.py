@@ -8,8 +8,8 @@ from torch import nn
 
 from .adapters import refuse_adapter
 from .attention import RecurFormerAttention
-from .conv import CausalConv
 from .fused_weights import Folding
+from .mamba import CausalConv
 
 PLAIN = (nn.Linear, CausalConv)
 

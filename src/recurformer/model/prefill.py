@@ -20,17 +20,10 @@ from .flash import flash_attention
 IMPLEMENTATION = "recurformer_chunked"
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
-    attended = flash_attention(query, key, value, scaling, causal)
-    if attended is None:
-        raise ValueError(f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}")
-    return attended
-
-
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Attend to all tokens before the chunk; heads that share keys become one longer query, so none is repeated."""
     grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
-    output, logsumexp = _fused(grouped, key, value, scaling, causal=False)
+    output, logsumexp = flash_attention(grouped, key, value, scaling, causal=False)
     return output.reshape(query.shape), logsumexp.reshape(query.shape[:-1])
 
 
@@ -58,7 +51,7 @@ def _attention(
     seen = key.shape[2] - query.shape[2]
     if window is not None:
         return _sliding(query, key, value, scaling, window), None
-    output, logsumexp = _fused(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
+    output, logsumexp = flash_attention(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
     if seen:
         before, logsumexp_before = _before(query, key[:, :, :seen], value[:, :, :seen], scaling)
         share = torch.sigmoid(logsumexp_before - logsumexp).unsqueeze(-1)  # of the softmax's mass, before the chunk
