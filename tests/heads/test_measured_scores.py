@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from recurformer.heads import replaced
-from recurformer.heads.run import attending
+from recurformer.data import IGNORED
+from recurformer.heads import scores
+from recurformer.heads.attention import attending
 from recurformer.heads.scores import (
     lookup_accuracy,
     retrieval_scores,
     sensitivity_scores,
 )
 from recurformer.model.layout import sliding_layers
-from recurformer.tasks import IGNORED
 from tests.model.tiny_models import HEADS, LAYERS, QUERY_HEADS, make_backbone, shared_converted, tokens
 
 SAMPLES, LENGTH, WINDOW, SINKS = 2, 24, 6, 2
@@ -98,7 +98,7 @@ def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monke
     together = measure(model, input_ids, input_ids)
     assert together[~together.isnan()].std() > 0.01
     for size in (1, 2, 3):
-        monkeypatch.setattr(replaced, "samples_per_batch", lambda device, count, size=size: size)
+        monkeypatch.setattr(scores, "samples_per_batch", lambda device, count, size=size: size)
         parts = input_ids.split(size)
         apart = sum(measure(model, part, part) * len(part) for part in parts) / len(input_ids)
         torch.testing.assert_close(apart, together, atol=1e-5, rtol=0, equal_nan=True)

@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
-from recurformer.heads import stream
-from recurformer.heads.profiling import profile_windows
+from recurformer.heads import attention
+from recurformer.heads.profile import profile_windows
 from recurformer.model.layout import sliding_layers
 from tests.model.tiny_models import PAIRS, make_backbone, tokens
 
@@ -193,8 +193,8 @@ def test_model_is_left_as_it_was():
 def test_no_whole_attention_matrix_is_made():
     """Blocks of rows only: the largest tensor that an observer ever sees has at most `ROWS` queries."""
     shapes = []
-    stream.watch_attention(backbone(), random_ids(1), lambda block: shapes.append(block.weights.shape))
-    assert max(shape[2] for shape in shapes) == stream.ROWS < TOKENS
+    attention.watch_attention(backbone(), random_ids(1), lambda block: shapes.append(block.weights.shape))
+    assert max(shape[2] for shape in shapes) == attention.ROWS < TOKENS
     assert sum(shape[2] for shape in shapes) == LAYERS * TOKENS
 
 

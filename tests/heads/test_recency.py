@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from recurformer.heads import recency, run
-from recurformer.model import flash
+from recurformer.heads import attention, profile
+from recurformer.model import prefill
 from tests.heads.test_profile import direct_ratio
 
 
@@ -20,10 +20,10 @@ def layer_inputs(length: int = 150, dtype: torch.dtype = torch.float32, sink: fl
     tokens = torch.ones(2, length, dtype=torch.bool)
     tokens[1, 100:] = False
     states = (query.to(dtype), key.to(dtype), value.to(dtype))
-    return run.LayerInputs(0, torch.arange(6), torch.arange(2), tokens, *states, mask, 0.25)
+    return attention.LayerInputs(0, torch.arange(6), torch.arange(2), tokens, *states, mask, 0.25)
 
 
-def direct_recency(inputs: run.LayerInputs, window: int, exclude_first: bool):
+def direct_recency(inputs: attention.LayerInputs, window: int, exclude_first: bool):
     """Output and ratios from the whole matrix in float64."""
     query, key, value = inputs.query.double(), inputs.key.double(), inputs.value.double()
     groups = query.shape[1] // key.shape[1]
@@ -56,9 +56,9 @@ def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink,
     """Also in heads that leave the other tokens a fifty-thousandth of their attention."""
     inputs = layer_inputs(sink=sink, mask=sliding_mask() if way == "sliding window" else None)
     if way == "without a kernel":
-        monkeypatch.setattr(recency, "refuses", lambda *given: "no kernel")
+        monkeypatch.setattr(profile, "refuses", lambda *given: "no kernel")
     for window in (0, 20, 63, 64, 149):
-        output, sums = recency.attend_and_sum(inputs, window, exclude_first)
+        output, sums = profile.attend_and_sum(inputs, window, exclude_first)
         expected_output, expected = direct_recency(inputs, window, exclude_first)
         torch.testing.assert_close(output.double(), expected_output, atol=1e-5, rtol=0)
         torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=1e-6, rtol=0)
@@ -67,7 +67,7 @@ def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink,
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_precisions(dtype):
     inputs = layer_inputs(dtype=dtype, sink=2.0)
-    output, sums = recency.attend_and_sum(inputs, 20, True)
+    output, sums = profile.attend_and_sum(inputs, 20, True)
     expected_output, expected = direct_recency(inputs, 20, True)
     assert output.dtype == dtype
     tolerance = 1e-12 if dtype == torch.float64 else 1e-4  # the scores are wide: only the model's own inputs are coarse
@@ -77,14 +77,14 @@ def test_other_precisions(dtype):
 
 def test_scores_are_computed_for_a_few_heads_at_a_time(monkeypatch):
     inputs = layer_inputs()
-    _, whole = recency.attend_and_sum(inputs, 20, True)
-    monkeypatch.setattr(recency, "SCORES", 1)
-    _, sliced = recency.attend_and_sum(inputs, 20, True)
+    _, whole = profile.attend_and_sum(inputs, 20, True)
+    monkeypatch.setattr(profile, "SCORES", 1)
+    _, sliced = profile.attend_and_sum(inputs, 20, True)
     torch.testing.assert_close(sliced.recent, whole.recent, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kv_heads", [6, 3])
-@pytest.mark.parametrize("kernel", [flash.flash_kernel, flash.efficient_kernel])
+@pytest.mark.parametrize("kernel", [prefill.flash_kernel, prefill.efficient_kernel])
 def test_gpu_kernels_are_called_with_the_arguments_that_they_have(kernel, kv_heads):
     """On the meta device, which checks signatures and shapes, not values."""
     query, key = torch.empty(2, 6, 10, 64, device="meta"), torch.empty(2, kv_heads, 10, 64, device="meta")

@@ -4,13 +4,15 @@ import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from recurformer.heads.probes import HashHopProbes, TextProbes, repeated_tokens
+from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
 from recurformer.heads.scores import (
+    HashHopProbes,
+    TextProbes,
     echo_scores,
     induction_scores,
+    repeated_tokens,
 )
 from recurformer.study import HashHopTask, HeadScores
-from recurformer.tasks.tokenizer import byte_tokenizer, hash_tokenizer
 from tests.model.tiny_models import QUERY_HEADS, make_backbone, tokens
 
 PERIOD = 70  # three periods are more than one block of query rows

@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaConfig
 
 from recurformer.cli.main import main
-from recurformer.measure import cache_peak
-from recurformer.measure.cache_peak import measure_cache_peak
+from recurformer.measure import memory
+from recurformer.measure.memory import measure_cache_peak
 
 MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 4}
 LENGTHS = [64, 256]
@@ -46,8 +46,8 @@ def test_real_caches_are_the_counted_ones():
 
 
 def test_what_does_not_fit_has_no_value(monkeypatch):
-    prefill = cache_peak._prefill
-    monkeypatch.setattr(cache_peak, "_prefill", lambda model, length: None if length == 256 else prefill(model, length))
+    prefill = memory._prefill
+    monkeypatch.setattr(memory, "_prefill", lambda model, length: None if length == 256 else prefill(model, length))
     frame = measured()
     lost = frame[frame.length == 256]
     assert lost[["total_bytes", "peak_bytes", "ratio"]].isna().all(axis=None)
@@ -68,15 +68,15 @@ class Failing:
 
 
 def test_a_lack_of_memory_is_told_from_other_failures():
-    assert cache_peak._prefill(Failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"), 4) is None
+    assert memory._prefill(Failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"), 4) is None
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        cache_peak._prefill(Failing("mat1 and mat2 shapes cannot be multiplied"), 4)
+        memory._prefill(Failing("mat1 and mat2 shapes cannot be multiplied"), 4)
 
 
 def test_a_missing_card_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     words = ["--name", "x", "--betas", "0.5", "--backbone-source", "shape", "--backbone-shape", "llama2-7b"]
-    assert main(["cache-peak", str(tmp_path / "cache_peak.csv"), *words]) == 1
+    assert main(["cache-peak", str(tmp_path / "memory.csv"), *words]) == 1
     assert "torch finds no CUDA device" in capsys.readouterr().err
 
 

@@ -9,9 +9,8 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert
-from recurformer.backbones import load_shape, make_random, meta_model
-from recurformer.baselines.counted import pyramidinfer_rows
-from recurformer.baselines.pyramidinfer import PyramidInferPaper
+from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.evict.pyramidinfer import PyramidInferPaper, pyramidinfer_rows
 from recurformer.measure.cache import (
     cache_bytes,
     count_cache,

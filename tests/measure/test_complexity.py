@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recurformer.measure.complexity import Operations, measure_complexity
+from recurformer.measure.growth import Operations, measure_complexity
 from recurformer.render.tables.table1 import growth_exponent
 
 

@@ -7,11 +7,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from recurformer import HeadProfile, convert, profile_heads
-from recurformer.heads import stream
-from recurformer.measure.attention_map import attention_maps, representative_heads
-from recurformer.measure.contribution import (
+from recurformer.heads import attention
+from recurformer.measure.maps import (
     Contributions,
+    attention_maps,
     contribution_table,
+    representative_heads,
     sink_statistics,
     token_contributions,
 )
@@ -81,7 +82,7 @@ def paired_within_queries(weights: torch.Tensor, norms: torch.Tensor) -> tuple[t
 
 @pytest.mark.parametrize(("batch_size", "rows"), [(1, 1), (2, 7), (2, 36), (1, 37), (2, 128)])
 def test_contributions_equal_their_definition(model, input_ids, batch_size, rows, monkeypatch):
-    monkeypatch.setattr(stream, "ROWS", rows)
+    monkeypatch.setattr(attention, "ROWS", rows)
     short = input_ids[:3, :37]
     found = token_contributions(model, short, batch_size=batch_size)
     weights, norms = weights_and_norms(model, short)

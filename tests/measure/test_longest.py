@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from recurformer.backbones import make_random
 from recurformer.cli.main import main
+from recurformer.data.backbones import make_random
 from recurformer.measure import longest
-from recurformer.measure.limit import is_out_of_memory, memory_limit
+from recurformer.measure.device import is_out_of_memory, memory_limit
 from recurformer.measure.longest import ENDS, PREFILLS, attempt
 from recurformer.measure.memory import PROTOCOLS
 from recurformer.model.convert import convert

@@ -9,8 +9,9 @@ from torch import nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer import convert
-from recurformer.backbones import load_shape, meta_model
+from recurformer.data.backbones import load_shape, meta_model
 from recurformer.measure import memory as memory_module
+from recurformer.measure.device import PeakMemory
 from recurformer.measure.memory import (
     count_parameters,
     longest_input,
@@ -19,8 +20,7 @@ from recurformer.measure.memory import (
     parameter_kind,
     weight_bytes,
 )
-from recurformer.measure.peak import PeakMemory
-from recurformer.model.attending import attending_by
+from recurformer.model.prefill import attending_by
 from recurformer.render.tables.table1 import growth_exponent
 
 TINY = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recurformer import convert
-from recurformer.measure.speed import speed_rows
+from recurformer.measure.device import speed_rows
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
 

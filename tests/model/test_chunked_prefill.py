@@ -8,13 +8,12 @@ import torch
 from tiny_models import MATRIX, difference, make_backbone, make_converted, shared_converted, tokens
 from transformers import DynamicCache, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from recurformer.baselines import evicting, make_cache
-from recurformer.heads.profiling import profile_heads
+from recurformer.evict import evicting, make_cache
+from recurformer.heads.profile import profile_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors
+from recurformer.measure.device import PeakMemory
 from recurformer.measure.longest import ENDS, PREFILLS
-from recurformer.measure.peak import PeakMemory
-from recurformer.model.attending import attending_by
-from recurformer.model.prefill import ReservedCache, prefill, read_chunk
+from recurformer.model.prefill import ReservedCache, attending_by, prefill, read_chunk
 
 BACKBONES = sorted({backbone for backbone, _ in MATRIX})
 LENGTH = 37

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 import recurformer
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.convert import convert
-from recurformer.model.fused_weights import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
+from recurformer.model.fused import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
 
 SCATTERED = [[0, 5], [0, 4], [1, 2, 3, 4]]  # under GQA: value heads that are no neighbours
 CASES = [

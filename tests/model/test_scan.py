@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scan_cases import compare, definition, deviation, load_double, make_inputs
 
-from recurformer.model import native, scan_block, scan_cuda
+from recurformer.model import native, scan_cuda, scan_torch
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
-from recurformer.model.scan_block import BLOCK, block_steps
+from recurformer.model.scan_torch import BLOCK, block_steps
 
 needs_kernels = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
@@ -35,7 +35,7 @@ def test_backends_equal_the_definition(backend, shape):
 def test_shorter_blocks_of_large_batches_change_nothing(monkeypatch):
     inputs = make_inputs(3, 5, 2 * BLOCK + 3, 4)
     assert block_steps(inputs["u"], inputs["A"]) == BLOCK
-    monkeypatch.setattr(scan_block, "CACHED_STATES", 6 * 3 * 5 * 4)
+    monkeypatch.setattr(scan_torch, "CACHED_STATES", 6 * 3 * 5 * 4)
     assert block_steps(inputs["u"], inputs["A"]) == 6
     compare(inputs, "torch", tolerance=1e-12)
 

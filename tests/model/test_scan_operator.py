@@ -10,9 +10,8 @@ from scan_cases import load_double, make_inputs
 
 from recurformer.model import native, scan
 from recurformer.model.scan import SCAN_BACKENDS, selective_scan
-from recurformer.model.scan_block import BLOCK
 from recurformer.model.scan_inputs import ScanInputs
-from recurformer.model.scan_torch import blocked_scan
+from recurformer.model.scan_torch import BLOCK, blocked_scan
 
 needs_kernels = pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 both_backends = pytest.mark.parametrize("backend", ["torch", pytest.param("cpp", marks=needs_kernels)])

@@ -9,8 +9,7 @@ from tiny_models import difference, make_converted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recurformer.model import cpp, mamba, native
-from recurformer.model.fold import folded
-from recurformer.model.fused_weights import FusedWeights
+from recurformer.model.fused import FusedWeights, folded
 from recurformer.model.mamba import MambaBlock, conv_step, few_rows, state_step
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import BlockInputs, StepInputs

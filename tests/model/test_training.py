@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
 from recurformer.model.convert import convert
-from recurformer.model.fold import folded
+from recurformer.model.fused import folded
 from recurformer.model.mixers import MIXERS
 from recurformer.train.optimiser import parameter_groups
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recurformer.backbones import load_shape, make_random, meta_model
+from recurformer.data.backbones import load_shape, make_random, meta_model
 from recurformer.model.convert import convert
 from recurformer.plan.shapes import Shape
 from recurformer.published import PUBLISHED

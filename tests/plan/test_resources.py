@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from recurformer.backbones import make_random
 from recurformer.cli.study import read_study
+from recurformer.data.backbones import make_random
 from recurformer.model.convert import convert
 from recurformer.plan.listing import memory_table, trainings
 from recurformer.plan.resources import A100, CORE, limit_minutes, minutes

@@ -71,7 +71,7 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
     import torch
 
-    from recurformer.measure.cache_peak import measure_cache_peak
+    from recurformer.measure.memory import measure_cache_peak
 
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch finds no CUDA device here")
@@ -159,7 +159,7 @@ def longest_input(
 )
 def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
     """The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
-    from recurformer.baselines.counted import pyramidinfer_rows
+    from recurformer.evict.pyramidinfer import pyramidinfer_rows
 
     return pyramidinfer_rows(sizes.lengths, args.name, args.layers)
 
@@ -172,6 +172,6 @@ def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
 )
 def complexity(args: Namespace, sizes: Sizes, mamba: Mixer) -> "pd.DataFrame":
     """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""
-    from recurformer.measure.complexity import measure_complexity
+    from recurformer.measure.growth import measure_complexity
 
     return measure_complexity(sizes.growth_lengths, mamba=mamba.model_dump())

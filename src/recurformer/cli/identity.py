@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from recurformer.evaluate.generate import NewCache
-    from recurformer.heads.probes import Repeated
+    from recurformer.heads.scores import Repeated
+    from recurformer.measure.generate import NewCache
 
     Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
 
@@ -121,7 +121,7 @@ def _requested(args: Namespace, change: str, settings: str) -> bool:
 
 
 def _evicted(args: Namespace, model: "PreTrainedModel", repeated: "Repeated | None") -> "Iterator[Changed]":
-    from recurformer.baselines import empty_cache, evicting, make_eviction
+    from recurformer.evict import empty_cache, evicting, make_eviction
 
     family = "combined" if any(getattr(model.config, "recurrent_heads", [])) else "eviction"
     for budget in [*args.budgets, *map(_held_share, args.match or [])]:

@@ -31,10 +31,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.heads.attention import AttentionBlock, check_batch, reading, watch_attention
 from recurformer.heads.profile import HeadProfile
-from recurformer.heads.run import check_batch, reading
 from recurformer.heads.select import ra_i_scores
-from recurformer.heads.stream import AttentionBlock, watch_attention
 
 ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of its layer
 

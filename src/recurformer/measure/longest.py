@@ -19,11 +19,10 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from recurformer.measure.cache import cache_bytes
-from recurformer.measure.limit import is_out_of_memory, memory_limit
+from recurformer.measure.device import is_out_of_memory, memory_limit
 from recurformer.measure.memory import GIB, converted_twin, memory_row
 from recurformer.measure.trials import Trial, longest_within, search
-from recurformer.model.attending import attending_by
-from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, prefill, read_chunk
+from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, attending_by, prefill, read_chunk
 
 
 def _one_shot(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> CausalLMOutputWithPast:

@@ -9,13 +9,11 @@ from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
-from .fused_weights import Folding
-from .layout import head_layout
-from .mamba import few_rows
-from .mixer_base import ReplacedHeads, repeat_heads
+from .layout import has_bias, head_layout, rotate, rotates
+from .mamba import FusedWeights, few_rows
+from .mixer import ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
-from .stock import has_bias, rotate, rotates
 
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
 # Eager attention copies every key anyway, and the weights that it returns have to be those that it multiplies by.
@@ -61,7 +59,7 @@ class RecurFormerAttention(nn.Module):
         self.v_proj = nn.Linear(hidden, len(projected["v"]) * dim, bias=bias)
         self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
         self.add_module(config.mixer, mixer(config, self.layout, dim, layer_index))
-        self.folding: Folding | None = None  # see `recurformer.folded`
+        self.folding: Callable[[nn.Module], FusedWeights | None] | None = None  # set by `recurformer.folded`
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
 

@@ -6,6 +6,7 @@ the block continues a cached sequence by any number of tokens, keeps its state i
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from transformers import Cache
 from transformers import initialization as init
 
 from . import cpp
-from .fused_weights import FusedWeights
-from .packing import Packing
+from .cpp import MOST_ROWS
+from .masks import Packing
 from .scan import selective_scan
 from .scan_inputs import BlockInputs, StepInputs
 
@@ -31,6 +32,23 @@ def initial_step_bias(like: Tensor) -> Tensor:
     step = torch.rand(like.shape, device=like.device, dtype=torch.float32)
     step = torch.exp(step * (high - low) + low).clamp(min=STEP_SIZE_FLOOR)
     return step + torch.log(-torch.expm1(-step))  # the inverse of softplus
+
+
+@dataclass(frozen=True, eq=False)
+class FusedWeights:
+    """Weights that one layer computes with in place of the factors of them (`recurformer.folded`).
+
+    Attributes:
+        selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once; None: not fused.
+        output: (hidden, retained features + D); None: not fused.
+        A: -exp(A_log) in the precision of the states.
+        D: the skip weights, likewise.
+    """
+
+    selection: tuple[Tensor, Tensor] | None
+    output: Tensor | None
+    A: Tensor
+    D: Tensor
 
 
 def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
@@ -88,7 +106,7 @@ def state_step(inputs: StepInputs) -> Tensor:
 
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
-    if x.shape[1] == 1 and cpp.refuses_step((x[:, 0],), (weight, bias), cpp.MOST_ROWS) is None:
+    if x.shape[1] == 1 and cpp.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS) is None:
         return cpp.product(x[:, 0], weight, bias).unsqueeze(1)
     return F.linear(x, weight, bias)
 
@@ -269,7 +287,7 @@ class MambaBlock(nn.Module):
             return channels
         if fused is not None:
             inputs = self._step_inputs(x, layer, fused)
-            if cpp.refuses_step(inputs[:1], inputs[1:], cpp.MOST_ROWS) is None:
+            if cpp.refuses_step(inputs[:1], inputs[1:], MOST_ROWS) is None:
                 return cpp.block_step(inputs)
         row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])

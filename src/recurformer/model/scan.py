@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import cpp, scan_cuda, scan_triton
+from .cpp import refuses_scan, scan_cpp
+from .scan_cuda import refuses as refuses_mamba_ssm
+from .scan_cuda import scan_mamba_ssm
 from .scan_inputs import ENVIRONMENT_VARIABLE, ScanInputs, forced
-from .scan_reference import scan_reference
-from .scan_torch import scan_torch
+from .scan_torch import scan_reference, scan_torch
+from .scan_triton import refuses as refuses_triton
+from .scan_triton import scan_triton
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ def _refuses_nothing(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
 
 
 SCAN_BACKENDS = {
-    "mamba_ssm": ScanBackend(scan_cuda.scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's CUDA kernel"),
-    "cpp": ScanBackend(cpp.scan_cpp, cpp.refuses_scan, "our C++ kernel for the CPU"),
-    "triton": ScanBackend(scan_triton.scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
+    "mamba_ssm": ScanBackend(scan_mamba_ssm, refuses_mamba_ssm, "mamba-ssm's CUDA kernel"),
+    "cpp": ScanBackend(scan_cpp, refuses_scan, "our C++ kernel for the CPU"),
+    "triton": ScanBackend(scan_triton, refuses_triton, "our Triton kernels for CUDA"),
     "torch": ScanBackend(scan_torch, _refuses_nothing, "blocks of steps in plain torch"),
     "reference": ScanBackend(scan_reference, _refuses_nothing, "the definition, step by step"),
 }

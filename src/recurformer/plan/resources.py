@@ -16,7 +16,7 @@ from recurformer.plan.work import Work
 
 MB = 2**20
 ATTENTION_ROWS = 128
-"""Query rows whose explicit weights exist at once where attention is watched (`recurformer.heads.stream`)."""
+"""Query rows whose explicit weights exist at once where attention is watched (`recurformer.heads.attention`)."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from recurformer.plan.work_hashhop import answer_tokens, hashhop_tokens
 from recurformer.study import Needle
 
 TOKENS_OF_AN_ARTICLE = 5000  # 8,000 characters and more
-LOGITS = 2**29  # numbers that a perplexity holds at once (`recurformer.evaluate.perplexity`)
+LOGITS = 2**29  # numbers that a perplexity holds at once (`recurformer.measure.language`)
 ANSWER_TOKENS = 16  # of a needle
 SCORED_TOKENS = 5000  # of lm-eval's tasks that ask for the likelihood of a text; longer prompts are answered in writing
 
