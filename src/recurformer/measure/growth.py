@@ -26,9 +26,13 @@ WIDTH, HEADS = 128, 4  # its dimension d; its attention heads, and those that th
 def _two_mixers(mamba: dict[str, int]) -> nn.Module:
     """A model on the meta device whose layer 0 attends and whose layer 1 is one Mamba block over as many heads."""
     config = LlamaConfig(
-        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-        intermediate_size=WIDTH, vocab_size=8,
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        intermediate_size=WIDTH,
+        vocab_size=8,
+    )
     with torch.device("meta"):
         base = LlamaForCausalLM(config).eval()
     model = convert(base, [[], list(range(HEADS))], "mamba", **mamba)

@@ -237,13 +237,9 @@ def measure_influence(
         ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
     }
     norms = gate_norms(converted, input_ids)
-    frames = [
-        pd.DataFrame(
-            {
-                "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
-                "key": range(position + 1), "weight": row.numpy(), "norm": norms[mixer][: position + 1].numpy(),
-            }
-        )
-        for (mixer, index), row in weights.items()
-    ]  # fmt: skip
+    frames = []
+    for (mixer, index), row in weights.items():
+        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": position}
+        norm = norms[mixer][: position + 1].numpy()
+        frames.append(pd.DataFrame(place | {"key": range(position + 1), "weight": row.numpy(), "norm": norm}))
     return pd.concat(frames, ignore_index=True).assign(samples=len(input_ids))

@@ -88,16 +88,11 @@ def attention_maps(
     sums = _MapSums(representative_heads(profile), tokens)
     watch_attention(model, input_ids, sums, batch_size, progress)
     query, key = (index.numpy() for index in torch.tril_indices(tokens, tokens))
-    frames = [
-        pd.DataFrame(
-            {
-                "model": name, "level": level, "layer": layer, "head": head, "ra_i": int(profile.ra_i[layer, head]),
-                "query": query, "key": key, "weight": sums.maps[level].numpy()[query, key] / samples,
-                "samples": samples,
-            }
-        )
-        for level, (layer, head) in sums.heads.items()
-    ]  # fmt: skip
+    frames = []
+    for level, (layer, head) in sums.heads.items():
+        place = {"model": name, "level": level, "layer": layer, "head": head, "ra_i": int(profile.ra_i[layer, head])}
+        weight = sums.maps[level].numpy()[query, key] / samples
+        frames.append(pd.DataFrame(place | {"query": query, "key": key, "weight": weight, "samples": samples}))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -199,15 +194,10 @@ def sink_statistics(
     ]
     for quantity, matrix in (("attention", sums.attention), ("contribution", sums.contribution)):
         parts.append((quantity, query, key, matrix[layer, head].numpy()[query, key] / samples))
-    frames = [
-        pd.DataFrame(
-            {
-                "model": name, "layer": layer, "head": head, "quantity": quantity, "query": queries, "key": keys,
-                "value": values, "samples": samples,
-            }
-        )
-        for quantity, queries, keys, values in parts
-    ]  # fmt: skip
+    frames = []
+    for quantity, queries, keys, values in parts:
+        place = {"model": name, "layer": layer, "head": head, "quantity": quantity, "query": queries, "key": keys}
+        frames.append(pd.DataFrame(place | {"value": values, "samples": samples}))
     return pd.concat(frames, ignore_index=True)
 
 

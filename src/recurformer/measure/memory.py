@@ -313,13 +313,10 @@ def measure_cache_peak(
         model = convert(random_model(config, seed, DTYPE, device), heads, "mamba", **(mamba or {}))
         for length in lengths:
             total, peak = _prefill(model, length) or (None, None)
-            rows.append(
-                {
-                    "model": name, "unit": UNIT, "beta": beta, "length": length, "total_bytes": total,
-                    "counted_bytes": int(count_cache(counted, length).bytes.sum()), "peak_bytes": peak,
-                    "memory_gib": memory_gib, "device": device_name,
-                }
-            )  # fmt: skip
+            expected = int(count_cache(counted, length).bytes.sum())
+            place = {"model": name, "unit": UNIT, "beta": beta, "length": length}
+            sizes = {"total_bytes": total, "counted_bytes": expected, "peak_bytes": peak}
+            rows.append(place | sizes | {"memory_gib": memory_gib, "device": device_name})
         del model  # two models of 7B and a long cache do not fit together
         gc.collect()
         if progress is not None:

@@ -131,18 +131,13 @@ def _empty_outputs(u, delta, A, *_):
     y = u.new_empty(batch, length, channels).transpose(1, 2)  # the output projection reads it as (B, L, D)
     steps = block_steps(u, A)
     blocks = (length + steps - 1) // steps
-    return (
-        y,
-        u.new_empty(batch, channels, width, dtype=dtype),
-        u.new_empty(blocks, batch, width, channels, dtype=dtype),
-    )
+    last_state = u.new_empty(batch, channels, width, dtype=dtype)
+    return y, last_state, u.new_empty(blocks, batch, width, channels, dtype=dtype)
 
 
-def _backward(
-    grad_y, grad_last, starts, u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus
-):  # fmt: skip
+def _backward(grad_y, grad_last, starts, *inputs):
     """Return the gradients of all tensors; empty for an absent one."""
-    inputs = (u, delta, A, B, C, D, z, delta_bias, initial_state, delta_softplus)
+    u, delta, A, B, C, D, z, delta_bias, _, delta_softplus = inputs
     du, ddelta, dA, dB, dC, dD, dz, dbias, dinitial = _empty_gradients(grad_y, grad_last, starts, *inputs)
     transition = A.to(starts.dtype).t().contiguous()
     sum_A, sum_D, sum_bias = torch.zeros_like(transition), transition.new_zeros(len(A)), transition.new_zeros(len(A))
@@ -157,16 +152,14 @@ def _backward(
             if z is not None:
                 gate = time_first(z, *span, starts.dtype)
                 sigmoid = torch.sigmoid(gate)
-                dz[:, :, start:stop] = (out_grad * block.output(D) * sigmoid * (1 + gate * (1 - sigmoid))).permute(
-                    1, 2, 0
-                )
+                gate_grad = out_grad * block.output(D) * sigmoid * (1 + gate * (1 - sigmoid))
+                dz[:, :, start:stop] = gate_grad.permute(1, 2, 0)
                 out_grad = out_grad * gate * sigmoid
             grads = block.state_gradients(out_grad, grad_state)
             grad_state = block.decay[0] * grads[0]
+            drive = block.delta * block.u
             dC[:, :, start:stop] = torch.matmul(block.states, out_grad.unsqueeze(-1)).squeeze(-1).permute(1, 2, 0)
-            dB[:, :, start:stop] = (
-                torch.matmul(grads, (block.delta * block.u).unsqueeze(-1)).squeeze(-1).permute(1, 2, 0)
-            )
+            dB[:, :, start:stop] = torch.matmul(grads, drive.unsqueeze(-1)).squeeze(-1).permute(1, 2, 0)
             drive_grad = torch.matmul(block.B.unsqueeze(-2), grads).squeeze(-2)  # of delta * u, (K, B, D)
             exponent_grad = grads.mul_(block.decay).mul_(block.history[:-1])  # of delta * A, (K, B, N, D)
             sum_A += (exponent_grad * block.delta.unsqueeze(2)).sum((0, 1))
