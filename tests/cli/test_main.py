@@ -20,7 +20,6 @@ def test_help_names_every_stage(capsys):
     printed = capsys.readouterr().out
     assert all(stage in printed for stage in STAGES)
     assert [line.split()[0] for line in printed.splitlines()[3:5]] == [
-        "plan",
         "study",
     ]  # what nobody looks for is on top
 
@@ -39,7 +38,7 @@ def test_every_stage_explains_itself_without_torch():
 
 
 def test_what_needs_no_model_and_no_tracker_imports_none():
-    modules = "tracking plan.rules paper claims.questions render.tables render.figures render.adaptation"
+    modules = "tracking study.needs paper claims.questions render.tables render.figures render.adaptation"
     code = "".join(f"import recurformer.{name}\n" for name in modules.split())
     code += "import sys\nassert not {'torch', 'transformers', 'trackio', 'mlflow'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,13 +16,12 @@ CONTINUE = (
 ADAPT = "adapt backbone out --text articles.parquet"
 PROFILE = "profile backbone p.parquet --articles articles.parquet --name x --samples 2"
 USAGE = [
-    ("brew-coffee", "no stage 'brew-coffee'; there are: plan"),
+    ("brew-coffee", "no stage 'brew-coffee'; there are: study"),
     ("select", "the following arguments are required: profile, heads, --beta"),
     ("select profile.parquet out.json --beta half", "--beta: half: Input should be a valid number"),
     ("select profile.parquet out.json --beta 1.5", "--beta: 1.5: Input should be less than or equal to 1"),
     ("select profile.parquet out.json --beta 0.5 --wrong 1", "unrecognized arguments: --wrong 1"),
     ("select profile.parquet out.json --beta", "argument --beta: expected one argument"),
-    ("plan --cores 0", "--cores: 0: Input should be greater than or equal to 1"),
     (f"{MQAR} {MQAR_RECIPE} --rate 0", "--rate: 0"),
     (f"{ADAPT} --minutes 0", "--minutes: 0: Input should be greater than 0"),
     ("cache-peak c.csv --name x --betas 0.5 --device tpu", "argument --device: invalid choice: 'tpu'"),
@@ -60,7 +59,7 @@ VALUES = [
     ("claims --ledger nowhere.json", "nowhere.json: no ledger there"),
     ("compare nowhere elsewhere", "nowhere: no such folder"),
     ("keep nowhere elsewhere kept", "nowhere: no tables in it; run the study first"),
-    ("plan --configfile nowhere.yaml", "nowhere.yaml: No such file or directory"),
+    ("study nowhere.yaml", "nowhere.yaml: No such file or directory"),
     (
         "needle backbone n.csv --original backbone --articles articles.parquet --name x --evict h2o",
         "--evict and --budge",

@@ -41,7 +41,7 @@ rule pool_kv:
     log:
         "<logs>/pool_kv/{task}/{backbone}/{kv_heads}.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         code=code("pool_kv"),
     shell:
@@ -91,7 +91,7 @@ rule needle:
     log:
         "<logs>/needle/language/{backbone}/{subject}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="needle",
         text=files("articles"),

@@ -5,7 +5,7 @@ rule memory:
     log:
         "<logs>/memory/{backbone}.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         stage="memory",
         what=as_flags({"betas": config["betas"], "seed": config["seed"]}),
@@ -45,7 +45,7 @@ use rule memory as longest_input with:
     log:
         "<logs>/longest_input/{backbone}/beta-{beta}/{protocol}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="longest-input",
         what=one_search,
@@ -60,7 +60,7 @@ rule complexity:
     log:
         "<logs>/complexity.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         stage="complexity",
         settings=flags("caches", "sizes"),

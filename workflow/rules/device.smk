@@ -7,7 +7,7 @@ use rule memory as cache_peak with:
         "<logs>/device/{backbone}/cache_peak.log",
     threads: 4
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="cache-peak",
         what=as_flags(

@@ -10,7 +10,7 @@ rule train_hashhop:
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         run=run_flags,
         settings=training_flags("hashhop"),
@@ -46,7 +46,7 @@ rule hashhop:
     log:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         run=run_flags,
         settings=flags("hashhop", "evaluation"),

@@ -9,7 +9,7 @@ rule profile_text:
         "<logs>/profile_text/{backbone}.log",
     threads: 2
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="profile",
         files=[],
@@ -95,7 +95,7 @@ rule profile_hashhop:
     log:
         "<logs>/profile_hashhop/{backbone}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         settings=flags("hashhop", "profiling"),
         task=flags("hashhop", "task", prefix="task-"),
@@ -118,7 +118,7 @@ rule select:
     log:
         "<logs>/select/{task}/{backbone}/beta-{beta}.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         choice=as_flags({"seed": config["seed"], **config["selection"]}),
         code=code("select"),
@@ -141,7 +141,7 @@ rule convert:
     log:
         "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         mixer=[],
         seed=seed_of_job,
@@ -168,7 +168,7 @@ rule head_scores:
         "<logs>/head_scores/{task}/{backbone}.log",
     threads: 2
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         settings=flags("ablations", "scores"),
         task=flags("hashhop", "task", prefix="task-"),

@@ -18,7 +18,7 @@ rule train_text:
         "<logs>/train_text/{backbone}/beta-{beta}/seed-{seed}.log",
     threads: 4
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         original=files("original"),
         curve=curve_flags,
@@ -52,7 +52,7 @@ rule recover:
         "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
     threads: 4
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         settings=training_flags("language"),
         arm=arm_flags,
@@ -84,7 +84,7 @@ rule perplexity:
         "<logs>/perplexity/{backbone}/beta-{beta}/seed-{seed}.log",
     threads: 2
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         settings=flags("language", "perplexity"),
         dtype=as_measured(),

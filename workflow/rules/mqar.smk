@@ -6,7 +6,7 @@ rule mqar:
     log:
         "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         settings=flags("mqar", "task"),
         doubled=doubled_steps,

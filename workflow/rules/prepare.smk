@@ -6,7 +6,7 @@ rule corpus:
         "<logs>/corpus.log",
     retries: 2
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         downloads=DOWNLOADS,
         settings=flags("corpus"),
@@ -27,7 +27,7 @@ rule backbone:
         "<logs>/backbone/{backbone}.log",
     retries: 2
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         downloads=DOWNLOADS,
         settings=backbone_flags,
