@@ -2,7 +2,7 @@
 
 import pytest
 
-from recurformer.measure.trials import Trial, longest_within, search
+from recurformer.measure.longest import Trial, longest_within, search
 
 
 def counted_search(limit, guess, maximum=10**6, tolerance=0.01):
