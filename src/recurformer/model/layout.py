@@ -193,10 +193,11 @@ def queries_and_keys(
     if hasattr(attention, FUSED):
         config, dim = attention.config, attention.head_dim
         sizes = (config.num_attention_heads * dim, config.num_key_value_heads * dim)
-        rows = attention.qkv_proj(hidden_states)[..., : sum(sizes)].split(sizes, -1)
+        queries, keys = attention.qkv_proj(hidden_states)[..., : sum(sizes)].split(sizes, -1)
     else:
-        rows = attention.q_proj(hidden_states), attention.k_proj(hidden_states)
-    queries, keys = (x.unflatten(-1, (-1, attention.head_dim)) for x in rows)
+        queries, keys = attention.q_proj(hidden_states), attention.k_proj(hidden_states)
+    queries = queries.unflatten(-1, (-1, attention.head_dim))  # (B, L, heads, head_dim)
+    keys = keys.unflatten(-1, (-1, attention.head_dim))
     if hasattr(attention, "q_norm"):
         queries, keys = attention.q_norm(queries), attention.k_norm(keys)
     return rotate(queries.transpose(1, 2), keys.transpose(1, 2), position_embeddings if rotates(attention) else None)

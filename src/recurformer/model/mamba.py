@@ -227,24 +227,24 @@ class MambaBlock(nn.Module):
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             x = packing.pack(x)
-        rows, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, L, D)
+        rows, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, L, D) each
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
-            history = past[..., past.shape[-1] + 1 - self.d_conv :]
+            history = past[..., past.shape[-1] + 1 - self.d_conv :]  # (B, D, taps - 1)
             if torch.is_grad_enabled():  # the cache updates in place tensors that autograd has to keep
                 history, state = history.clone(), state.clone()
-        values = self.conv1d(rows, history)
+        values = self.conv1d(rows, history)  # (B, L, D)
         if cache is not None:
             if packing is None:
-                newest = rows[:, -self.d_conv :].transpose(1, 2)
+                newest = rows[:, -self.d_conv :].transpose(1, 2)  # (B, D, taps)
             else:
                 newest = packing.newest(rows, history, self.d_conv)
             cache.update_conv_state(newest, self.layer_index, conv_kernel_size=self.d_conv)
-        step, write, read = self._selection(values, fused)
+        step, write, read = self._selection(values, fused)  # (B, L, D), (B, L, N), (B, L, N)
         if packing is not None:
             step = step.masked_fill(~packing.real.unsqueeze(-1), NO_STEP)
-        A, D = self.transition() if fused is None else (fused.A, fused.D)
+        A, D = self.transition() if fused is None else (fused.A, fused.D)  # (D, N), (D,)
         y, state = selective_scan(
             values.transpose(1, 2),
             step.transpose(1, 2),
@@ -256,11 +256,11 @@ class MambaBlock(nn.Module):
             delta_softplus=True,
             initial_state=state,
             return_last_state=True,
-        )
+        )  # (B, D, L), (B, D, N)
         if cache is not None:
             # contiguous, because the cache copies the layout of its first state, and steps write to that copy
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
-        y = y.transpose(1, 2)
+        y = y.transpose(1, 2)  # (B, L, D)
         return self._leave(y if packing is None else packing.unpack(y), fused)
 
     def _leave(self, channels: Tensor, fused: FusedWeights | None) -> Tensor:

@@ -44,7 +44,7 @@ class MeanMixer(Mixer):
 
     def forward(self, values: Tensor, cache: Cache | None = None, padding_mask: Tensor | None = None) -> Tensor:
         """Average over the window; see `Mixer`."""
-        rows = F.pad(values, (0, 1), value=1.0)  # one more feature, which counts the tokens in a window
+        rows = F.pad(values, (0, 1), value=1.0)  # (B, L, features + 1): the last one counts the tokens in a window
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             rows = packing.pack(rows)

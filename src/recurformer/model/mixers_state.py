@@ -85,12 +85,12 @@ class GatedMixer(Mixer):
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Run the recurrence; see `Mixer`."""
         dtype = torch.promote_types(values.dtype, torch.float32)
-        rates = self.dt_proj(heads.hidden_states).transpose(1, 2).to(dtype)
-        delta = F.softplus(rates.contiguous())  # (B, H, L); compiled code fails in the backward pass of other layouts
+        rates = self.dt_proj(heads.hidden_states).transpose(1, 2).to(dtype)  # (B, H, L)
+        delta = F.softplus(rates.contiguous())  # compiled code fails in the backward pass of other layouts
         if padding_mask is not None:
             delta = delta * padding_mask.unsqueeze(1).to(dtype)
-        queries, keys = (_unit(x.to(dtype)).transpose(1, 2) for x in (heads.queries, heads.keys))
-        inputs = self.repeat(self.split(values).to(dtype))
+        queries, keys = (_unit(x.to(dtype)).transpose(1, 2) for x in (heads.queries, heads.keys))  # (B, heads, L, D)
+        inputs = self.repeat(self.split(values).to(dtype))  # (B, H, L, D)
         outputs, state = decayed_recurrence(
             queries,
             self.repeat(keys) * delta.unsqueeze(-1),
@@ -150,11 +150,12 @@ class Retention(Mixer):
         """
         dtype = torch.promote_types(values.dtype, torch.float32)
         queries, keys = (F.elu(x.to(dtype)) + 1 for x in heads.rotated())
-        decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2).contiguous()
+        decays = F.logsigmoid(self.gate(heads.hidden_states).to(dtype)).transpose(1, 2)  # (B, KV heads * rates, L)
+        decays = decays.contiguous()
         if padding_mask is not None:
             real = padding_mask.unsqueeze(1).to(dtype)
             keys, decays = keys * real.unsqueeze(-1), decays * real
-        inputs = self.split(values)
+        inputs = self.split(values)  # (B, KV heads, L, head_dim)
         outputs, state = decayed_recurrence(
             self._at_rates(queries),
             self._at_rates(self.repeat(keys)),
@@ -163,7 +164,7 @@ class Retention(Mixer):
             None if state is None else self._of_heads(state),
         )
         alike = state.unflatten(1, (-1, len(self.memories))).split(self.copies, 1)  # a KV head's readers have one state
-        means = weighted_means(outputs).to(values.dtype)
+        means = weighted_means(outputs).to(values.dtype)  # (B, H * rates, L, head_dim)
         features = torch.cat([means, inputs], 1).transpose(1, 2).flatten(2)
         return features, torch.cat([states[:, :1] for states in alike], 1).flatten(1, 2)
 
