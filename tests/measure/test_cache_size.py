@@ -22,7 +22,7 @@ from recurformer.measure.cache import (
 )
 from recurformer.measure.memory import count_parameters
 from recurformer.published import PUBLISHED
-from tests.measure.test_peak_memory import TINY
+from tests.measure.test_memory import TINY
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
 LLAMA2_7B = {
