@@ -1,5 +1,3 @@
-""" """
-
 import dataclasses
 import hashlib
 import json
@@ -34,7 +32,7 @@ from recurformer.data.backbones import (
     restore_smollm2_tokenizer,
     save_backbone,
 )
-from recurformer.data.fetch import ResourceError, fetch_snapshot
+from recurformer.data.fetch import ResourceError
 from recurformer.model.convert import convert
 from recurformer.model.families import FAMILIES
 from recurformer.published import PUBLISHED
@@ -240,13 +238,6 @@ def test_without_a_network_and_a_cache_one_line_says_so(cache):
     with pytest.raises(ResourceError, match=f"cannot read the model owner/name at {REVISION} of the hub: ") as caught:
         open_hub("owner/name", REVISION)
     assert "\n" not in str(caught.value)
-
-
-def test_the_client_is_asked_for_the_files_of_one_commit(monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr("recurformer.data.fetch.snapshot_download", lambda *a, **k: asked.append((a, k)) or tmp_path)
-    assert fetch_snapshot("owner/name", ("*.json", "*.txt"), REVISION) == tmp_path
-    assert asked == [(("owner/name",), {"revision": REVISION, "allow_patterns": ["*.json", "*.txt"]})]
 
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")

@@ -1,5 +1,3 @@
-""" """
-
 import bz2
 import os
 from pathlib import Path

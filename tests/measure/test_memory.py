@@ -264,26 +264,8 @@ def test_what_does_not_fit_has_no_value(monkeypatch):
     assert frame[frame.length == 64].ratio.notna().all()
 
 
-class Failing:
-    """A model whose forward pass fails."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, reason):
-        self.config, self.reason = config(), reason
-
-    def __call__(self, *given, **named):
-        raise RuntimeError(self.reason)
-
-
-def test_a_lack_of_memory_is_told_from_other_failures():
-    assert memory._prefill(Failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"), 4) is None
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        memory._prefill(Failing("mat1 and mat2 shapes cannot be multiplied"), 4)
-
-
-def test_a_missing_card_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_a_missing_gpu_is_named(tmp_path, capsys):
     words = ["--name", "x", "--betas", "0.5", "--backbone-source", "shape", "--backbone-shape", "llama2-7b"]
     assert main(["cache-peak", str(tmp_path / "memory.csv"), *words]) == 1
     assert "torch finds no CUDA device" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from transformers import StaticCache
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
 
-LENGTHS = (5, 6, 7, 8, 9, 11, 13, 30, 64, 65, 70, 130, 200, 301)  # on both sides of a block of 64
+LENGTHS = (5, 7, 64, 65, 130, 301)  # on both sides of a block of 64
 WINDOW = {"window_tokens": 5, "sink_tokens": 2}
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
 
@@ -22,7 +22,7 @@ def make(mixer, heads=([0], ALL)):
 
 
 @pytest.mark.slow
-@every_mixer
+@pytest.mark.parametrize("mixer", ["mamba", "gated", "window_state", "mean"])  # all kinds of state and of blocks
 @torch.no_grad()
 def test_compiled_code_serves_every_length(mixer):
     model, graphs = make(mixer, heads=([0],)), []
@@ -40,9 +40,8 @@ def test_compiled_code_serves_every_length(mixer):
         cache = model(ids[:, :7], use_cache=True).past_key_values
         parts = [compiled(x, past_key_values=cache, use_cache=True).logits for x in ids[:, 7:].split([length, 1, 1], 1)]
         assert difference(torch.cat(parts, 1), expected[:, 7:]) < 1e-4
-    assert (
-        len(graphs) <= 6
-    )  # one token or several, within a block or beyond, one length or any, with a cache or without
+    # one token or several, within a block or beyond, one length or any, with a cache or without
+    assert len(graphs) <= 6
 
 
 def padded(length):

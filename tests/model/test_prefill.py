@@ -17,7 +17,7 @@ from recurformer.model.prefill import ReservedCache, attending_by, prefill, read
 
 BACKBONES = sorted({backbone for backbone, _ in MATRIX})
 LENGTH = 37
-CHUNKS = (1, 2, 5, 16, 36, 37, 100)
+CHUNKS = (1, 5, 36, 100)
 
 
 @torch.no_grad()
@@ -197,5 +197,5 @@ def memory_of(prefills, model, length):
 @pytest.mark.parametrize(("backbone", "heads"), [*MATRIX, *((name, None) for name in BACKBONES)])
 def test_first_and_last_chunks_take_the_memory_of_all(backbone, heads):
     model = (make_converted(backbone, heads) if heads else make_backbone(backbone)).requires_grad_(False)
-    for length in (1, 8, 9, 16, 17, 24, 32, 37, 200, 203):
+    for length in (1, 8, 9, 17, 24, 37, 75):
         assert memory_of(ENDS, model, length) == memory_of(PREFILLS, model, length), length

@@ -144,25 +144,34 @@ def return_freed_memory() -> None:
         mallopt(MMAP_THRESHOLD, SMALL)
 
 
+def memory_fraction(memory_bytes: int, total: float) -> float:
+    """Return `memory_bytes` as a fraction, at most 1, of the `total` bytes that a GPU shows, a little less than sold.
+
+    Raises:
+        ValueError: the GPU is smaller.
+    """
+    if SHOWN * memory_bytes > total:
+        gib = 2**30
+        raise ValueError(f"memory_gib={memory_bytes / gib:g}: the GPU has {total / gib:.1f} GiB; give no more")
+    return min(1.0, memory_bytes / total)
+
+
 @contextmanager
 def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> Iterator[None]:
     """Inside, an allocation fails that would take this process beyond a limit.
 
     Args:
         device: whose memory is limited.
-        memory_bytes: for all that this process allocates there, as much as a card sold with it shows; on a processor,
+        memory_bytes: for all that this process allocates there, as much as a GPU sold with it shows; on a processor,
             whose memory also holds the program, for the `held_bytes` and all that comes on top of them.
         held_bytes: taken already.
 
     Raises:
-        ValueError: the card is smaller, or the processor's system (not Linux) knows no such limit.
+        ValueError: the GPU is smaller, or the processor's system (not Linux) knows no such limit.
     """
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        if SHOWN * memory_bytes > total:
-            gib = 2**30
-            raise ValueError(f"memory_gib={memory_bytes / gib:g}: the card has {total / gib:.1f} GiB; give no more")
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total))
+        torch.cuda.set_per_process_memory_fraction(memory_fraction(memory_bytes, total))
         try:
             yield
         finally:
