@@ -10,12 +10,12 @@ import yaml
 from transformers import DynamicCache
 
 from recurformer import convert, select_heads
-from recurformer.backbones import make_random
-from recurformer.baselines import EVICTIONS, evicting, make_cache
 from recurformer.claims.claim import STATEMENTS, Statement
 from recurformer.claims.register import all_claims
 from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
+from recurformer.data.backbones import make_random
+from recurformer.evict import EVICTIONS, evicting, make_cache
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import SELECTORS
 from recurformer.model import families
@@ -26,7 +26,7 @@ from recurformer.model.modeling import BACKBONES, define
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
-from tests.baselines.test_evicting_cache import held_slots
+from tests.evict.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
 from tests.workflow.dry_runs import DryRun
 
@@ -81,7 +81,7 @@ def test_a_backbone_family(monkeypatch):
 
 
 def test_an_eviction_method(model, monkeypatch):
-    monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/baselines/methods.py")["Newest"])
+    monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/evict/methods.py")["Newest"])
     cache = make_cache(model, "newest", 5)
     with torch.no_grad():
         evicting(model)(TOKENS[:1], past_key_values=cache)

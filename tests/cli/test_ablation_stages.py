@@ -6,15 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
-from recurformer.backbones import make_random
-from recurformer.baselines import razor_attention
 from recurformer.cli.main import main
+from recurformer.data.backbones import make_random
+from recurformer.data.hashhop import HASH_SPECIALS, HashHopTokens, byte_tokenizer, hash_tokenizer
+from recurformer.evict import methods
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
 from recurformer.render.measurements import COLUMNS
-from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.tokenizer import HASH_SPECIALS, byte_tokenizer, hash_tokenizer
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
 TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
@@ -116,9 +115,9 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
 
 
 def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_length(world, tmp_path, monkeypatch):
-    seen, look_back = [], razor_attention.look_back
+    seen, look_back = [], methods.look_back
     monkeypatch.setattr(
-        razor_attention, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
+        methods, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
     )
     out = tmp_path / "rows.parquet"
     assert run_stage(world, "ablation-hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0

@@ -72,10 +72,10 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"train-hashhop", "convert"}),
-        ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        ("measure/answers.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         (
-            "corpora/windows.py",
+            "data/windows.py",
             {"train", "recover", "continuation", "sink"},
             {"train-hashhop", "profile-hashhop", "mqar"},
         ),
@@ -126,7 +126,7 @@ def test_comments_docstrings_and_layout_do_not_count(changed_by):
 @pytest.mark.parametrize(
     ("file", "some", "others"),
     [
-        ("evaluate/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
+        ("measure/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
         ("render/recurformer.mplstyle", {"figure"}, {"table"}),
     ],
 )

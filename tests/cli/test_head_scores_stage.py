@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from recurformer import HeadProfile
-from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.main import main
+from recurformer.data.backbones import open_random, save_backbone
 from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, read_scores, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2

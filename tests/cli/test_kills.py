@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from recurformer.backbones import make_random
 from recurformer.cli.main import main
+from recurformer.data.backbones import make_random
+from recurformer.data.hashhop import hash_tokenizer
 from recurformer.files import atomic_path
 from recurformer.model.convert import convert
-from recurformer.tasks.tokenizer import hash_tokenizer
 from tests.one_thread import one_thread
 
 __all__ = ["one_thread"]  # a child would have only one of several

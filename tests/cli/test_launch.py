@@ -10,15 +10,15 @@ import time
 import psutil
 import pytest
 
-from recurformer.backbones import make_random
 from recurformer.cli import launch, main
 from recurformer.cli.resumable import resumable_folder
 from recurformer.cli.stage import STAGES, code_of
+from recurformer.data.backbones import make_random
+from recurformer.data.hashhop import hash_tokenizer
 from recurformer.digest import files_used
 from recurformer.model.convert import convert
 from recurformer.records import read_record
 from recurformer.study import Distributed
-from recurformer.tasks.tokenizer import hash_tokenizer
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
 RECIPE = {"steps": 24, "batch_size": 4, "learning_rate": 0.003, "log_every": 1, "save_every": 2}

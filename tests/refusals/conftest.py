@@ -43,7 +43,7 @@ def refuses(capfd, monkeypatch):
 @pytest.fixture(scope="session")
 def good(tmp_path_factory):
     """Articles, a tiny backbone, its head profile, a choice of heads and the converted model."""
-    from recurformer.backbones import open_random, save_backbone
+    from recurformer.data.backbones import open_random, save_backbone
     from recurformer.model.convert import convert
 
     folder = tmp_path_factory.mktemp("good")

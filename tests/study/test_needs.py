@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recurformer.backbones import load_shape, make_random, meta_model
 from recurformer.cli.study import read_study
+from recurformer.data.backbones import load_shape, make_random, meta_model
 from recurformer.published import PUBLISHED
 from recurformer.study.needs import NEEDS, Sizes, request
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessException
 
+from recurformer.data import IGNORED
 from recurformer.study import Distributed, Training
-from recurformer.tasks import IGNORED
 from recurformer.train.data import ItemDataset, item_generator
 from recurformer.train.distributed import train_distributed
 from recurformer.train.metrics import TrainingDiverged

@@ -31,8 +31,8 @@ def model_folder(model: str) -> Path:
     first, slash, _ = model.partition("/")
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
-    from recurformer.backbones import fetch_newest
-    from recurformer.corpora.fetch import ResourceError
+    from recurformer.data.backbones import fetch_newest
+    from recurformer.data.fetch import ResourceError
 
     try:
         return fetch_newest(model)
@@ -72,9 +72,9 @@ def adapt(args: Namespace) -> dict[str, float]:
     import torch
     from tabulate import tabulate
 
-    from recurformer.backbones import base_facts
     from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
-    from recurformer.corpora.documents import read_documents
+    from recurformer.data.backbones import base_facts
+    from recurformer.data.documents import read_documents
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared
 

@@ -67,7 +67,7 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
     import torch
 
-    from recurformer.measure.cache_peak import measure_cache_peak
+    from recurformer.measure.memory import measure_cache_peak
 
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch finds no CUDA device here")
@@ -153,7 +153,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
 )
 def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
     """The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
-    from recurformer.baselines.counted import pyramidinfer_rows
+    from recurformer.evict.pyramidinfer import pyramidinfer_rows
 
     return pyramidinfer_rows(settings.lengths, args.name, args.layers)
 
@@ -166,6 +166,6 @@ def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
 )
 def complexity(args: Namespace, settings: Sizes, mamba: Mamba) -> "pd.DataFrame":
     """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""
-    from recurformer.measure.complexity import measure_complexity
+    from recurformer.measure.growth import measure_complexity
 
     return measure_complexity(settings.growth_lengths, mamba=mamba.model_dump())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from recurformer.evaluate.generate import NewCache
+    from recurformer.measure.generate import NewCache
 
 MEASURED = ("before", "converted", "trained")
 
@@ -33,7 +33,7 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
 
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.evaluate.perplexity import perplexity_rows
+    from recurformer.measure.language import perplexity_rows
 
     articles = open_texts(args.articles, "validation", ("title", "text"))
     tokenizer = open_tokenizer(args.before)
@@ -58,7 +58,7 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
     """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.evaluate.needle import needle_rows
+    from recurformer.measure.answers import needle_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     texts = tuple(open_texts(args.articles, split="validation").text)
@@ -91,7 +91,7 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
 def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt, with the prompt's full or smaller cache."""
     from recurformer.cli.texts import text_windows
-    from recurformer.evaluate.continuation import continuation_rows
+    from recurformer.measure.language import continuation_rows
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
@@ -121,8 +121,8 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.evaluate.lm_eval import LocalSettings, lm_eval_rows
-    from recurformer.tasks.hashhop import HashHopTask as HashHopText
+    from recurformer.data.hashhop import HashHopTask as HashHopText
+    from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 
     local = LocalSettings(
         open_tokenizer(args.checkpoint),

@@ -36,7 +36,7 @@ def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
     """Recency ratios of every head over windows of text (equation 1; appendix B)."""
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
-    from recurformer.heads.profiling import profile_heads
+    from recurformer.heads.profile import profile_heads
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     measured = profile_heads(
@@ -55,7 +55,7 @@ def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
 def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) -> dict[str, float]:
     """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.heads.profiling import profile_heads
+    from recurformer.heads.profile import profile_heads
     from recurformer.train.hashhop_data import hashhop_dataset
 
     dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), size=settings.samples, seed=args.seed)
@@ -87,9 +87,8 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
 
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.scores import SCORES
+    from recurformer.heads.scores import SCORES, HashHopProbes, Probes, TextProbes
     from recurformer.heads.select import profile_rows, score_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
@@ -120,7 +119,7 @@ def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings)
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
-    from recurformer.heads.profiling import profile_windows
+    from recurformer.heads.profile import profile_windows
     from recurformer.heads.select import compare_settings
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from recurformer.evaluate.generate import NewCache
-    from recurformer.heads.probes import Repeated
+    from recurformer.heads.scores import Repeated
+    from recurformer.measure.generate import NewCache
 
     Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
 
@@ -91,7 +91,7 @@ def measure(
 def _evicted(
     args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change, repeated: "Repeated | None"
 ) -> "Iterator[Changed]":
-    from recurformer.baselines import empty_cache, evicting, make_eviction
+    from recurformer.evict import empty_cache, evicting, make_eviction
 
     budgets = [*change.budgets, *map(_held_share, args.match or [])]
     if not budgets:

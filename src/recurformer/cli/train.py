@@ -48,7 +48,7 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask) -> dic
 def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
     """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
     from recurformer.cli.checkpoints import device
-    from recurformer.evaluate.mqar import run_mqar
+    from recurformer.measure.mqar import run_mqar
 
     with resumable_run(args, args.mqar) as folder:
         sizes = mamba.model_dump()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.corpora.documents import Documents
+from recurformer.data.documents import Documents
 from recurformer.heads.select import replaced_count
 from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX

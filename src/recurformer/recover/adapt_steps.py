@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.corpora.documents import Documents
-from recurformer.corpora.windows import encode_text, windows
-from recurformer.heads.profiling import profile_heads
+from recurformer.data.documents import Documents
+from recurformer.data.windows import encode_text, windows
+from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
 from recurformer.recover.adapt_measures import passkeys_of, quality_of

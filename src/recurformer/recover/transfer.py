@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from recurformer.heads.run import reading
+from recurformer.heads.attention import reading
 from recurformer.recover.pair import ReplacedLayer, relative_error, replaced_layers
 from recurformer.recover.trained import only_training
 from recurformer.train.checkpoints import fingerprint

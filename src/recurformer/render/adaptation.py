@@ -51,7 +51,7 @@ def write_adaptation(folder: str | Path, found: Found) -> None:
     Args:
         folder: of the model.
         found: what `recurformer.recover.adapt.adapt` measured, and under "base" the facts of its original
-            (`recurformer.backbones.base_facts`).
+            (`recurformer.data.backbones.base_facts`).
     """
     folder = Path(folder)
     (folder / "adaptation.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -3,8 +3,8 @@
 from math import ceil
 from typing import TYPE_CHECKING, get_args
 
+from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.method import MeasuredScore
-from recurformer.tasks.sizes import HASH_VOCABULARY, HashHopTokenSizes
 
 if TYPE_CHECKING:
     from recurformer.study import Backbone, Study

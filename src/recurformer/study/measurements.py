@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
 from recurformer.study.block import NUMBER, Block, Count, Index, Name, Rate, Several, Share, Text
 from recurformer.study.inputs import check_heads
 from recurformer.study.method import Selection, Training
-from recurformer.tasks.sizes import HashHopTextSizes, HashHopTokenSizes, check_mqar
 
 LOCAL = frozenset({"hashhop", "passkey", "wikipedia"})
 """This project's own tasks of lm-eval, beside the library's."""

@@ -1,25 +1,26 @@
 """The method's own settings: profiling, selection, the block, and training."""
 
+import ast
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-import recurformer.model
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Rate, Several, Share
 
 
 def mixer_names() -> list[str]:
-    """The names of all mixers, after the files `mixer_*.py` that hold one each."""
-    (folder,) = recurformer.model.__path__
-    files = (path.stem.removeprefix("mixer_") for path in Path(folder).glob("mixer_*.py"))
-    return sorted(name for name in files if name != "base")
+    """The keys of `recurformer.model.mixers.MIXERS`, read from the source: to import it would import torch."""
+    tree = ast.parse((Path(__file__).parents[1] / "model" / "mixers.py").read_text(encoding="utf-8"))
+    named = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
+    registry: Any = named["MIXERS"]
+    return sorted(key.value for key in registry.keys)
 
 
 Unit = Literal["kv_group", "head", "layer"]
 if TYPE_CHECKING:
     Mixer = str
-else:  # each mixer has a file of its name; to import their registry would import torch
+else:
     Mixer = Literal[tuple(mixer_names())]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
+from recurformer.data import IGNORED
 from recurformer.study import Distributed, Training
-from recurformer.tasks import IGNORED
 from recurformer.train.checkpoints import fingerprint, last_checkpoint, open_run, step_of
 from recurformer.train.data import Item, ItemDataset
 from recurformer.train.metrics import MetricLog, TrainingDiverged
