@@ -131,4 +131,4 @@ def test_its_rule_is_planned(tmp_path):
     target = "results/smoke/corpus/article_lengths.csv"
     planned = DryRun(tmp_path, target, "--configfile", "config/smoke.yaml")
     assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in planned.out + planned.err
-    assert planned.jobs[0].resources["runtime"] == "60"
+    assert [job.resources["runtime"] for job in planned.jobs if job.rule == "article_lengths"] == ["60"]
