@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+IMPLEMENTATION = "recurformer_chunked"
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Arguments of an attention function that change the weights in ways no function here knows."""
 
@@ -70,8 +71,9 @@ def refuses(query: Tensor, key: Tensor, value: Tensor, causal: bool = True) -> s
     if device == "cuda" and query.shape[-1] % 8 == 0:  # torch's public function pads other heads
         if _fits_flash(query, key, value, causal):
             return None
-        one_for_all = (x[:, :1].expand(-1, query.shape[1], -1, -1) for x in (key, value))  # only their form counts
-        if can_use_efficient_attention(SDPAParams(query, *one_for_all, None, 0.0, causal, False)):
+        # it takes one key-value head for each query head; here only the form of the tensors counts
+        key, value = (x[:, :1].expand(-1, query.shape[1], -1, -1) for x in (key, value))
+        if can_use_efficient_attention(SDPAParams(query, key, value, None, 0.0, causal, False)):
             return None
     return f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}"
 
@@ -119,9 +121,6 @@ def efficient_kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float, 
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     output, logsumexp, *_ = kernel(query, key, value, None, True, 0.0, causal, scale=scaling)
     return output, logsumexp[..., : query.shape[2]]  # its rows are rounded up
-
-
-IMPLEMENTATION = "recurformer_chunked"
 
 
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
