@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+IMPLEMENTATION = "recurformer_chunked"
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Arguments of an attention function that change the weights in ways no function here knows."""
 
@@ -120,9 +121,6 @@ def efficient_kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float, 
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     output, logsumexp, *_ = kernel(query, key, value, None, True, 0.0, causal, scale=scaling)
     return output, logsumexp[..., : query.shape[2]]  # its rows are rounded up
-
-
-IMPLEMENTATION = "recurformer_chunked"
 
 
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
