@@ -37,11 +37,10 @@ from recurformer.study.method import (
     Training,
     Window,
 )
-from recurformer.study.recovery import Arm, Recovery
+from recurformer.study.recovery import Recipe, Recovery
 
 __all__ = [
     "Ablations",
-    "Arm",
     "Backbone",
     "Block",
     "Caches",
@@ -63,6 +62,7 @@ __all__ = [
     "Profiling",
     "RecencyRatio",
     "RecencySettings",
+    "Recipe",
     "Recovery",
     "Search",
     "Selection",
