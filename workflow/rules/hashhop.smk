@@ -15,7 +15,7 @@ rule train_hashhop:
         run=run_flags,
         settings=training_flags("hashhop"),
         task=flags("hashhop", "task", prefix="task-"),
-        code=training_code("train_hashhop"),
+        code=code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \

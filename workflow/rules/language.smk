@@ -25,7 +25,7 @@ rule train_text:
         run=run_flags,
         tokens=config["language"]["tokens"],
         settings=training_flags("language"),
-        code=training_code("train"),
+        code=code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \

@@ -15,7 +15,7 @@ from recurformer import __version__
 from recurformer.__main__ import STOPPED
 from recurformer.cards import own_cards
 from recurformer.cli import launch
-from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
+from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of, read_block
 from recurformer.cli.stage import STAGES, Stage, code_of
 from recurformer.files import refuse_strange_model
 from recurformer.records import read_record, run_record
@@ -52,8 +52,6 @@ def _usage() -> str:
 def arguments_of(stage: Stage, words: list[str]) -> Namespace:
     """The arguments of a stage, from the words of a command line."""
     parser = stage.parser()
-    if stage.launched:
-        launch.add_arguments(parser)
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
     return parser.parse_args(words)
@@ -108,8 +106,8 @@ def _refuse_places(args: Namespace) -> None:
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     _refuse_places(args)
     settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
-    spread = launch.take_spread(args)
-    processes = spread.processes if spread else 1
+    spread = read_block(args, Distributed, launch.PREFIX) if stage.launched else Distributed()
+    processes = spread.processes
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
@@ -121,7 +119,7 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
 
 
 def _run_recorded(
-    stage: Stage, args: Namespace, argv: list[str], settings: dict[str, Any], spread: Distributed | None
+    stage: Stage, args: Namespace, argv: list[str], settings: dict[str, Any], spread: Distributed
 ) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if launch.is_first() else None
@@ -129,10 +127,7 @@ def _run_recorded(
     with run_record(path, stage.name, argv, settings, inputs=inputs, outputs=outputs) as record:
         if stage.device:
             import_libraries()
-        if spread:
-            record["metrics"] = import_module("recurformer.cli.distributed").run(args, spread)
-        else:
-            record["metrics"] = stage.run(args)
+        record["metrics"] = stage.run(args)
         if path and stage.launched:
             record["training"] = launch.described(args, spread)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
+from recurformer.cli.launch import Spread
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.resumable import train_and_keep, trained
 from recurformer.cli.stage import ARTICLES, argument, checkpoint, progress, stage
@@ -91,7 +92,7 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: s
     device="computes",
     launched=True,
 )
-def train(args: Namespace, settings: Training) -> dict[str, float]:
+def train(args: Namespace, settings: Training, spread: Spread) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import text_windows
@@ -100,6 +101,8 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
 
     if bool(args.recovery) != bool(args.original):
         raise ValueError("--recovery and --original: give both or neither")
+    if args.recovery and spread.processes > 1:
+        raise ValueError("--recovery: several processes measure no curve; leave it out, or --distributed-processes")
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     dataset = WindowDataset(input_ids, seed=args.seed)
@@ -112,7 +115,8 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
             recovery = curve_of(args, original, model, input_ids, folder, training=settings.model_dump())
             recovery.add("at the start")
             on_log = recovery.of_training("trained", settings.steps, settings.log_every)
-        train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
+        options = {**settings.model_dump(), **spread.training()}
+        train(model, dataset, output_dir=folder, seed=args.seed, on_log=on_log, **options)
         return {} if recovery is None else keep_curve(args, recovery, arm="paper" if args.beta else "original")
 
     return train_and_keep(args, model, tokenizer, learn)

@@ -155,9 +155,8 @@ STAGES: dict[str, Stage] = {}
 
 
 def code_of(stage: str) -> str:
-    """The place where the code of a stage begins, or that of a training over several processes."""
-    command = stage.replace("_", "-")
-    return STAGES[command].place if command in STAGES else f"recurformer.cli.{stage}:run"
+    """The place where the code of a stage begins."""
+    return STAGES[stage.replace("_", "-")].place
 
 
 def stage(
@@ -177,7 +176,7 @@ def stage(
         output: the file of the frame that the function returns; without one, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
-        launched: whether several processes can run it together, by `recurformer.cli.launch`.
+        launched: whether several processes can run it together, by `recurformer.cli.launch`; it takes a `Spread`.
         name: of the stage, where it is not the function's.
     """
 

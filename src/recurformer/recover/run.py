@@ -19,7 +19,6 @@ from recurformer.recover.measures import quality_rows
 from recurformer.recover.recipe import Plan
 from recurformer.study import Recipe, Training
 from recurformer.train.data import WindowDataset
-from recurformer.train.surroundings import as_it_is
 
 Rows = Callable[[dict[str, float]], None]
 """A function that takes the rows of a training's log (`recurformer.train.trainer.train`)."""
@@ -81,8 +80,9 @@ class RecoveryCurve:
 
     def _measure(self, stage: str) -> None:
         def make() -> list[dict[Any, Any]]:
-            with as_it_is(self.model):
-                rows = quality_rows(self.original, self.model, self.windows, self.progress(f"{stage}: window"))
+            training = self.model.training
+            rows = quality_rows(self.original, self.model.eval(), self.windows, self.progress(f"{stage}: window"))
+            self.model.train(training)
             perplexity = math.exp(min(rows["negative_log_likelihood"].mean(), 700.0))
             divergence = rows["divergence"].mean()
             self.say(f"{stage}, {self.tokens:,} tokens: perplexity {perplexity:.4g}, divergence {divergence:.4g}")

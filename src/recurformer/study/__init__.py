@@ -169,10 +169,6 @@ class Study(Block):
     """Experiments that the reviewers asked for; the target `ablations` runs them, `all` does not."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
     """Tests, caches and speed on a card."""
-    job_minutes: Rate | None = None
-    """Time limit of a training, or of a search for the longest input. At the limit it saves its state and fails; the
-    next call resumes it.
-    """
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:
