@@ -7,21 +7,23 @@ import pytest
 import torch
 
 from recurformer import convert
-from recurformer.recover.adapt_measures import quality_of
-from recurformer.recover.arm import run_arm
-from recurformer.recover.curve import RecoveryCurve
-from recurformer.recover.quality import quality_rows
+from recurformer.recover.kept import KeptSteps
+from recurformer.recover.measures import quality_of, quality_rows
+from recurformer.recover.run import RecoveryCurve, recover
+from recurformer.study import Recipe, Training
 from recurformer.train.data import WindowDataset
 from recurformer.train.trainer import train
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
 WINDOWS, HELD_OUT = tokens(32, 16), tokens(3, 16, seed=1)
-TRAINING = {"steps": 12, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "log_every": 1, "save_every": 2}
+TRAINING = Training(steps=12, batch_size=4, learning_rate=1e-2, weight_decay=0.0, log_every=1, save_every=2)
 RECIPES = {
-    "paper": {"trained": "all", "language_model_share": 1.0},
-    "calibrated": {"calibrate_windows": 10, "trained": "all", "language_model_share": 1.0},
-    "plus": {"calibrate_windows": 8, "start": "linear", "transfer_steps": 4, "trained": "attention"},
-    "closed form": {"calibrate_windows": 32, "steps": 8},
+    "paper": Recipe(),
+    "calibrated": Recipe(calibrate_windows=10),
+    "plus": Recipe(
+        calibrate_windows=8, start="linear", transfer_steps=4, trained="attention", language_model_share=0.0
+    ),
+    "closed form": Recipe(calibrate_windows=32, steps=8),
 }
 
 
@@ -30,31 +32,33 @@ def original():
     return make_backbone("llama_gqa_tied")
 
 
-def run(original, folder, recipe):
+def run(original, folder, recipe, bf16=False):
     """The model that has learnt, its curve, the rows of its last training, and the errors of its layers."""
     torch.manual_seed(1)
     converted = convert(original, HEADS["mixed"], **MAMBA).eval()
-    curve = RecoveryCurve(original, converted, HELD_OUT, WINDOWS, folder, halvings=3)
+    kept = KeptSteps(folder / "steps", (original, converted), (HELD_OUT, WINDOWS), recipe=recipe.model_dump())
+    curve = RecoveryCurve(original, converted, HELD_OUT, kept, halvings=3)
     logged = []
-    settings = TRAINING | recipe
-    errors = run_arm(original, converted, WINDOWS, curve=curve, folder=folder, on_log=logged.append, **settings)
-    return converted, curve.rows, logged, errors
+    recovered = recover(
+        original, converted, WINDOWS, recipe, curve, training=TRAINING, folder=folder, bf16=bf16, on_log=logged.append
+    )
+    return converted, curve.rows, logged, recovered.errors
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
     model, rows, logged, errors = run(original, tmp_path, recipe)
     assert rows.tokens.min() == 0
-    steps = (TRAINING | recipe)["steps"]
+    steps = recipe.steps or TRAINING.steps
     assert steps * 4 * 16 <= rows.tokens.max() + 3 * 16 <= steps * 4 * 16 + 3 * 16
     assert rows.groupby("tokens").window.nunique().eq(3).all()
     assert rows.groupby("tokens").seconds.first().is_monotonic_increasing
     last = rows[rows.tokens == rows.tokens.max()].reset_index(drop=True)
-    expected = quality_rows(original, model, HELD_OUT).rename(columns={"tokens": "predicted"})
+    expected = quality_rows(original, model, HELD_OUT)
     pd.testing.assert_frame_equal(last[expected.columns], expected)
     assert (len(logged) > 0) == (recipe is not RECIPES["closed form"])
     replaced = [layer for layer, heads in enumerate(HEADS["mixed"]) if heads]
-    assert errors.layer.tolist() == (replaced if "calibrate_windows" in recipe else [])
+    assert errors.layer.tolist() == (replaced if recipe.calibrate_windows else [])
 
 
 def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
@@ -67,7 +71,7 @@ def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):
     learnt = run(original, tmp_path / "arm", RECIPES["paper"])[0].state_dict()
     torch.manual_seed(1)
     converted = convert(original, HEADS["mixed"], **MAMBA)
-    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path / "train", weight_decay=0.0, **TRAINING)
+    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path / "train", **TRAINING.model_dump())
     assert all(learnt[name].equal(tensor) for name, tensor in converted.state_dict().items())
 
 
@@ -95,24 +99,18 @@ def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, m
 def test_points_are_measured_in_the_type_of_the_weights(original, tmp_path, monkeypatch):
     """Mixed precision is the training's, and ends with it."""
     monkeypatch.setattr("recurformer.train.trainer.fast_bf16", lambda device: True)
-    model, rows, *_ = run(original, tmp_path, RECIPES["calibrated"] | {"bf16": True})
+    model, rows, *_ = run(original, tmp_path, RECIPES["calibrated"], bf16=True)
     last = rows[rows.tokens == rows.tokens.max()]
     expected = quality_rows(original, model, HELD_OUT)
     assert last.divergence.tolist() == expected.divergence.tolist()
     assert "forward" not in model.__dict__
 
 
-def test_another_text_keeps_nothing(original, tmp_path):
-    run(original, tmp_path, RECIPES["closed form"])
-    curve = RecoveryCurve(original, original, HELD_OUT, WINDOWS.flip(0), tmp_path)
-    assert curve.rows.empty
-
-
 def test_more_windows_than_there_are(original, tmp_path):
     with pytest.raises(ValueError, match="calibrate_windows: 33 were asked for, the text has 32"):
-        run(original, tmp_path, {"calibrate_windows": 33})
+        run(original, tmp_path, Recipe(calibrate_windows=33))
     with pytest.raises(ValueError, match="steps: 3 of 4 windows are fewer than the closed form and transfer take"):
-        run(original, tmp_path, {"calibrate_windows": 8, "transfer_steps": 2, "steps": 3})
+        run(original, tmp_path, Recipe(calibrate_windows=8, transfer_steps=2, steps=3))
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -120,7 +118,7 @@ def test_each_window_is_measured_over_its_predicted_tokens(changed):
     original = make_backbone("llama_gqa_tied")
     model = convert(original, HEADS["mixed"], **MAMBA).eval() if changed else original
     rows = quality_rows(original, model, tokens(3, 12))
-    assert rows.window.tolist() == [0, 1, 2] and set(rows.tokens) == {11}
+    assert rows.window.tolist() == [0, 1, 2] and set(rows.predicted) == {11}
     for row, window in zip(rows.itertuples(), tokens(3, 12), strict=True):
         with torch.no_grad():
             loss = model(window[None], labels=window[None]).loss.item()
@@ -131,8 +129,6 @@ def test_each_window_is_measured_over_its_predicted_tokens(changed):
     assert (rows.divergence > 0).all() == changed
 
 
-def test_no_divergence_is_below_zero(monkeypatch):
-    rows = pd.DataFrame({"negative_log_likelihood": [1.0, 1.0], "divergence": [-1e-9, -2e-9]})
-    monkeypatch.setattr("recurformer.recover.adapt_measures.quality_rows", lambda *arguments: rows)
-    found = quality_of(None, None, None)
+def test_no_divergence_is_below_zero():
+    found = quality_of(pd.DataFrame({"negative_log_likelihood": [1.0, 1.0], "divergence": [-1e-9, -2e-9]}))
     assert (found["divergence"], found["divergence_interval"]) == (0, [0, pytest.approx(0, abs=1e-8)])

@@ -16,7 +16,7 @@ rule train_hashhop:
         settings=settings(
             "hashhop.training", task="hashhop.task", distributed=processes
         ),
-        code=training_code("train_hashhop"),
+        code=code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \

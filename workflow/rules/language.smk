@@ -25,7 +25,7 @@ rule train_text:
         run=run_words,
         tokens=config["language"]["tokens"],
         settings=settings("language.training", distributed=processes),
-        code=training_code("train"),
+        code=code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \

@@ -2,7 +2,6 @@
 
 import re
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, Output
 from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import argument, progress, stage
 from recurformer.files import writing_model
-from recurformer.recover.recipe import RECIPES, Recipe
+from recurformer.recover.recipe import RECIPES, TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,7 +53,7 @@ def model_folder(model: str) -> Path:
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
     argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
-    argument("--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"),
+    argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
         choices=list(RECIPES),
@@ -92,9 +91,10 @@ def adapt(args: Namespace) -> dict[str, float]:
             folder=state,
             beta=args.beta,
             minutes=args.minutes,
+            tokens=args.tokens,
             seed=args.seed,
             dtype=saved,
-            recipe=replace(RECIPES[args.mixer], tokens=args.tokens),
+            recipe=RECIPES[args.mixer],
             progress=progress,
             say=lambda line: print(line, flush=True),
         )

@@ -15,9 +15,6 @@ from typing import Any
 
 from recurformer.study import Block, Distributed
 
-LAUNCHER = "RECURFORMER_LAUNCHER"
-"""In the environment of the processes that `launch` starts: its own process's number."""
-
 
 def is_launched() -> bool:
     """Whether this process is one of those that `launch` started."""
@@ -30,14 +27,14 @@ def is_first() -> bool:
 
 
 def described(
-    args: Namespace, settings: Mapping[str, Block], spread: Distributed | None
+    args: Namespace, settings: Mapping[str, Block], spread: Distributed
 ) -> dict[str, str | int | float | None]:
     """A finished training in its record: processes, strategy, and samples per second."""
     batch_size = settings["settings"].model_dump()["batch_size"]
     last = json.loads(Path(args.metrics).read_text(encoding="utf-8").splitlines()[-1])
     return {
-        "processes": spread.processes if spread else 1,
-        "strategy": spread.strategy if spread else None,
+        "processes": spread.processes,
+        "strategy": spread.strategy if spread.processes > 1 else None,
         "samples_per_second": round(last["step"] * batch_size / last["seconds"], 3),
     }
 
@@ -64,7 +61,6 @@ def launch(argv: list[str], processes: int) -> None:
         "num_cpu_threads_per_process": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    os.environ[LAUNCHER] = str(os.getpid())
     for name in ("torch.distributed", "torch.distributed.elastic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -100,20 +100,18 @@ def _refuse_places(args: Namespace) -> None:
             refuse_strange_model(place)
 
 
-def take_settings(stage: Stage, args: Namespace) -> tuple[Settings, Distributed | None]:
-    """The settings of a stage, and those of its processes. `args.settings` becomes a text of one form without the
-    latter: it identifies a training that is resumed, by whatever processes.
-    """
+def take_settings(stage: Stage, args: Namespace) -> Settings:
+    """The settings of a stage. `args.settings` becomes a text of one form: it identifies a training to be resumed."""
     settings = stage.settings(getattr(args, "settings", None))
-    spread = cast(Distributed | None, settings.pop("distributed", None))
     args.settings = json.dumps(flat(settings), sort_keys=True)
-    return settings, spread
+    return settings
 
 
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     _refuse_places(args)
-    settings, spread = take_settings(stage, args)
-    processes = spread.processes if spread else 1
+    settings = take_settings(stage, args)
+    spread = cast(Distributed, settings.get("distributed", Distributed()))
+    processes = spread.processes
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
@@ -124,9 +122,7 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
             _run_recorded(stage, args, argv, settings, spread)
 
 
-def _run_recorded(
-    stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed | None
-) -> None:
+def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if launch.is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
@@ -134,10 +130,7 @@ def _run_recorded(
     with run_record(path, stage.name, argv, named | flat(settings), inputs=inputs, outputs=outputs) as record:
         if stage.device:
             import_libraries()
-        if spread:
-            record["metrics"] = import_module("recurformer.cli.distributed").run(args, settings, spread)
-        else:
-            record["metrics"] = stage.run(args, settings)
+        record["metrics"] = stage.run(args, settings)
         if path and stage.launched:
             record["training"] = launch.described(args, settings, spread)
 

@@ -32,7 +32,7 @@ from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, Outp
 from recurformer.cli.metrics import Metric, metrics_of
 from recurformer.files import atomic_path
 from recurformer.records import number_text
-from recurformer.study import Block, Distributed
+from recurformer.study import Block
 from recurformer.study.block import refusal
 
 if TYPE_CHECKING:
@@ -155,14 +155,12 @@ class Stage:
         return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Block)}
 
     def settings(self, text: str | None) -> Settings:
-        """The blocks of its function, from `--settings`; `distributed` among them for a training over processes.
+        """The blocks of its function, from `--settings`.
 
         Raises:
             ValueError: in one line, the key, its value and the right values.
         """
         values, blocks = _mapping(text or "{}"), self.blocks()
-        if self.launched and "distributed" in values:
-            blocks["distributed"] = Distributed
         inner = {name: values.pop(name, {}) for name in blocks if name != OWN}
         if values and OWN not in blocks:
             raise ValueError(f"--settings {next(iter(values))}: unknown key; choose one of {', '.join(blocks)}")
@@ -205,9 +203,8 @@ STAGES: dict[str, Stage] = {}
 
 
 def code_of(stage: str) -> str:
-    """The place where the code of a stage begins, or that of a training over several processes."""
-    command = stage.replace("_", "-")
-    return STAGES[command].place if command in STAGES else f"recurformer.cli.{stage}:run"
+    """The place where the code of a stage begins."""
+    return STAGES[stage.replace("_", "-")].place
 
 
 def stage(
@@ -227,7 +224,7 @@ def stage(
         output: the file of the frame that the function returns; without one, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
-        launched: whether several processes can run it together, by `recurformer.cli.launch`.
+        launched: whether several processes can run it together, by `recurformer.cli.launch`; it takes a `Spread`.
         name: of the stage, where it is not the function's.
     """
 

@@ -129,7 +129,7 @@ def _replaced(args: Namespace, model: "PreTrainedModel", subject: Subject, chang
 
 
 def fall_behind(checkpoint: str) -> float:
-    """By how much the loss of the last training of a model may still have fallen, in nats: see `train.metrics`.
+    """By how much the loss of the last training of a model may still have fallen, in nats: see `train.trainer`.
 
     NaN where no run record tells: an earlier training of the same model says nothing about the last one.
     """

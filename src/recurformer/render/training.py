@@ -2,7 +2,7 @@
 
 A training has flattened when its mean loss fell by at most `ALLOWED_FALL` from the third to the last quarter of its
 steps, at the upper end of the 95 % interval of that fall. The interval makes the rule fair to noise: a curve of few or
-scattered points may have flattened, but does not show it. A training computes that end (`train.metrics.fall_of`), and
+scattered points may have flattened, but does not show it. A training computes that end (`train.trainer.fall_of`), and
 every row that a trained model gave carries it as its `fall`.
 """
 

@@ -37,11 +37,10 @@ from recurformer.study.method import (
     Training,
     Window,
 )
-from recurformer.study.recovery import Arm, Recovery
+from recurformer.study.recovery import Recipe, Recovery
 
 __all__ = [
     "Ablations",
-    "Arm",
     "Backbone",
     "Block",
     "Caches",
@@ -64,6 +63,7 @@ __all__ = [
     "Profiling",
     "RecencyRatio",
     "RecencySettings",
+    "Recipe",
     "Recovery",
     "Search",
     "Selection",
@@ -170,10 +170,6 @@ class Study(Block):
     """Experiments that the reviewers asked for; the target `ablations` runs them, `all` does not."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
     """Caches that are measured on a GPU."""
-    job_minutes: Rate | None = None
-    """Time limit of a training, or of a search for the longest input. At the limit it saves its state and fails; the
-    next call resumes it.
-    """
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:

@@ -177,7 +177,7 @@ class Training(Block):
 class Distributed(Block):
     """A training over several processes, each with its own GPU if there are GPUs."""
 
-    processes: Count
+    processes: Count = 1
     """Number of processes; samples and recipe do not depend on it."""
     strategy: Literal["ddp", "fsdp"] = "fsdp"
     """ddp: each process has the whole model; fsdp: each has a part of the weights, gradients and moments."""
@@ -186,4 +186,13 @@ class Distributed(Block):
     activation_checkpointing: bool = False
     """Whether the backward pass computes the activations within a decoder layer again, to save memory."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Type of matrix products; weights, gradients and moments are float32."""
+    """Type of matrix products where the device is fast at bf16; weights, gradients and moments are float32."""
+
+    def training(self) -> dict[str, Any]:
+        """The arguments of `recurformer.train.trainer.train` that say this, all but the processes."""
+        return {
+            "gradient_accumulation": self.gradient_accumulation,
+            "gradient_checkpointing": self.activation_checkpointing,
+            "bf16": self.precision == "bf16",
+            "strategy": self.strategy,
+        }

@@ -11,7 +11,7 @@ EQUAL_BYTES = "bytes_"
 """Prefix of the names of recipes that are compared with each other at equal bytes."""
 
 
-class Arm(Block):
+class Recipe(Block):
     """One recipe. Its defaults are the paper's: Mamba blocks with random weights, and all weights trained on the
     language-model loss.
     """
@@ -71,16 +71,11 @@ class Arm(Block):
         return {name: size for name, size in sizes.items() if size is not None}
 
     def training(self) -> dict[str, Any]:
-        """Settings of a training that are others than in the paper's; without its own rate the mixers' is the same."""
+        """The settings of `Training` that are its own; with a rate of its own, the mixers' is the same."""
         names = ("steps", "learning_rate", "warmup_share")
         named = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         rate = self.mixer_learning_rate
         return named | ({"mixer_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `recurformer.recover.arm.run_arm` beside the settings of a training."""
-        names = "calibrate_windows start transfer_steps transfer_learning_rate language_model_share trained"
-        return {name: getattr(self, name) for name in names.split()}
 
 
 class Recovery(Block):
@@ -90,5 +85,5 @@ class Recovery(Block):
     """Validation windows of `language.tokens` tokens for each point of a curve."""
     halvings: Count = 7
     """Number of points of a curve: at the end of the training, at a half of it, at a quarter, and so on."""
-    arms: dict[Name, Arm] = {}
+    arms: dict[Name, Recipe] = {}
     """Recipes by name; names that begin with `bytes_` are compared with each other at equal bytes."""
