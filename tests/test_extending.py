@@ -26,8 +26,8 @@ from recurformer.model.mixers import MIXERS
 from recurformer.model.modeling import BACKBONES, define
 from recurformer.plan.rules import WORKS, Light, request
 from recurformer.render.figures import FIGURES
-from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
+from recurformer.results.frames import COLUMNS
 from tests.baselines.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
 from tests.workflow.dry_runs import DryRun

@@ -26,7 +26,7 @@ from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, Statement,
 from recurformer.claims.register import REVIEWER
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.words import (
+from recurformer.results.words import (
     NOT_RUN,
     REPRODUCED,
     UNDECIDED,

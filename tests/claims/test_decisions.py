@@ -10,7 +10,7 @@ from recurformer.claims.claim import STATEMENTS
 from recurformer.claims.text import markdown
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.words import (
+from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
     FAILS_SMALL,

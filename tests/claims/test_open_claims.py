@@ -13,8 +13,8 @@ from recurformer.claims.claim import Finding
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
 from recurformer.paper import CELLS
-from recurformer.render.ablations import NEEDLE
-from recurformer.render.words import (
+from recurformer.results.scores import NEEDLE
+from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
     NOT_RUN,

@@ -11,7 +11,7 @@ from mutated_worlds import CLAIMS, OF_ABLATIONS, decided, found, ideal, smaller,
 from recurformer.claims import decide, make_ledger
 from recurformer.claims.text import markdown
 from recurformer.paper import CELLS
-from recurformer.render.words import (
+from recurformer.results.words import (
     CONSISTENT,
     NOT_RUN,
     REPRODUCED,

@@ -10,7 +10,7 @@ from recurformer.cli.main import main
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
-from recurformer.render.measurements import COLUMNS
+from recurformer.results.frames import COLUMNS
 from recurformer.tasks.hashhop_tokens import HashHopTokens
 from recurformer.tasks.tokenizer import HASH_SPECIALS, byte_tokenizer, hash_tokenizer
 

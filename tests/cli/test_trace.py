@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from recurformer.cli.main import main
 from recurformer.records import read_record, run_record, runs_behind
 from recurformer.render.style import save_figure
-from recurformer.render.words import MARKS
+from recurformer.results.words import MARKS
 
 CELL = "table4/llama2-7b/0.90/cs_10k"
 

@@ -8,7 +8,7 @@ from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.tables.comparison import PYRAMIDINFER
-from recurformer.render.words import MARKS
+from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = " ".join((ROOT / "docs/findings.md").read_text().split())

@@ -7,7 +7,7 @@ from rendering import build, lines_of, pick
 
 from recurformer.render.tables.table import escape
 from recurformer.render.tables.table1 import growth_exponent
-from recurformer.render.words import NOTHING
+from recurformer.results.words import NOTHING
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from recurformer.claims.claim import Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
-from recurformer.render.measurements import groups
+from recurformer.results.frames import groups
 
 MINIMUM_WINDOWS = 32
 """Fewer windows of text say nothing about a model's attention."""

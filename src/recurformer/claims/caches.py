@@ -14,8 +14,8 @@ from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.records import ancestors, record_of
-from recurformer.render.measurements import groups
-from recurformer.render.tables.table1 import exponent_of
+from recurformer.results.cells import exponent_of
+from recurformer.results.frames import groups
 
 ROUNDING = 1e-9
 """Of ratios of whole bytes."""

@@ -13,11 +13,10 @@ from recurformer.paper import BACKBONE_LABELS, EXPONENTS, PrintedCell, TextNumbe
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.published import PUBLISHED
-from recurformer.render.ablations import estimate_quality
-from recurformer.render.tables.comparison import PYRAMIDINFER
-from recurformer.render.tables.measured import NEEDED
-from recurformer.render.tables.table1 import exponent_of
-from recurformer.render.words import estimated, interval, number
+from recurformer.results.cells import PYRAMIDINFER, exponent_of
+from recurformer.results.learned import LEARNED
+from recurformer.results.scores import estimate_quality
+from recurformer.results.words import estimated, interval, number
 
 ROUNDING = 1e-9
 WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
@@ -117,8 +116,8 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     variant = "official" if "official" in set(rows["variant"]) else "paper"
     rows, baseline = rows[rows["variant"] == variant], baseline[baseline["variant"] == variant]
     learned = float((baseline["correct"] / baseline["hops"]).mean())
-    if cell.beta and not learned >= NEEDED:
-        raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {NEEDED:g}")
+    if cell.beta and not learned >= LEARNED:
+        raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {LEARNED:g}")
     mean, low, high = estimate_quality(rows)
     holds = low - allowed <= cell.value <= high + allowed
     wide = holds and (high - low) / 2 > ALLOWED_DROP  # the fewer samples, the more values an interval reaches

@@ -13,7 +13,8 @@ from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missi
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import (
+from recurformer.results.frames import by_model, groups
+from recurformer.results.scores import (
     HASHHOP,
     MEASURES,
     METHODS,
@@ -25,7 +26,6 @@ from recurformer.render.ablations import (
     original,
     why_not_run,
 )
-from recurformer.render.measurements import by_model, groups
 from recurformer.tasks.interval import Estimate
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}

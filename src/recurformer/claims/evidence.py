@@ -1,6 +1,6 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -12,11 +12,11 @@ from recurformer.claims.claim import Missing, Undecided
 from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.paper.sizes import SETTINGS
-from recurformer.records import PACK, ancestors, read_record, record_of
-from recurformer.render.ablations import Measure, scores
-from recurformer.render.measurements import COLUMNS, groups, packed_frames, read_frame, require
-from recurformer.render.tables.measured import ranked_by_profile
-from recurformer.render.training import TRAINED, largest_fall, why_undecided
+from recurformer.records import ancestors, read_record, record_of
+from recurformer.results.cells import ranked_by_profile
+from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
+from recurformer.results.learned import TRAINED, largest_fall, why_undecided
+from recurformer.results.scores import Measure, scores
 
 THIS_STUDY = "this study"
 UNTRAINED = frozenset({"baseline", "head_scores"})
@@ -148,28 +148,8 @@ def _same(found: object, expected: object) -> bool:
         and float(str(found)) == expected)  # fmt: skip
 
 
-MAY_BE_EMPTY = {"layer_errors"}
-"""Kinds of which a run may have no row: a recipe without a closed form has no errors of its layers."""
-
-
-def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
-    """The measurements in `files`, whose stems are their kinds; each row with its `file`, beta rounded.
-
-    Raises:
-        ValueError: a file is unreadable, empty or lacks columns.
-    """
-    frames: dict[str, list[pd.DataFrame]] = {}
-    for file in map(Path, files):
-        frame = read_frame(file)
-        if frame.empty and file.stem in MAY_BE_EMPTY:
-            continue
-        if file.stem in COLUMNS:
-            require(frame, file.stem)
-        frames.setdefault(file.stem, []).append(frame if "run" in frame else frame.assign(file=str(file)))
-    return _evidence(source, {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()})
-
-
-def _evidence(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
+def evidence_of(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
+    """Measurements as evidence, beta rounded, with the settings of the runs that wrote their files."""
     settings = {}
     for file in {file for frame in frames.values() for file in frame["file"].unique()}:
         record = record_of(file)
@@ -178,13 +158,12 @@ def _evidence(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
     return Evidence(source, {kind: frame.round({"beta": 6}) for kind, frame in chosen.items()}, settings)
 
 
-def read_recordings(folder: str | Path) -> list[Evidence]:
-    """One source for each recording in `folder`: its measurements as a study left them."""
+def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS) -> list[Evidence]:
+    """One source for each recording in `folder`: its measurements, of some kinds or of all, as a study left them."""
     found = []
-    for place in sorted(path.parent for path in Path(folder).glob(f"*/{PACK}")):
-        frames = {kind: frame for kind, frame in packed_frames(place).items() if kind in COLUMNS}
-        if frames:
-            found.append(_evidence(str(place), {kind: require(frame, kind) for kind, frame in frames.items()}))
+    for place in recordings(folder):
+        if frames := {kind: require(frame, kind) for kind, frame in packed_frames(place, kinds).items()}:
+            found.append(evidence_of(str(place), frames))
     return found
 
 

@@ -15,9 +15,9 @@ from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
 from recurformer.paper import label
-from recurformer.render.ablations import NEEDLE, identified, original
-from recurformer.render.measurements import models_in_order, records
-from recurformer.render.training import FALL
+from recurformer.results.frames import models_in_order, records
+from recurformer.results.learned import FALL
+from recurformer.results.scores import NEEDLE, identified, original
 from recurformer.study.measurements import LOCAL
 from recurformer.tasks.interval import Estimate, bounded_mean
 

@@ -13,14 +13,14 @@ from recurformer.claims.evidence import Evidence, Runs, hardware_of, runs_of, to
 from recurformer.claims.register import REVIEWER, all_claims
 from recurformer.costs import cost_of
 from recurformer.records import record_of
-from recurformer.render.words import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
+from recurformer.results.words import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the strongest evidence says about one claim: a verdict of `recurformer.render.words.MARKS`, what was
+    """What the strongest evidence says about one claim: a verdict of `recurformer.results.words.MARKS`, what was
     found in which measurements, if anything, and the reason, where the verdict needs one.
     """
 

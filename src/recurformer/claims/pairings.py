@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from recurformer.paper import label
-from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
-from recurformer.render.measurements import groups
-from recurformer.render.training import FALL, why_undecided
+from recurformer.results.frames import groups
+from recurformer.results.learned import FALL, why_undecided
+from recurformer.results.scores import Measure, after_training, at_cache, method_label, of, original
 from recurformer.study.ablations import COMMON_BETA
 from recurformer.tasks.interval import Estimate
 

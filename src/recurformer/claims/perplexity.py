@@ -8,9 +8,7 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.quality import ROUNDING, require_flattened
-
-KNOWS_LANGUAGE = 100.0
-"""A model of a higher perplexity has not learned the language of the articles."""
+from recurformer.results.learned import KNOWS_LANGUAGE
 
 
 def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, bool]:

@@ -9,12 +9,10 @@ from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
-from recurformer.render.ablations import estimate_quality
-from recurformer.render.measurements import groups, records
-from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
-from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.measured import NEEDED
-from recurformer.render.words import estimated, number
+from recurformer.results.frames import groups, records
+from recurformer.results.learned import LEARNED, LEARNED_MQAR, at_best_rate, best_learning_rates, why_mqar_not_run
+from recurformer.results.scores import estimate_quality
+from recurformer.results.words import estimated, number
 from recurformer.tasks.interval import Estimate, bounded_mean
 
 ROUNDING = 1e-9
@@ -36,8 +34,8 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
         rows = evidence.rows("hashhop", model=model, variant="official")
         baseline = evidence.rows("baseline", model=model, variant="official")
         learned = float((baseline["correct"] / baseline["hops"]).mean())
-        if not learned >= NEEDED:
-            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
+        if not learned >= LEARNED:
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
         quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
         samples = max(samples, int(rows.groupby("beta").size().max()))
     return quality, papers, samples
@@ -158,7 +156,7 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)
-    if reason := why_not_run(mqar, best):
+    if reason := why_mqar_not_run(mqar, best):
         raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
     rows = at_best_rate(rows, best)
@@ -203,7 +201,7 @@ def attention_necessary(evidence: Evidence) -> Finding:
     if some.empty:
         raise Missing("no MQAR run with some heads replaced and some retained")
     retained = float(some.max())
-    failed = [] if none >= NEEDED_ACCURACY else [1.0] if retained >= NEEDED_ACCURACY else list(some.index)
+    failed = [] if none >= LEARNED_MQAR else [1.0] if retained >= LEARNED_MQAR else list(some.index)
     reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, remark="; ".join(reasons))
+    return Finding(retained >= LEARNED_MQAR > none, text, at_scale=True, remark="; ".join(reasons))

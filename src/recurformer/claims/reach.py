@@ -11,23 +11,25 @@ from recurformer.claims.comparisons import because, judge_comparisons
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import Comparison, beside_original, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import (
+from recurformer.results.frames import by_model, groups
+from recurformer.results.learned import LEARNED, largest_fall, why_undecided
+from recurformer.results.scores import (
     CONTINUATION,
     HASHHOP,
     HASHHOP_SIZES,
-    LEARNED,
     PAPERS_SELECTOR,
     after_training,
+    agreement,
+    changed_share,
+    default_setting,
     identified,
     method_label,
     of,
+    one_unit,
     original,
     scores,
     why_not_run,
 )
-from recurformer.render.measurements import by_model, groups
-from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
-from recurformer.render.training import largest_fall, why_undecided
 from recurformer.tasks.interval import Estimate
 
 MINIMUM_CHOSEN = 10

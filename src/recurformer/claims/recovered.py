@@ -7,9 +7,8 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
-from recurformer.render.training import ALLOWED_FALL
+from recurformer.results.frames import groups, models_in_order
+from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
 from recurformer.study.ablations import COMMON_BETA
 from recurformer.tasks.interval import Estimate, mean_interval
 
@@ -148,7 +147,7 @@ def equal_bytes(evidence: Evidence) -> Finding:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
     gap = _gap(ends["mamba"], ends["window"], "divergence")
     told = ", ".join(
-        f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in MIXERS.items() if mixer in ends
+        f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
     )
     text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {told}"
     reason = "within the 95 % interval of the difference" if gap.low <= 0 < gap.high else ""

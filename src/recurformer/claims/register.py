@@ -28,7 +28,7 @@ from recurformer.claims.claim import (
     Judge,
 )
 from recurformer.paper import CELLS, NUMBERS, PrintedCell, TextNumber, label
-from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
+from recurformer.results.learned import LEARNED_MQAR
 
 REVIEWER = "reviewer"
 """The kind of what the reviewers asked: no claim of the paper, counted apart from those."""
@@ -36,7 +36,7 @@ JUDGES = {
     module.__name__.rpartition(".")[2]: module
     for module in (attention, caches, cells, comparisons, language_tasks, perplexity, quality, reach, recovered)
 }
-WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "NEEDED_ACCURACY": NEEDED_ACCURACY}
+WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR}
 """What a tolerance may name besides the parameters of its judge."""
 
 

@@ -8,7 +8,7 @@ from tabulate import tabulate
 from recurformer.claims.claim import INCONSISTENCIES
 from recurformer.claims.evidence import THIS_STUDY
 from recurformer.claims.ledger import Decision, Ledger
-from recurformer.render.words import MARKS, MEANINGS, cell, counted, plain
+from recurformer.results.words import MARKS, MEANINGS, cell, counted, plain
 
 HEADINGS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
 
@@ -56,7 +56,7 @@ def _contradictions() -> list[str]:
     return lines
 
 
-def recordings(decisions: Iterable[Decision]) -> list[str]:
+def from_recordings(decisions: Iterable[Decision]) -> list[str]:
     """How many verdicts rest on a recording, one line for each."""
     sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
     recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
@@ -76,7 +76,7 @@ def markdown(ledger: Ledger) -> str:
     lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
     if asked := ", ".join(f"{MARKS[name]} {name} {n}" for name, n in ledger.counts(reviewers=True).items() if n):
         lines += ["", f"Not counted above is what the reviewers asked and the paper does not claim: {asked}."]
-    if recorded := recordings(ledger.decisions):
+    if recorded := from_recordings(ledger.decisions):
         lines += ["", *recorded]
     for heading, prefix in parts.items():
         chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]

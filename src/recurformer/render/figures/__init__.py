@@ -1,6 +1,6 @@
 """The figures of the paper, of recovery and of the ablations: name -> function of measurement frames.
 
-Its parameters are named after the kinds of measurements that it takes (`recurformer.render.measurements.COLUMNS`); one
+Its parameters are named after the kinds of measurements that it takes (`recurformer.results.frames.COLUMNS`); one
 with a default may be missing. All raise ValueError for a kind without rows or without one of its columns, and where
 they are given nothing that they show.
 """

@@ -5,9 +5,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import by_model, require
-from recurformer.render.recovery import MIXERS, QUANTITIES, at_equal_bytes, last_points, points, state_bytes, untrained
 from recurformer.render.style import WIDTH, Series, add_note, legend_above, series, styled
+from recurformer.results.frames import by_model, require
+from recurformer.results.learned import (
+    RECOVERED,
+    RECOVERED_BY,
+    at_equal_bytes,
+    last_points,
+    recovery_points,
+    state_bytes,
+    untrained,
+)
 
 
 def _draw_quality(axes: Axes, arms: pd.DataFrame, quantity: str, looks: dict[str, Series]) -> None:
@@ -19,10 +27,10 @@ def _draw_quality(axes: Axes, arms: pd.DataFrame, quantity: str, looks: dict[str
             error = [mean[quantity] - mean[f"{quantity}_low"], mean[f"{quantity}_high"] - mean[quantity]]
             axes.errorbar(mean.index, mean[quantity], yerr=error, color=look.colour, marker=look.marker,
                           markerfacecolor=look.colour if filled else "none", linestyle=look.dashes if filled else ":",
-                          linewidth=1, capsize=2, label=MIXERS[mixer] if filled else None)  # fmt: skip
+                          linewidth=1, capsize=2, label=RECOVERED_BY[mixer] if filled else None)  # fmt: skip
     axes.set_yscale("log")
     axes.set_xlabel("bytes that do not grow with the text (KiB)")
-    axes.set_ylabel(QUANTITIES[quantity])
+    axes.set_ylabel(RECOVERED[quantity])
 
 
 @styled
@@ -34,16 +42,16 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     Raises:
         ValueError: no arm at equal bytes or no original.
     """
-    model, found = by_model(points(recovery))[0]
+    model, found = by_model(recovery_points(recovery))[0]
     arms = found[at_equal_bytes(found)]
     if arms.empty:
         raise ValueError("recovery measurements have no arms at equal bytes: nothing to compare")
     arms = arms.assign(state=state_bytes(arms) / 1024)
     errors = require(layer_errors, "layer_errors")
-    looks = {mixer: series(place) for place, mixer in enumerate(MIXERS, 1) if mixer in set(arms["mixer"])}
+    looks = {mixer: series(place) for place, mixer in enumerate(RECOVERED_BY, 1) if mixer in set(arms["mixer"])}
     figure = Figure(figsize=(1.45 * WIDTH, 3.6), label="Equal bytes")
     panels = figure.subplots(1, 3)
-    for axes, quantity in zip(panels, QUANTITIES, strict=False):
+    for axes, quantity in zip(panels, RECOVERED, strict=False):
         _draw_quality(axes, arms, quantity, looks)
     original = float(untrained(found, model)["perplexity"])
     panels[1].axhline(original, color=series(0).colour, linewidth=1, label="original")

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 from recurformer.paper import label
-from recurformer.render.measurements import by_model, require, require_values
 from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.results.frames import by_model, require, require_values
 
 SHOWN = 5
 """Last tokens drawn one by one; the first token stands before them and an ellipsis."""

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import CELLS, label
-from recurformer.render.measurements import by_model, groups, require
 from recurformer.render.style import WIDTH, Series, add_note, grid, legend_above, series, styled
+from recurformer.results.frames import by_model, groups, require
 
 WINDOW_SHARE = 20
 """A curve is the running mean over one part in so many of its points, over fewer at both ends."""

@@ -4,9 +4,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recurformer.render.measurements import groups, require, require_values
-from recurformer.render.mqar import RUN, accuracy_of, at_best_rate, best_learning_rates, why_not_run
 from recurformer.render.style import WIDTH, add_note, grid, legend_above, series, styled
+from recurformer.results.frames import groups, require, require_values
+from recurformer.results.learned import TRIAL, accuracy_of, at_best_rate, best_learning_rates, why_mqar_not_run
 
 PANELS_IN_A_ROW = 4
 
@@ -48,7 +48,7 @@ def figure4(mqar: pd.DataFrame) -> Figure:
 
     The rate is chosen by `best_learning_rates`, on the validation split; the panels show the test split, all rates as
     faint points. Chance is guessing one of the values in the sample, 1 / pairs. Where the original has not learned the
-    task (`why_not_run`), the panels say "not-run" and show the faint points alone.
+    task (`why_mqar_not_run`), the panels say "not-run" and show the faint points alone.
 
     Raises:
         ValueError: no row of one of the splits.
@@ -57,14 +57,14 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     require_values(mqar, "mqar", "split", ["validation", "test"])
     best = best_learning_rates(mqar)
     test = mqar[mqar["split"] == "test"]
-    reason = why_not_run(mqar, best)
+    reason = why_mqar_not_run(mqar, best)
     panels = groups(test, "length", sort=True)
     figure, shown, columns = grid(
         "Figure 4", len(panels), PANELS_IN_A_ROW, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True
     )
     betas = sorted(test["beta"].unique())
     for place, ((length, rows), axes) in enumerate(zip(panels, shown, strict=True)):
-        every, name = accuracy_of(rows, RUN), "every learning rate and seed"
+        every, name = accuracy_of(rows, TRIAL), "every learning rate and seed"
         axes.plot(every.index.get_level_values("beta"), every, "x", color="0.6", markersize=4, label=name)
         if reason:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show

@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 
 from recurformer.paper import label
 from recurformer.render.figures.matrix import causal_matrix, log_norm, show_causal
-from recurformer.render.measurements import by_model, groups, require, require_values
 from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.results.frames import by_model, groups, require, require_values
 
 LEVELS = ("high", "mid", "low")
 

@@ -5,8 +5,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import by_model, require
 from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.results.frames import by_model, require
 
 PANELS_IN_A_ROW = 3
 

@@ -6,9 +6,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.measurements import by_model, groups
-from recurformer.render.recovery import ARMS, QUANTITIES, arm_label, at_equal_bytes, last_points, points, untrained
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
+from recurformer.results.frames import by_model, groups
+from recurformer.results.learned import (
+    ARMS,
+    RECOVERED,
+    arm_label,
+    at_equal_bytes,
+    last_points,
+    recovery_points,
+    untrained,
+)
 
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
@@ -36,7 +44,7 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
     axes.set_xticks([0, *(10.0**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max())])
     axes.set_yscale("log")
     axes.set_xlabel("tokens seen")
-    axes.set_ylabel(QUANTITIES[quantity])
+    axes.set_ylabel(RECOVERED[quantity])
 
 
 def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
@@ -70,7 +78,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     Raises:
         ValueError: no converted model or no original.
     """
-    model, found = by_model(points(recovery))[0]
+    model, found = by_model(recovery_points(recovery))[0]
     found = found[~at_equal_bytes(found)]
     baseline = float(untrained(found, model)["perplexity"])
     converted = found[found["beta"] > 0]
@@ -81,7 +89,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
     panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
-    for axes, quantity in zip(panels, QUANTITIES, strict=False):
+    for axes, quantity in zip(panels, RECOVERED, strict=False):
         _draw_tokens(axes, curves, quantity, baseline)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:

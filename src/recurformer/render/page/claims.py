@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recurformer.render.page import render_page
-from recurformer.render.words import MARKS, MEANINGS, number
+from recurformer.results.words import MARKS, MEANINGS, number
 
 Claim = Mapping[str, Any]
 

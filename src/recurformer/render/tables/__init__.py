@@ -1,13 +1,15 @@
 """The paper's tables, and those of lm-eval and of recovery: name -> function of measurement frames.
 
-Parameters are named after the kinds of measurements that they take (`recurformer.render.measurements.COLUMNS`); one
+Parameters are named after the kinds of measurements that they take (`recurformer.results.frames.COLUMNS`); one
 with a default may be missing. Besides these, `verdicts` are those of the paper's cells, and `recorded` is what
 recordings keep of cards. All raise ValueError for a kind without rows or without one of its columns.
 """
 
 from collections.abc import Callable
 
+from recurformer.render.tables.comparison import KINDS as CARD_KINDS
 from recurformer.render.tables.lm_eval import lm_eval_table
+from recurformer.render.tables.questions import questions_table
 from recurformer.render.tables.recovery import recovery_table
 from recurformer.render.tables.table import Table
 from recurformer.render.tables.table1 import table1
@@ -25,4 +27,4 @@ TABLES: dict[str, Callable[..., Table]] = {
     "recovery": recovery_table,
 }
 
-__all__ = ["TABLES", "Table"]
+__all__ = ["CARD_KINDS", "TABLES", "Table", "questions_table"]

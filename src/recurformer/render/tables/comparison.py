@@ -9,9 +9,23 @@ from typing import Any
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
-from recurformer.render.measurements import groups, records
-from recurformer.render.tables.measured import NEEDED, QUANTITIES, SETTINGS, Key, Row, Value, settings_of
-from recurformer.render.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, estimated, number
+from recurformer.results.cells import (
+    PYRAMIDINFER,
+    QUANTITIES,
+    SETTINGS,
+    Key,
+    Row,
+    Value,
+    baseline_scores,
+    cache_values,
+    longest_values,
+    quality_values,
+    settings_of,
+    without_weak,
+)
+from recurformer.results.frames import groups, records, require
+from recurformer.results.learned import LEARNED
+from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, estimated, number
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 REASONS = {
@@ -22,7 +36,40 @@ REASONS = {
 }
 ORIGINS = {"model": " by model", "computed": " computed", "at least": " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
-PYRAMIDINFER = "PyramidInfer"
+HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
+"""Settings that a recording of a card names by other words."""
+KINDS = ("cache_peak", "hashhop", "baseline", "memory")
+"""What Tables 2 and 4 take from a recording."""
+Recorded = Mapping[str, Mapping[str, pd.DataFrame]]
+"""Name of a card -> kind of measurement -> rows that a recording keeps of it."""
+
+
+def _card_values(frames: Mapping[str, pd.DataFrame]) -> dict[Key, Value]:
+    """What was measured on a card; not what is counted or computed without one, nor h_gq without its baseline."""
+    values: dict[Key, Value] = {}
+    if "cache_peak" in frames:
+        values |= cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured")
+    if "memory" in frames:
+        memory = require(frames["memory"], "memory")
+        values |= longest_values(memory[memory["source"] == "measured"])
+    if "hashhop" in frames and "baseline" in frames:
+        scores = quality_values(require(frames["hashhop"], "hashhop"))
+        values |= without_weak(scores, baseline_scores(frames["baseline"], scores))
+    return values
+
+
+def recorded_values(recorded: Recorded) -> dict[Key, Value]:
+    """The values of every card under settings that carry its name.
+
+    Raises:
+        ValueError: a recording lacks columns, or h_gq before conversion of a model whose h_gq it has.
+    """
+    values = {}
+    for card, frames in recorded.items():
+        for (row, quantity, setting), value in _card_values(frames).items():
+            usual = setting == SETTINGS[quantity][0]
+            values[row, quantity, card if usual else f"{card}, {HEADINGS.get(setting, setting)}"] = value
+    return values
 
 
 def long_frame(
@@ -91,13 +138,13 @@ def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
 def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
     """h_gq before conversion: of the models that have learned the task, and of each whose h_gq is withheld."""
     texts = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
-    learned = ", ".join(f"{texts[model]} ({label(model)})" for model, score in scores.items() if score >= NEEDED)
-    passed = [f"Without conversion h_gq is {learned}; a comparison needs {NEEDED:g}."] if learned else []
+    learned = ", ".join(f"{texts[model]} ({label(model)})" for model, score in scores.items() if score >= LEARNED)
+    passed = [f"Without conversion h_gq is {learned}; a comparison needs {LEARNED:g}."] if learned else []
     return passed + [
-        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {texts[model]} of the {NEEDED:g} "
+        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {texts[model]} of the {LEARNED:g} "
         "that a comparison needs."
         for model, score in scores.items()
-        if score < NEEDED
+        if score < LEARNED
     ]
 
 
@@ -133,7 +180,7 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
-    withheld = (long["quantity"] == "h_gq") & (long["model"].map(scores) < NEEDED)
+    withheld = (long["quantity"] == "h_gq") & (long["model"].map(scores) < LEARNED)
     missing = long[(long["status"] == NOT_RUN) & long["compared"] & ~withheld]
     for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from recurformer.paper import label
-from recurformer.render.ablations import identified, of
-from recurformer.render.measurements import groups, models_in_order, records, runs_of
 from recurformer.render.tables.table import Line, Table
-from recurformer.render.words import NOTHING, number
+from recurformer.results.frames import groups, models_in_order, records, runs_of
+from recurformer.results.scores import identified, of
+from recurformer.results.words import NOTHING, number
 
 KIND = "ablation_lm_eval"
 UNTOUCHED, TRAINED, OURS = "original", "original, trained", "RecurFormer, trained"

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import label
-from recurformer.render.ablations import CONTINUATION, PASSKEY, identified
-from recurformer.render.measurements import COLUMNS, groups, records, runs_of
-from recurformer.render.recovery import LENGTHS, RUN, arm_label, last_points, points, untrained
 from recurformer.render.tables.table import Table
-from recurformer.render.words import NOTHING, estimated, number
+from recurformer.results.frames import COLUMNS, groups, records, runs_of
+from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
+from recurformer.results.scores import CONTINUATION, PASSKEY, identified
+from recurformer.results.words import NOTHING, estimated, number
 
 UNTOUCHED = "original, as it was"
 SHOWN_LENGTHS = dict(zip(LENGTHS, ("10k", "60k"), strict=True))
@@ -35,7 +35,7 @@ def _lines(ends: pd.DataFrame, original: pd.Series, needle: Any, continuation: A
         needles, written = _of(needle, "needle", run), _of(continuation, "continuation", run)
         asked = needles[needles["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
         rows.append({
-            **{name: getattr(run, name) for name in (*RUN, "tokens")}, "minutes": run.seconds / 60,
+            **{name: getattr(run, name) for name in (*CURVE, "tokens")}, "minutes": run.seconds / 60,
             **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
             "over_original": run.perplexity / original["perplexity"],
             **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
@@ -56,7 +56,7 @@ def recovery_table(
     Raises:
         ValueError: no original.
     """
-    found = points(recovery)
+    found = recovery_points(recovery)
     rows: list[dict[str, Any]] = []
     for model, of_model in groups(found, "model"):
         original = untrained(found, model)

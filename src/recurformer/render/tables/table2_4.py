@@ -9,36 +9,20 @@ from collections.abc import Callable
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, TABLE2_BETAS, label
-from recurformer.paper.sizes import CACHE_LENGTHS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
-from recurformer.render.measurements import groups, records, require
-from recurformer.render.tables.comparison import PYRAMIDINFER, lines_of, long_frame, notes
-from recurformer.render.tables.measured import (
-    SETTINGS,
-    Key,
-    Recorded,
+from recurformer.paper.sizes import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.render.tables.comparison import Recorded, lines_of, long_frame, notes, recorded_values
+from recurformer.render.tables.table import Table
+from recurformer.results.cells import (
     Row,
-    Value,
     baseline_scores,
     cache_values,
     longest_values,
+    pyramidinfer_values,
     quality_values,
-    recorded_values,
     without_weak,
 )
-from recurformer.render.tables.table import Table
-from recurformer.render.words import Verdicts
-
-
-def _pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:
-    """Caches of PyramidInfer over those of the original; rows without a source were computed, not counted."""
-    require(pyramidinfer, "pyramidinfer")
-    return {
-        (Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]): Value(
-            float(row.ratio), source=getattr(row, "source", "computed"), runs=getattr(row, "run", "")
-        )
-        for quantity, length in CACHE_LENGTHS.items()
-        for row in records(pyramidinfer[pyramidinfer["length"] == length])
-    }
+from recurformer.results.frames import groups, records, require
+from recurformer.results.words import Verdicts
 
 
 def _wide(long: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +62,7 @@ def _build(
     scores = baseline_scores(baseline, measured)
     values = without_weak(measured, scores) | recorded_values(recorded)
     if pyramidinfer is not None:
-        values |= _pyramidinfer_values(pyramidinfer)
+        values |= pyramidinfer_values(pyramidinfer)
     printed = {(Row(cell.model, cell.method, cell.beta), cell.quantity): cell for cell in CELLS if cell.table == table}
     lines = {row for row, _ in printed} | {row for row, *_ in values if shown(row)}
     models = list(dict.fromkeys([*BACKBONE_LABELS, *(row.model for row, *_ in values)]))

@@ -4,30 +4,14 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
-from recurformer.render.measurements import groups, models_in_order, require, require_values, runs_of
-from recurformer.render.tables.measured import replacing
 from recurformer.render.tables.table import Line, Table
-from recurformer.render.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, number
+from recurformer.results.cells import perplexities, replacing
+from recurformer.results.frames import groups, models_in_order, require, require_values
+from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, number
 
 SPLIT = "validation"
 MOMENTS = ("before", "converted", "trained")
 """Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
-
-
-def _perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
-    """Perplexity of every model, beta and stage: exp(nats / tokens), each summed, mean over the seeds."""
-    keys = ["model", "beta", "stage", "seed"]
-    sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
-    sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
-    runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
-    found = sums.groupby(keys[:-1], sort=False).agg(
-        ours=("ours", "mean"),
-        lowest_seed=("ours", "min"),
-        highest_seed=("ours", "max"),
-        seeds=("seed", "nunique"),
-        tokens=("tokens", "max"),
-    )
-    return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
 
 
 def _printed(verdicts: Verdicts) -> pd.DataFrame:
@@ -71,7 +55,7 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     require(perplexity, "perplexity")
     require_values(perplexity, "perplexity", "split", [SPLIT])
     held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
-    frame = _perplexities(held_out).merge(_printed(verdicts), on=["model", "beta", "stage"], how="outer", sort=False)
+    frame = perplexities(held_out).merge(_printed(verdicts), on=["model", "beta", "stage"], how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     for column in ("ours", "paper"):

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, CELLS, label
-from recurformer.render.measurements import groups, models_in_order, records, require, runs_of
 from recurformer.render.tables.table import Line, Table
-from recurformer.render.words import LEGEND, MARKS, NOT_RUN, Verdicts, beside, estimated
+from recurformer.results.cells import CONTRIBUTION, contributions
+from recurformer.results.frames import groups, models_in_order, records, require
+from recurformer.results.words import LEGEND, MARKS, NOT_RUN, Verdicts, beside, estimated
 
-KEYS = ["model", "norm", "tokens"]
 TOKENS = {"first": "first", "other": "non-first"}
 WORDS = {-1: "less", 0: "as much", 1: "more"}
 """Sign of first minus other -> how the first token compares."""
@@ -21,21 +21,7 @@ def printed_contributions() -> pd.DataFrame:
         (mean.model, mean.quantity.removesuffix("_mean"), mean.part, mean.value, *spread.bounds)
         for mean, spread in zip(cells[::2], cells[1::2], strict=True)
     ]
-    return pd.DataFrame(rows, columns=[*KEYS, "paper", "paper_low", "paper_high"])
-
-
-def _measured(contribution: pd.DataFrame) -> pd.DataFrame:
-    """One row a model, norm and kind of token: the mean with both of its intervals."""
-    intervals = contribution.drop_duplicates(KEYS).set_index(KEYS)[["mean", "samples", "p_value"]]
-    for kind in ("mean", "spread"):
-        rows = contribution[contribution["interval"] == kind].set_index(KEYS)
-        if rows.index.duplicated().any():
-            raise ValueError(f"contribution measurements have several rows of interval {kind} for {rows.index[0]}")
-        bounds = rows[["low", "high"]].rename(columns={"low": f"{kind}_low", "high": f"{kind}_high"})
-        intervals = intervals.join(bounds)
-    runs = {model: runs_of(rows) for model, rows in groups(contribution, "model")}
-    frame = intervals.rename(columns={"mean": "ours"}).reset_index()
-    return frame.assign(runs=frame["model"].map(runs))
+    return pd.DataFrame(rows, columns=[*CONTRIBUTION, "paper", "paper_low", "paper_high"])
 
 
 def _norm_text(rows: pd.DataFrame, norm: str) -> str:
@@ -61,7 +47,7 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    frame = _measured(contribution).merge(printed_contributions(), on=KEYS, how="outer", sort=False)
+    frame = contributions(contribution).merge(printed_contributions(), on=CONTRIBUTION, how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     frame["samples"] = frame["samples"].astype("Int64")
@@ -70,7 +56,7 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
     order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
-    frame = frame.sort_values(KEYS, key=lambda column: column.map(order), ignore_index=True)
+    frame = frame.sort_values(CONTRIBUTION, key=lambda column: column.map(order), ignore_index=True)
     lines: list[Line] = [
         {
             "Model": label(model), "Tokens": TOKENS[tokens],

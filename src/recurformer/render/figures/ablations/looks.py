@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from recurformer.render.ablations import METHODS, method_label
-from recurformer.render.measurements import groups
 from recurformer.render.style import SERIES, Series
+from recurformer.results.frames import groups
+from recurformer.results.scores import METHODS, method_label
 
 COLOURS = {
     "original": SERIES[0].colour,

@@ -8,7 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from recurformer.paper import label
-from recurformer.render.ablations import (
+from recurformer.render.figures.ablations.looks import by_method, is_ours, say_not_run
+from recurformer.render.figures.matrix import show_shares
+from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.results.frames import by_model, require_values
+from recurformer.results.scores import (
     NEEDLE,
     PASSKEY,
     THING,
@@ -18,24 +22,19 @@ from recurformer.render.ablations import (
     scores,
     why_not_run,
 )
-from recurformer.render.figures.ablations.looks import by_method, is_ours, say_not_run
-from recurformer.render.figures.matrix import show_shares
-from recurformer.render.measurements import by_model, require_values
-from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.study.ablations import COMMON_BETA
 
-COMMON_SETTING = 0.5
-"""β and the share of the cache kept that are compared, or the measured ones that are next to it."""
 PANELS_IN_A_ROW = 5
 DARK = 0.6
 """Below this value a cell is dark, and its number white."""
 
 
 def _at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every method at its setting nearest to `COMMON_SETTING`, trained where it was trained, RA-I only; the
+    """The rows of every method at its setting nearest to `COMMON_BETA`, trained where it was trained, RA-I only; the
     original as it came and trained.
     """
     paper = as_paper_does(rows)
-    distance = (paper["setting"] - COMMON_SETTING).abs()
+    distance = (paper["setting"] - COMMON_BETA).abs()
     nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
     found = paper[distance == nearest]
     first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")

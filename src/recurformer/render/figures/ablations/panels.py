@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from recurformer.paper import label
-from recurformer.render.ablations import CONTINUATION, HASHHOP, NEEDLE, Measure, method_label, scores, why_not_run
 from recurformer.render.figures.ablations.looks import (
     Method,
     add_methods_legend,
@@ -19,8 +18,9 @@ from recurformer.render.figures.ablations.looks import (
     line_style,
     say_not_run,
 )
-from recurformer.render.measurements import by_model
 from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.results.frames import by_model
+from recurformer.results.scores import CONTINUATION, HASHHOP, NEEDLE, Measure, method_label, scores, why_not_run
 
 PANELS_IN_A_ROW = 2
 WIDE_RANGE = 3.0

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, ScalarFormatter
 
-from recurformer.render.ablations import CONTINUATION, after_training, as_paper_does, of
 from recurformer.render.figures.ablations.looks import OURS
 from recurformer.render.figures.ablations.panels import Panel, quality_figure
+from recurformer.results.scores import CONTINUATION, after_training, as_paper_does, of
 
 CONTROLS = ("mean", "zero")
 """Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""

@@ -9,9 +9,9 @@ from matplotlib.patches import Rectangle
 
 from recurformer.paper import label
 from recurformer.render.figures.matrix import show_shares
-from recurformer.render.measurements import by_model, require
-from recurformer.render.selection import changed_share, default_setting, one_unit
 from recurformer.render.style import SERIES, WIDTH, add_note, styled
+from recurformer.results.frames import by_model, require
+from recurformer.results.scores import changed_share, default_setting, one_unit
 
 BETAS_SHOWN = 4
 UNITS = {"kv_group": "whole query groups", "head": "single heads"}

@@ -5,12 +5,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.ablations import PAPERS_SELECTOR, method_label, original
 from recurformer.render.figures.ablations.looks import MARKERS, OURS, nth_look, say_not_run
 from recurformer.render.figures.ablations.panels import Panel, draw_line, notes_of, panels_of, show_score
-from recurformer.render.measurements import by_model, groups, require
-from recurformer.render.selection import SHARE, agreement
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, legend_above, styled
+from recurformer.results.frames import by_model, groups, require
+from recurformer.results.scores import PAPERS_SELECTOR, agreement, method_label, original
+from recurformer.study.ablations import COMMON_BETA
 
 SELECTORS = {
     "ra_i": ("RA-I (paper)", Series(OURS, (0, ()), "o")),
@@ -96,8 +96,8 @@ def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     correlation.set_xlabel("rank correlation with RA-I")
     _draw_agreement(overlap, rows, "overlap")
     overlap.set_xlim(0, 1.15)
-    overlap.axvline(SHARE, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
-    overlap.set_xlabel(f"share of RA-I's choice, β = {SHARE:g}")
+    overlap.axvline(COMMON_BETA, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
+    overlap.set_xlabel(f"share of RA-I's choice, β = {COMMON_BETA:g}")
     for axes, shown in zip(pair, ("order of heads", "choice of heads"), strict=True):
         axes.set_title(f"{label(model)}: {shown}")
 

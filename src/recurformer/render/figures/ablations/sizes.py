@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from recurformer.paper import label
-from recurformer.render.ablations import HASHHOP_SIZES, LEARNED, identified, method_label, scores
 from recurformer.render.figures.ablations.looks import (
     COLOURS,
     OURS,
@@ -20,8 +19,10 @@ from recurformer.render.figures.ablations.looks import (
     say_not_run,
 )
 from recurformer.render.figures.ablations.panels import draw_line
-from recurformer.render.measurements import by_model, groups
 from recurformer.render.style import WIDTH, add_note, styled
+from recurformer.results.frames import by_model, groups
+from recurformer.results.learned import LEARNED
+from recurformer.results.scores import HASHHOP_SIZES, identified, method_label, scores
 
 LENGTH_AXES = {"tokens": "chains in the prompt", "text": "characters in the prompt"}
 """Form of the task -> what its size counts."""
