@@ -1,7 +1,7 @@
 """The claims ledger: the paper's statements, the test that decides each, and the verdict on the evidence."""
 
-from recurformer.claims.claim import Claim, Finding, Missing
-from recurformer.claims.evidence import THIS_STUDY, Evidence, evidence_of, read_recordings
+from recurformer.claims.claim import Claim, Finding
+from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, evidence_of, read_recordings
 from recurformer.claims.ledger import Decision, Ledger, decide, make_ledger
 from recurformer.claims.register import all_claims
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided
 from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.results.frames import by_model, groups
@@ -30,7 +30,6 @@ from recurformer.tasks.interval import Estimate
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
 """Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""
-ROUNDING = 1e-9
 
 
 def comparisons(
@@ -59,12 +58,19 @@ def comparisons(
             except Missing as missing:
                 reasons.append(missing)
                 continue
-            found += pairs
-            unchanged = of_model.loc[of_model["family"] == "original", "rows"]
-            evidence.count(measure.kind, *unchanged, *(one.rows for one in pairs))
+            unchanged = sum(of_model.loc[of_model["family"] == "original", "rows"], ())
+            found += [replace(one, rows=(*one.rows, *unchanged)) for one in pairs]
     if not found:
         raise because(reasons)
     return found
+
+
+def rows_of(found: Iterable[Comparison]) -> Rows:
+    """The measurements that comparisons rest on."""
+    rows: dict[str, list[int]] = {}
+    for one in found:
+        rows.setdefault(one.measure.kind, []).extend(one.rows)
+    return rows
 
 
 def because(reasons: Sequence[Missing]) -> Missing:
@@ -110,7 +116,7 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     still_open = {_test_of(one, by_beta) for one, reason in zip(found, why, strict=True) if reason}
     decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
-        return lost
+        return replace(lost, rows=rows_of(found))
     return replace(_judged(found, by_beta, allowed), still_open="; ".join(filter(None, dict.fromkeys(why))))
 
 
@@ -137,7 +143,7 @@ def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Findi
     if len(tests) > len(worst):
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     at_scale = set(BACKBONE_LABELS) <= {one.model for one in found}
-    return Finding(holds, text, at_scale, samples, why)
+    return Finding(holds, text, at_scale, rows_of(found), samples, why)
 
 
 def _comparisons(
@@ -176,7 +182,7 @@ def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
     """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted."""
     told = ""
     with suppress(Missing):
-        plus = compared(evidence.fresh(), arm="plus", **how)
+        plus = compared(evidence, arm="plus", **how)
         holds = "holds" if plus.holds else "fails"
         told = f"; not counted: {plus.ours} ({holds if plus.decided else f'{holds}, undecided'})"
     try:
@@ -221,10 +227,10 @@ def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
     learned = {model: found for model, found in by_model(points) if not why_not_run(found, HASHHOP)}
     chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
     shown = points[chosen & points["model"].isin(learned)]
-    evidence.count(HASHHOP.kind, *shown["rows"])
     said = [
         f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
         for model, of_model in learned.items()
         if (found := _smallest_caches(of_model))
     ]
-    return replace(finding, ours="; ".join([finding.ours, *said]))
+    rows = {**finding.rows, HASHHOP.kind: [*finding.rows.get(HASHHOP.kind, ()), *sum(shown["rows"], ())]}
+    return replace(finding, ours="; ".join([finding.ours, *said]), rows=rows)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, Missing, Undecided, fact_of
-from recurformer.claims.evidence import Evidence, Runs, hardware_of, runs_of, total_minutes
+from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, fact_of
+from recurformer.claims.evidence import Evidence, Missing, Runs, Undecided, hardware_of, runs_of, total_minutes
 from recurformer.claims.register import REVIEWER, all_claims
 from recurformer.costs import cost_of
 from recurformer.records import record_of
@@ -30,6 +30,16 @@ class Decision:
     evidence: Evidence | None = None
     reason: str = ""
 
+    @property
+    def files(self) -> list[str]:
+        """The measurement files that it rests on."""
+        return self.evidence.files(self.finding.rows) if self.evidence and self.finding else []
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the trainings behind it had; 0 without a training."""
+        return len(self.evidence.seeds(self.finding.rows)) if self.evidence and self.finding else 0
+
 
 def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     """Weigh the evidence for a claim.
@@ -45,11 +55,10 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     found: list[tuple[Finding, Evidence]] = []
     unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
-        looked_at = source.fresh()
         try:
-            judged = claim.judge(looked_at)  # type: ignore[misc]  # not None: checked in the loop's head
-            at_scale = judged.at_scale and looked_at.at_paper_sizes()
-            found.append((replace(judged, at_scale=at_scale), looked_at))
+            judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
+            at_scale = judged.at_scale and source.at_paper_sizes(judged.rows)
+            found.append((replace(judged, at_scale=at_scale), source))
         except Missing as missing:
             unanswered.append(missing)
     strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
@@ -64,11 +73,11 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     if not finding.decided:
         why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why)
-    verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
-    if verdict == REPRODUCED and evidence is not None and len(evidence.seeds) == 1:
+    decision = Decision(claim, (HELD if finding.holds else FAILED)[finding.at_scale], finding, evidence, finding.reason)
+    if decision.verdict == REPRODUCED and decision.seeds == 1:
         why = "; ".join(filter(None, [finding.reason, "one seed only"]))
-        return Decision(claim, HELD[False], finding, evidence, why)
-    return Decision(claim, verdict, finding, evidence, finding.reason)
+        return replace(decision, verdict=HELD[False], reason=why)
+    return decision
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,7 @@ class Ledger:
         """Everything: study, counts, claims with their evidence, the audit of the paper against itself, and cost and
         environment of all the runs behind.
         """
-        runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
+        runs = runs_of(sorted({file for decision in self.decisions for file in decision.files}))
         return {
             "study": self.study,
             "counts": self.counts(),
@@ -146,13 +155,9 @@ def _row(decision: Decision) -> dict[str, Any]:
         "ours": finding.ours if finding else "", "reason": decision.reason,
         "source": evidence.source if evidence else "",
         "scale": "" if finding is None else "paper" if finding.at_scale else "smaller",
-        "seeds": len(evidence.seeds) or None if evidence else None,
+        "seeds": decision.seeds or None,
         "samples": finding.samples if finding else None,
     }  # fmt: skip
-
-
-def _files(decision: Decision) -> tuple[str, ...]:
-    return tuple(sorted(decision.evidence.used)) if decision.evidence else ()
 
 
 @lru_cache
@@ -172,7 +177,7 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
 def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
-    return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
+    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
 
 
 def _hosts(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from recurformer.claims.claim import QUESTIONS, Missing, Question, Undecided
-from recurformer.claims.evidence import THIS_STUDY, Evidence
+from recurformer.claims.claim import QUESTIONS, Question
+from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
 from recurformer.claims.register import judge_of
 from recurformer.results.frames import require
 from recurformer.results.words import NOT_RUN, UNDECIDED
@@ -26,14 +26,13 @@ def _answer(question: Question, evidence: Evidence) -> Answer:
     judge = judge_of(question)
     if judge is None:
         return Answer(question.unanswered, NOT_RUN)
-    looked_at = evidence.fresh()
     try:
-        finding = judge(looked_at)
+        finding = judge(evidence)
     except Missing as missing:
         return Answer(str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN)
     verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
-    runs = " ".join(sorted(looked_at.used - {""}))
-    return Answer(finding.ours + (f"; {finding.reason}" if finding.reason else ""), verdict, finding.samples, runs)
+    text = finding.ours + (f"; {finding.reason}" if finding.reason else "")
+    return Answer(text, verdict, finding.samples, " ".join(evidence.runs(finding.rows)))
 
 
 def reviewer_questions(
@@ -53,8 +52,7 @@ def reviewer_questions(
         ValueError: missing columns, or no rows in what was given.
     """
     given = {kind: frame for kind, frame in locals().items() if frame is not None}
-    frames = {kind: require(frame, kind).assign(file=lambda rows: rows.get("run", "")) for kind, frame in given.items()}
-    evidence = Evidence(THIS_STUDY, frames, {})
+    evidence = Evidence(THIS_STUDY, {kind: require(frame, kind) for kind, frame in given.items()}, {})
     rows = [(name, one.question, one.asked_by, one.figure, *_answer(one, evidence)) for name, one in QUESTIONS.items()]
     columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
     return pd.DataFrame(rows, columns=columns).astype({"samples": "Int64"})

@@ -17,7 +17,7 @@ def _evidence(decision: Decision) -> str:
     finding, evidence = decision.finding, decision.evidence
     if finding is None or evidence is None:
         return ""
-    seeds = counted(len(evidence.seeds), "seed") if evidence.seeds else ""
+    seeds = counted(decision.seeds, "seed") if decision.seeds else ""
     samples = counted(finding.samples, "sample") if finding.samples else ""
     scale = "paper's scale" if finding.at_scale else "smaller"
     return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))

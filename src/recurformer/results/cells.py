@@ -22,6 +22,8 @@ SETTINGS = {
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
 selection unit): the first that a model has is compared with the paper, the others stand beside it."""
 PYRAMIDINFER = "PyramidInfer"
+AT_LEAST = "at least"
+"""Source of a length that was measured, but nothing longer was tried."""
 CONTRIBUTION = ["model", "norm", "tokens"]
 
 
@@ -162,7 +164,7 @@ def longest_values(memory: pd.DataFrame) -> dict[Key, Value]:
     ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
     for row in records(ordered):
         line, runs = replacing(row.model, row.beta), getattr(row, "run", "")
-        source = "at least" if getattr(row, "at_least", False) is True else row.source
+        source = AT_LEAST if getattr(row, "at_least", False) is True else row.source
         values[line, "l_m", row.protocol] = Value(float(row.l_m), source=source, runs=runs)
         if (limit := getattr(row, "limit", math.nan)) >= 0:
             values[line, "l_m", "limit"] = Value(float(limit), source="computed", runs=runs)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS, PrintedCell, label
 from recurformer.results.cells import (
+    AT_LEAST,
     PYRAMIDINFER,
     QUANTITIES,
     SETTINGS,
@@ -34,7 +35,7 @@ REASONS = {
     "cs_10k": "caches of 10,240 tokens were not counted in this study",
     "cs_60k": "caches of 61,440 tokens were not counted in this study",
 }
-ORIGINS = {"model": " by model", "computed": " computed", "at least": " or more"}
+ORIGINS = {"model": " by model", "computed": " computed", AT_LEAST: " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
 HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
 """Settings that a recording of a card names by other words."""
