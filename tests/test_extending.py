@@ -13,7 +13,7 @@ from recurformer import convert, select_heads
 from recurformer.backbones import make_random
 from recurformer.baselines import EVICTIONS, evicting, make_cache
 from recurformer.claims.claim import STATEMENTS, Statement
-from recurformer.claims.register import all_claims
+from recurformer.claims.ledger import all_claims
 from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
 from recurformer.cli.study import read_study
@@ -53,7 +53,7 @@ def model():
 
 
 def test_every_file_of_an_example_exists_or_is_new():
-    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures/articles.py"}
+    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures_articles.py"}
     assert {file for file in BLOCKS if not (ROOT / file).exists()} == new
 
 
@@ -114,7 +114,7 @@ def test_a_stage_and_a_figure(monkeypatch, tmp_path):
     finally:
         STAGES.pop("article-lengths", None)
     assert pd.read_csv(rows)["characters"].tolist() == [11, 5]
-    drawn = added("src/recurformer/render/figures/articles.py")["articles"]
+    drawn = added("src/recurformer/render/figures_articles.py")["articles"]
     monkeypatch.setitem(FIGURES, "articles", drawn)
     assert main(["figure", "articles", str(rows), "--out", str(tmp_path / "articles.svg")]) == 0
     assert "characters" in (tmp_path / "articles.svg").read_text()

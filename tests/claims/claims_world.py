@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims import THIS_STUDY, Evidence
-from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS
-from recurformer.paper.sizes import (
+from recurformer.paper import (
+    BACKBONE_LABELS,
     CACHE_LENGTHS,
+    CELLS,
     D_CONV,
     D_STATE,
     EXPAND,
+    EXPONENTS,
     LLAMA2_7B_LAYERS,
     LLAMA2_7B_WIDTH,
     SETTINGS,

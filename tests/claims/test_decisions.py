@@ -7,9 +7,9 @@ from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, RECOVERY, SHOWN_NOWHER
 
 from recurformer.claims import decide, make_ledger
 from recurformer.claims.claim import STATEMENTS
-from recurformer.claims.text import markdown
+from recurformer.claims.ledger import markdown
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.figures.ablations import ABLATIONS
+from recurformer.render.figures_ablations import ABLATIONS
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,

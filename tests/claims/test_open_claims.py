@@ -8,10 +8,9 @@ from claims_world import world
 from mutated_worlds import CLAIMS, FALLS, OF_ABLATIONS, decided, found, ideal, recurformer_rows, with_column
 
 from recurformer.claims import decide
-from recurformer.claims.cells import quality
 from recurformer.claims.claim import Finding
-from recurformer.claims.comparisons import judge_comparisons
-from recurformer.claims.pairings import Comparison
+from recurformer.claims.comparisons import Comparison, judge_comparisons
+from recurformer.claims.numbers import quality
 from recurformer.paper import CELLS
 from recurformer.results.scores import NEEDLE
 from recurformer.results.words import (

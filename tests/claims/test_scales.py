@@ -9,7 +9,7 @@ from claims_world import world
 from mutated_worlds import CLAIMS, OF_ABLATIONS, decided, found, ideal, smaller, with_column
 
 from recurformer.claims import decide, make_ledger
-from recurformer.claims.text import markdown
+from recurformer.claims.ledger import markdown
 from recurformer.paper import CELLS
 from recurformer.results.words import (
     CONSISTENT,

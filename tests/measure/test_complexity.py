@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recurformer.measure.complexity import Operations, measure_complexity
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.results.cells import growth_exponent
 
 
 def test_orders_of_table_1():

@@ -21,7 +21,7 @@ from recurformer.measure.memory import (
 )
 from recurformer.measure.peak import PeakMemory
 from recurformer.model.attending import attending_by
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.results.cells import growth_exponent
 
 TINY = {
     "hidden_size": 32,

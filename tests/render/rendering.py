@@ -10,7 +10,9 @@ import pandas as pd
 
 from recurformer.claims import questions
 from recurformer.paper import CELLS
-from recurformer.render.tables import TABLES, Table, questions_table
+from recurformer.render.table import Table
+from recurformer.render.tables import TABLES
+from recurformer.render.tables_studies import questions_table
 from recurformer.results.words import MARKS
 
 VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))

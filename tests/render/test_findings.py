@@ -7,7 +7,7 @@ from pathlib import Path
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.tables.comparison import PYRAMIDINFER
+from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ import pytest
 from frames import profile_frame
 
 from recurformer.claims import THIS_STUDY, evidence_of, make_ledger
-from recurformer.claims.text import markdown
+from recurformer.claims.ledger import markdown
 from recurformer.render.figures import FIGURES
-from recurformer.render.page.claims import claims_page
+from recurformer.render.page import claims_page
 from recurformer.render.style import save_figure
-from recurformer.render.tables.table import Table
+from recurformer.render.table import Table
 
 REPORT = Path(__file__).parents[2] / "workflow/report"
 IMAGE = "<img src=x onerror=alert(1)>"

@@ -14,7 +14,8 @@ from recurformer.paper import CELLS
 from recurformer.render.figures import FIGURES
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
-from recurformer.render.tables import TABLES, Table
+from recurformer.render.table import Table
+from recurformer.render.tables import TABLES
 from recurformer.results.frames import COLUMNS
 from recurformer.results.words import MARKS, number
 

@@ -10,7 +10,7 @@ from recurformer.baselines.context import Arrival
 from recurformer.baselines.eviction import Eviction
 from recurformer.baselines.pyramidinfer import PyramidInferPaper
 from recurformer.measure.cache import cache_bytes
-from recurformer.paper.sizes import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.paper import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 
 WIDTH = 8
 """Features of the one head that stands for all: heads that keep equally many tokens need no more."""

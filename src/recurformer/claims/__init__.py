@@ -2,8 +2,7 @@
 
 from recurformer.claims.claim import Claim, Finding
 from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, evidence_of, read_recordings
-from recurformer.claims.ledger import Decision, Ledger, decide, make_ledger
-from recurformer.claims.register import all_claims
+from recurformer.claims.ledger import Decision, Ledger, all_claims, decide, make_ledger
 
 __all__ = [
     "THIS_STUDY",

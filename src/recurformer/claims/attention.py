@@ -9,8 +9,7 @@ import pandas as pd
 
 from recurformer.claims.claim import Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
+from recurformer.paper import BACKBONE_LABELS, LOCAL_SHARE, WINDOWS, label
 from recurformer.results.frames import groups
 
 MINIMUM_WINDOWS = 32

@@ -7,12 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.cells import at_paper_sizes, has_paper_width, pyramidinfer_ratio
 from recurformer.claims.claim import ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
-from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.claims.numbers import at_paper_sizes, has_paper_width, pyramidinfer_ratio
+from recurformer.paper import (
+    BACKBONE_LABELS,
+    CACHE_LENGTHS,
+    D_CONV,
+    D_STATE,
+    EXPAND,
+    LLAMA2_7B_LAYERS,
+    LLAMA2_7B_WIDTH,
+    label,
+)
 from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.records import ancestors, record_of
 from recurformer.results.cells import AT_LEAST, exponent_of, longest_values, replacing
 from recurformer.results.frames import groups

@@ -58,7 +58,7 @@ Judge = Callable[[Evidence], Finding]
 class Claim:
     """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    `kind` is one of `recurformer.paper.entries.KINDS`; without a judge no stage measures it.
+    `kind` is one of `recurformer.paper.KINDS`; without a judge no stage measures it.
     """
 
     id: str

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from recurformer.costs import cost_of
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper.sizes import SETTINGS
+from recurformer.paper import BACKBONE_LABELS, SETTINGS, label
 from recurformer.records import ancestors, read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, Finding
-from recurformer.claims.comparisons import judge_comparisons
+from recurformer.claims.comparisons import RECURFORMER, Comparison, judge_comparisons, nearest_beta, recurformer
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
 from recurformer.paper import label
 from recurformer.results.frames import models_in_order, records
 from recurformer.results.learned import FALL

@@ -1,19 +1,116 @@
-"""The ledger: every claim with its verdict, weighed from all evidence."""
+"""The ledger: every claim with its judge and its verdict, weighed from all evidence, and as Markdown."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
+from tabulate import tabulate
 
-from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, fact_of
-from recurformer.claims.evidence import Evidence, Missing, Runs, Undecided, hardware_of, runs_of, total_minutes
-from recurformer.claims.register import REVIEWER, all_claims
+from recurformer.claims import attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered
+from recurformer.claims.claim import (
+    ALLOWED_DROP,
+    ALLOWED_RATIO,
+    CLAIMED,
+    FINDINGS,
+    INCONSISTENCIES,
+    QUANTITIES,
+    QUESTIONS,
+    STATEMENTS,
+    Claim,
+    Entry,
+    Finding,
+    Judge,
+    fact_of,
+)
+from recurformer.claims.evidence import (
+    THIS_STUDY,
+    Evidence,
+    Missing,
+    Runs,
+    Undecided,
+    hardware_of,
+    runs_of,
+    total_minutes,
+)
 from recurformer.costs import cost_of
+from recurformer.paper import CELLS, NUMBERS, PrintedCell, TextNumber, label
 from recurformer.records import record_of
-from recurformer.results.words import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
+from recurformer.results.learned import LEARNED_MQAR
+from recurformer.results.words import (
+    FAILED,
+    HELD,
+    MARKS,
+    MEANINGS,
+    NOT_RUN,
+    PAPER_INCONSISTENT,
+    REPRODUCED,
+    UNDECIDED,
+    cell,
+    counted,
+    plain,
+)
+
+REVIEWER = "reviewer"
+"""The kind of what the reviewers asked: no claim of the paper, counted apart from those."""
+JUDGES = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered)
+}
+WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR}
+"""What a tolerance may name besides the parameters of its judge."""
+
+
+def judge_of(entry: Entry, **about: object) -> Judge | None:
+    """The test of an entry; None where it names none."""
+    if not entry.judge:
+        return None
+    module, _, name = entry.judge.partition(".")
+    judge: Callable[..., Finding] = getattr(JUDGES[module], name)
+    given = {**entry.parameters, **about}
+    return partial(judge, **given) if given else judge
+
+
+def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
+    """A claim; `words` are what its tolerance and its needs may name besides parameters."""
+    return Claim(
+        id=id, place=place, statement=statement, kind=kind, test=entry.test,
+        tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
+        printed=words.get("printed", ""), judge=judge,
+    )  # fmt: skip
+
+
+def _of_cell(cell: PrintedCell) -> Claim:
+    entry = QUANTITIES[cell.quantity]
+    words = {"printed": cell.printed, "model": label(cell.model)}
+    return _claim(entry, cell.id, cell.place, cell.printed, cell.kind, judge_of(entry, cell=cell), **words)
+
+
+def _of_number(number: TextNumber) -> Claim:
+    """A reduction is counted, any other number judged as the cell of Table 2 that it repeats."""
+    named = (2, number.model, number.method, number.quantity)
+    cell = next(cell for cell in CELLS if (cell.table, cell.model, cell.method, cell.quantity) == named)
+    entry = QUANTITIES["reduction" if number.reduction else number.quantity]
+    judge = judge_of(entry, cell=number if number.reduction else cell)
+    statement = f"{number.printed}{' % less' if number.reduction else ''}"
+    words = {"printed": number.printed, "model": label(number.model), "half_digit": number.half_digit}
+    return _claim(entry, number.id, number.place, statement, cell.kind, judge, **words)
+
+
+def all_claims() -> list[Claim]:
+    """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
+    sentences = [
+        _claim(said, name, said.place, f"“{said.quote}”", said.kind, judge_of(said))
+        for name, said in STATEMENTS.items()
+    ]
+    asked = [
+        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
+        for name, one in ((name, QUESTIONS[name]) for name in CLAIMED)
+    ]
+    return [*map(_of_cell, CELLS), *map(_of_number, NUMBERS), *sentences, *asked]
+
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 
@@ -232,3 +329,81 @@ def environment(runs: Runs) -> dict[str, Any]:
             for run, cost in costs.items()
         },
     }
+
+
+MARKDOWN_COLUMNS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
+
+
+def _evidence_text(decision: Decision) -> str:
+    finding, evidence = decision.finding, decision.evidence
+    if finding is None or evidence is None:
+        return ""
+    seeds = counted(decision.seeds, "seed") if decision.seeds else ""
+    samples = counted(finding.samples, "sample") if finding.samples else ""
+    scale = "paper's scale" if finding.at_scale else "smaller"
+    return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
+
+
+def _claims_table(decisions: Iterable[Decision]) -> str:
+    rows = []
+    for decision in decisions:
+        claim, finding = decision.claim, decision.finding
+        verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
+        ours = finding.ours if finding else ""
+        why = decision.reason or claim.test
+        rows.append([claim.place, claim.statement, ours, verdict, _evidence_text(decision), why, claim.id])
+    return tabulate(
+        [[cell(text) for text in row] for row in rows], MARKDOWN_COLUMNS, tablefmt="pipe", disable_numparse=True
+    )
+
+
+def _findings_table(ledger: Ledger) -> list[str]:
+    """One line for each distinct fact: the verdicts of its claims, with their numbers, and the first ids."""
+    rows = [
+        [
+            cell(one["fact"]),
+            ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items()),
+            ", ".join(one["claims"][:2]) + ", …" * (len(one["claims"]) > 2),
+        ]
+        for one in ledger.findings()
+    ]
+    table = tabulate(rows, ("finding", "its claims", "ids"), tablefmt="pipe", disable_numparse=True)
+    return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
+
+
+def _contradictions() -> list[str]:
+    lines = []
+    for found in INCONSISTENCIES.values():
+        lines.append(f"- **{plain(found.place)}**: {plain(found.rule)}.")
+        lines += [f"    - {plain(line)}" for line in found.arithmetic]
+    return lines
+
+
+def from_recordings(decisions: Iterable[Decision]) -> list[str]:
+    """How many verdicts rest on a recording, one line for each."""
+    sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
+    recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
+    return [f"Verdicts from {source}, not from this study: {count}." for source, count in recorded.items()]
+
+
+def markdown(ledger: Ledger) -> str:
+    """Counts, every claim with its verdict, and the contradictions in the paper with their arithmetic."""
+    parts = {
+        "Tables": ("table",),
+        "Figures": ("figure",),
+        "Text": ("text", "appendix"),
+        "Questions of the reviewers": ("reviewer",),
+    }
+    lines = [f"# Verdicts on the paper's claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
+    lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
+    lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
+    if asked := ", ".join(f"{MARKS[name]} {name} {n}" for name, n in ledger.counts(reviewers=True).items() if n):
+        lines += ["", f"Not counted above is what the reviewers asked and the paper does not claim: {asked}."]
+    if recorded := from_recordings(ledger.decisions):
+        lines += ["", *recorded]
+    for heading, prefix in parts.items():
+        chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
+        if chosen:
+            lines += ["", f"## {heading}", "", _claims_table(chosen)]
+    lines += ["", "## Audit: where the paper contradicts itself", "", *_contradictions()]
+    return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ import pandas as pd
 
 from recurformer.claims.claim import QUESTIONS, Question
 from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
-from recurformer.claims.register import judge_of
+from recurformer.claims.ledger import judge_of
 from recurformer.results.frames import require
 from recurformer.results.words import NOT_RUN, UNDECIDED
 

@@ -7,9 +7,16 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, Finding
-from recurformer.claims.comparisons import because, judge_comparisons, rows_of
+from recurformer.claims.comparisons import (
+    Comparison,
+    because,
+    beside_original,
+    judge_comparisons,
+    nearest_beta,
+    recurformer,
+    rows_of,
+)
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.claims.pairings import Comparison, beside_original, nearest_beta, recurformer
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided

@@ -33,13 +33,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _markdown(ledger: "Ledger") -> str:
-    from recurformer.claims.text import markdown
+    from recurformer.claims.ledger import markdown
 
     return markdown(ledger)
 
 
 def _html(ledger: "Ledger") -> str:
-    from recurformer.render.page.claims import claims_page
+    from recurformer.render.page import claims_page
 
     return claims_page(ledger.to_dict())
 

@@ -66,9 +66,10 @@ def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
     from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
     from recurformer.claims.evidence import hardware_of, runs_of
+    from recurformer.claims.ledger import from_recordings
     from recurformer.claims.questions import reviewer_questions
-    from recurformer.claims.text import from_recordings
-    from recurformer.render.tables import CARD_KINDS, TABLES, questions_table
+    from recurformer.render.tables import GPU_KINDS, TABLES
+    from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
 
     frames = read_frames(args.measurements)
@@ -81,7 +82,7 @@ def table(args: Namespace) -> None:
         {**TABLES, "reviewer_questions": reviewer_questions},
         frames,
         verdicts={decision.claim.id: decision.verdict for decision in decisions},
-        recorded={names[0]: packed_frames(pack, CARD_KINDS) for pack, names in cards.items() if len(names) == 1},
+        recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in cards.items() if len(names) == 1},
     )
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)

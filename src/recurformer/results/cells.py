@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from recurformer.paper.sizes import CACHE_LENGTHS
+from recurformer.paper import CACHE_LENGTHS
 from recurformer.results.frames import groups, records, require, runs_of
 from recurformer.results.learned import LEARNED
 from recurformer.results.scores import estimate_quality
@@ -52,7 +52,7 @@ Key = tuple[Row, str, str]
 """(line, quantity, setting)"""
 
 
-def _growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
+def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
     """Slope of log(bytes) over log(length), by least squares.
 
     Raises:
@@ -79,7 +79,7 @@ def exponent_of(rows: pd.DataFrame) -> float:
     Raises:
         ValueError: fewer than two lengths, or one or bytes that are not positive.
     """
-    return _growth_exponent(*_points(rows))
+    return growth_exponent(*_points(rows))
 
 
 def exponents(rows: pd.DataFrame) -> dict[str, float]:
@@ -88,8 +88,8 @@ def exponents(rows: pd.DataFrame) -> dict[str, float]:
         return {}
     lengths, sizes = _points(rows)
     return {
-        "exponent": _growth_exponent(lengths, sizes),
-        "exponent_longest": _growth_exponent(lengths[-2:], sizes[-2:]),
+        "exponent": growth_exponent(lengths, sizes),
+        "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
         "shortest_length": int(lengths[0]),
         "longest_length": int(lengths[-1]),
         "lengths": len(lengths),

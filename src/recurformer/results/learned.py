@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from recurformer.paper.sizes import CACHE_LENGTHS
+from recurformer.paper import CACHE_LENGTHS
 from recurformer.results.frames import groups, require, require_values
 from recurformer.study.recovery import EQUAL_BYTES
 from recurformer.tasks.interval import mean_interval

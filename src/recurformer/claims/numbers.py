@@ -10,9 +10,8 @@ import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.paper import BACKBONE_LABELS, EXPONENTS, PrintedCell, TextNumber
+from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, EXPONENTS, PrintedCell, TextNumber
 from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.published import PUBLISHED
 from recurformer.results.cells import (
     AT_LEAST,
