@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS, TABLE2_BETAS, PrintedCell, label
-from recurformer.paper.printed import MIXER_HEADINGS, QUANTITY_HEADINGS
-from recurformer.paper.sizes import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.paper import (
+    BACKBONE_LABELS,
+    CELLS,
+    EXPONENTS,
+    MIXER_HEADINGS,
+    PYRAMIDINFER_MINIMUM,
+    PYRAMIDINFER_RATIO,
+    QUANTITY_HEADINGS,
+    TABLE2_BETAS,
+    PrintedCell,
+    label,
+)
 from recurformer.render.table import Line, Table
 from recurformer.render.tables_studies import lm_eval_table, recovery_table
 from recurformer.results.cells import (
