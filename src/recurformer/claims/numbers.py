@@ -166,12 +166,13 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
     norm, part = cell.quantity.split("_")
     rows = evidence.rows("contribution", model=cell.model, norm=norm, tokens=cell.part)
     found = contributions(rows).iloc[0]
-    about = {"at_scale": True, "rows": {"contribution": rows.index}, "samples": int(found["samples"])}
+    about: dict[str, Any] = {"at_scale": True, "rows": {"contribution": rows.index}, "samples": int(found["samples"])}
     if part == "mean":
-        return Finding(abs(found["ours"] / cell.value - 1) <= allowed, number(found["ours"], 4), **about)
+        mean = float(found["ours"])
+        return Finding(abs(mean / cell.value - 1) <= allowed, number(mean, 4), **about)
     low, high = cell.bounds
     near = allowed * (high - low)
-    readings = [(found[f"{kind}_low"], found[f"{kind}_high"]) for kind in ("mean", "spread")]
+    readings = [(float(found[f"{kind}_low"]), float(found[f"{kind}_high"])) for kind in ("mean", "spread")]
     known = [ends for ends in readings if not math.isnan(ends[0])]
     holds = any(abs(ours - low) <= near and abs(upper - high) <= near for ours, upper in known)
     return Finding(holds, " or ".join(interval(*ends, 4) for ends in known), **about)

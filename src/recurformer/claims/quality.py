@@ -49,7 +49,9 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
         learned = baseline_scores(baseline, values)[model]
         if not learned >= LEARNED:
             raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
-        quality[model] = {row.beta: Estimate(value.ours, value.low, value.high) for (row, *_), value in values.items()}
+        quality[model] = {
+            float(row.beta or 0): Estimate(value.ours, value.low, value.high) for (row, *_), value in values.items()
+        }
         samples = max(samples, *(int(value.samples) for value in values.values()))
         looked_at["hashhop"].append(answers)
         looked_at["baseline"].append(baseline)

@@ -60,7 +60,7 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     if not half or len(extra) < 2:
         raise Missing("two windows of two positions at least are needed")
     gains = extra.iloc[:, -half:].mean(axis=1) - extra.iloc[:, :half].mean(axis=1)  # without a middle of its own
-    return mean_interval(gains)
+    return mean_interval(gains.to_numpy())
 
 
 def length(evidence: Evidence, allowed: float) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
@@ -77,9 +77,10 @@ def table(args: Namespace) -> None:
     evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
     decisions = make_ledger(args.study, evidence, claims).decisions
     cards = {pack: cards_of(packed(pack).values()) for pack in recordings(args.recorded)}
+    renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": reviewer_questions}
     rendered = call_renderer(
         args.table,
-        {**TABLES, "reviewer_questions": reviewer_questions},
+        renderers,
         frames,
         verdicts={decision.claim.id: decision.verdict for decision in decisions},
         recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in cards.items() if len(names) == 1},

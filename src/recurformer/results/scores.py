@@ -76,7 +76,7 @@ def _nats(rows: pd.DataFrame) -> Estimate:
     by = "seed" if rows["seed"].nunique() > 1 else "window"
     sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()
     mean = -float(sums["negative_log_likelihood"].sum() / sums["tokens"].sum())
-    unweighted = mean_interval(sums["negative_log_likelihood"] / sums["tokens"])
+    unweighted = mean_interval((sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
     half = unweighted.high - unweighted.mean
     return Estimate(mean, mean - half, mean + half)
 
