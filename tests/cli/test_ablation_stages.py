@@ -13,7 +13,7 @@ from recurformer.evict import methods
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
-from recurformer.render.measurements import COLUMNS
+from recurformer.results.frames import COLUMNS
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
 TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8

@@ -83,6 +83,8 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         ("cli/main.py", set(), set(STAGES)),
         ("train/trackers.py", set(), TRAININGS),
         ("render/style.py", {"figure"}, {"select", "compare"}),
+        ("results/scores.py", {"figure", "table", "claims"}, {"needle", "ablation-hashhop", "hashhop", *TRAININGS}),
+        ("claims/quality.py", {"table", "claims"}, {"figure", "hashhop", *TRAININGS}),
     ],
 )
 def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, others):

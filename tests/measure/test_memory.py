@@ -24,7 +24,7 @@ from recurformer.measure.memory import (
     weight_bytes,
 )
 from recurformer.model.prefill import attending_by
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.results.cells import growth_exponent
 
 TINY = {
     "hidden_size": 32,

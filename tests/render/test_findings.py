@@ -9,8 +9,8 @@ import pandas as pd
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.tables.comparison import PYRAMIDINFER
-from recurformer.render.words import MARKS
+from recurformer.results.cells import PYRAMIDINFER
+from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
 FINDINGS, README = (" ".join((ROOT / page).read_text().split()) for page in ("docs/findings.md", "README.md"))

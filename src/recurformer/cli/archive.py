@@ -55,7 +55,7 @@ def card_folder(files: Iterable[Path]) -> str:
 
 def _is_measurement(place: Path) -> bool:
     """Tables and ledgers are rendered; they can be named like measurements."""
-    from recurformer.render.measurements import READERS
+    from recurformer.results.frames import READERS
 
     rendered = place.parts[0] != "results" or place.parts[1] == "tables" or place.stem == "claims"
     return place.suffix in READERS and not rendered
@@ -69,7 +69,7 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
         target: an empty folder.
         files: place in the study, which begins with `results` or `figures` -> file.
     """
-    from recurformer.render.measurements import PACKED, pack
+    from recurformer.results.frames import PACKED, pack
 
     records = {place: read_record(file) for place, file in files.items() if place.name.endswith("run.json")}
     lines = [json.dumps({"place": str(place), **record}) + "\n" for place, record in records.items()]
@@ -86,7 +86,7 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
 
 def _recorded_files(folder: Path) -> set[Path]:
     """The files of a recording that this command wrote."""
-    from recurformer.render.measurements import PACKED
+    from recurformer.results.frames import PACKED
 
     wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
     return {folder / PACK, *wrote, *(folder / PACKED).glob("*.parquet")} if (folder / PACK).is_file() else set()

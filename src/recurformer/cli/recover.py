@@ -67,7 +67,7 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, f
     quality at its end.
     """
     from recurformer.measure.cache import count_cache
-    from recurformer.paper.sizes import CACHE_LENGTHS
+    from recurformer.paper import CACHE_LENGTHS
 
     sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")

@@ -10,7 +10,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from recurformer.render.style import WIDTH, add_note, save_figure, series, styled
-from recurformer.render.words import NOTHING, cell, estimated, number
+from recurformer.results.words import NOTHING, cell, estimated, number
 
 Found = Mapping[str, Any]
 """The content of adaptation.json."""

@@ -1,15 +1,17 @@
-"""What the measurements say about l_m, h_gq and the cache sizes of a model at one beta, for Tables 2 and 4."""
+"""The values of all cells of the paper's Tables 1 to 5, which tables show and claims about printed numbers judge."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from recurformer.paper.sizes import CACHE_LENGTHS
-from recurformer.render.ablations import estimate_quality
-from recurformer.render.measurements import groups, records, require, runs_of
-from recurformer.render.words import NOT_RUN
+from recurformer.paper import CACHE_LENGTHS
+from recurformer.results.frames import groups, records, require, runs_of
+from recurformer.results.learned import LEARNED
+from recurformer.results.scores import estimate_quality
+from recurformer.results.words import NOT_RUN
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {
@@ -19,15 +21,10 @@ SETTINGS = {
 }
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
 selection unit): the first that a model has is compared with the paper, the others stand beside it."""
-HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
-"""Settings that a recording of a card names by other words."""
-NEEDED = 0.95
-"""Lowest h_gq before conversion at which h_gq of the converted models is shown. Project rule: a baseline that has not
-learned its task says nothing about beta."""
-KINDS = ("cache_peak", "hashhop", "baseline", "memory")
-"""What Tables 2 and 4 take from a recording."""
-Recorded = Mapping[str, Mapping[str, pd.DataFrame]]
-"""Name of a card -> kind of measurement -> rows that a recording keeps of it."""
+PYRAMIDINFER = "PyramidInfer"
+AT_LEAST = "at least"
+"""Source of a length that was measured, but nothing longer was tried."""
+CONTRIBUTION = ["model", "norm", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,51 @@ class Row:
 
 Key = tuple[Row, str, str]
 """(line, quantity, setting)"""
+
+
+def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
+    """Slope of log(bytes) over log(length), by least squares.
+
+    Raises:
+        ValueError: fewer than two lengths, or a length or size that is not positive.
+    """
+    if len(np.unique(lengths)) < 2:
+        raise ValueError(
+            f"complexity measurements: a growth exponent needs at least 2 lengths, got {len(np.unique(lengths))}"
+        )
+    if (lengths <= 0).any() or (sizes <= 0).any():
+        raise ValueError("complexity measurements: lengths and bytes must be positive to be fitted on a log-log scale")
+    return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
+
+
+def _points(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths, and the mean bytes at each."""
+    points = rows.groupby("length")["bytes"].mean()
+    return points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
+
+
+def exponent_of(rows: pd.DataFrame) -> float:
+    """Growth exponent of the mean bytes at each length.
+
+    Raises:
+        ValueError: fewer than two lengths, or one or bytes that are not positive.
+    """
+    return growth_exponent(*_points(rows))
+
+
+def exponents(rows: pd.DataFrame) -> dict[str, float]:
+    """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
+    if rows.empty:
+        return {}
+    lengths, sizes = _points(rows)
+    return {
+        "exponent": growth_exponent(lengths, sizes),
+        "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
+        "shortest_length": int(lengths[0]),
+        "longest_length": int(lengths[-1]),
+        "lengths": len(lengths),
+        "bytes_at_longest": float(sizes[-1]),
+    }
 
 
 def replacing(model: str, beta: float) -> Row:
@@ -94,6 +136,18 @@ def cache_values(cache: pd.DataFrame, source: str = "counted") -> dict[Key, Valu
     return values
 
 
+def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:
+    """Caches of PyramidInfer over those of the original; rows without a source were computed, not counted."""
+    require(pyramidinfer, "pyramidinfer")
+    return {
+        (Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]): Value(
+            float(row.ratio), source=getattr(row, "source", "computed"), runs=getattr(row, "run", "")
+        )
+        for quantity, length in CACHE_LENGTHS.items()
+        for row in records(pyramidinfer[pyramidinfer["length"] == length])
+    }
+
+
 def quality_values(hashhop: pd.DataFrame) -> dict[Key, Value]:
     """h_gq by layout of the task."""
     values: dict[Key, Value] = {}
@@ -110,7 +164,7 @@ def longest_values(memory: pd.DataFrame) -> dict[Key, Value]:
     ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
     for row in records(ordered):
         line, runs = replacing(row.model, row.beta), getattr(row, "run", "")
-        source = "at least" if getattr(row, "at_least", False) is True else row.source
+        source = AT_LEAST if getattr(row, "at_least", False) is True else row.source
         values[line, "l_m", row.protocol] = Value(float(row.l_m), source=source, runs=runs)
         if (limit := getattr(row, "limit", math.nan)) >= 0:
             values[line, "l_m", "limit"] = Value(float(limit), source="computed", runs=runs)
@@ -141,36 +195,8 @@ def without_weak(values: Mapping[Key, Value], scores: Mapping[str, float]) -> di
     """The values; every h_gq of a model that scores too little before conversion replaced by "not-run"."""
     not_run = Value(math.nan, source=NOT_RUN)
     return {
-        key: not_run if key[1] == "h_gq" and scores[key[0].model] < NEEDED else value for key, value in values.items()
+        key: not_run if key[1] == "h_gq" and scores[key[0].model] < LEARNED else value for key, value in values.items()
     }
-
-
-def _card_values(frames: Mapping[str, pd.DataFrame]) -> dict[Key, Value]:
-    """What was measured on a card; not what is counted or computed without one, nor h_gq without its baseline."""
-    values: dict[Key, Value] = {}
-    if "cache_peak" in frames:
-        values |= cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured")
-    if "memory" in frames:
-        memory = require(frames["memory"], "memory")
-        values |= longest_values(memory[memory["source"] == "measured"])
-    if "hashhop" in frames and "baseline" in frames:
-        scores = quality_values(require(frames["hashhop"], "hashhop"))
-        values |= without_weak(scores, baseline_scores(frames["baseline"], scores))
-    return values
-
-
-def recorded_values(recorded: Recorded) -> dict[Key, Value]:
-    """The values of every card under settings that carry its name.
-
-    Raises:
-        ValueError: a recording lacks columns, or h_gq before conversion of a model whose h_gq it has.
-    """
-    values = {}
-    for card, frames in recorded.items():
-        for (row, quantity, setting), value in _card_values(frames).items():
-            usual = setting == SETTINGS[quantity][0]
-            values[row, quantity, card if usual else f"{card}, {HEADINGS.get(setting, setting)}"] = value
-    return values
 
 
 def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[str, ...]:
@@ -187,3 +213,33 @@ def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[
         known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
     ordered = [setting for setting in SETTINGS[quantity] if setting in known] or SETTINGS[quantity][:1]
     return (*ordered, *sorted(known.difference(ordered)))
+
+
+def perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
+    """Perplexity of every model, beta and stage: exp(nats / tokens), each summed, mean over the seeds."""
+    keys = ["model", "beta", "stage", "seed"]
+    sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
+    sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
+    runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
+    found = sums.groupby(keys[:-1], sort=False).agg(
+        ours=("ours", "mean"),
+        lowest_seed=("ours", "min"),
+        highest_seed=("ours", "max"),
+        seeds=("seed", "nunique"),
+        tokens=("tokens", "max"),
+    )
+    return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
+
+
+def contributions(contribution: pd.DataFrame) -> pd.DataFrame:
+    """One row a model, norm and kind of token: the mean with both of its intervals."""
+    intervals = contribution.drop_duplicates(CONTRIBUTION).set_index(CONTRIBUTION)[["mean", "samples", "p_value"]]
+    for kind in ("mean", "spread"):
+        rows = contribution[contribution["interval"] == kind].set_index(CONTRIBUTION)
+        if rows.index.duplicated().any():
+            raise ValueError(f"contribution measurements have several rows of interval {kind} for {rows.index[0]}")
+        bounds = rows[["low", "high"]].rename(columns={"low": f"{kind}_low", "high": f"{kind}_high"})
+        intervals = intervals.join(bounds)
+    runs = {model: runs_of(rows) for model, rows in groups(contribution, "model")}
+    frame = intervals.rename(columns={"mean": "ours"}).reset_index()
+    return frame.assign(runs=frame["model"].map(runs))

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from recurformer.render.page import render_page
 from recurformer.render.registry import heading
-from recurformer.render.words import cell, counted, plain
+from recurformer.results.words import cell, counted, plain
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",

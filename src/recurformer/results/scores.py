@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from recurformer.data.interval import Estimate, bounded_mean
+from recurformer.data.interval import Estimate, bounded_mean, mean_interval
 from recurformer.paper import label
-from recurformer.render.measurements import groups, require
-from recurformer.render.training import FALL, largest_fall
+from recurformer.results.frames import groups, require, require_values
+from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall
+from recurformer.study.ablations import COMMON_BETA
 
 METHODS: dict[str, dict[str, str]] = {
     "original": {"full": "original"},
@@ -55,11 +56,6 @@ METHODS: dict[str, dict[str, str]] = {
 """Family -> method -> its name in print; in this order they are drawn and listed."""
 PAPERS_SELECTOR = "ra_i"
 PASSKEY = "passkey"
-LEARNED = 0.95
-"""Lowest score of the original at which other methods are compared with it. Project rule, as for Tables 2 and 4."""
-KNOWS_LANGUAGE = 100.0
-"""An original of a higher perplexity has not learned the language of the articles."""
-CONFIDENCE = 0.95
 
 
 def method_label(family: str, method: str) -> str:
@@ -77,21 +73,17 @@ def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 def _nats(rows: pd.DataFrame) -> Estimate:
     """Minus the nats per token, with the t interval over the seeds, or of one seed over the windows of text."""
-    from scipy.stats import t  # slow to import, as in recurformer.data.interval
-
     by = "seed" if rows["seed"].nunique() > 1 else "window"
     sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()
     mean = -float(sums["negative_log_likelihood"].sum() / sums["tokens"].sum())
-    scores = sums["negative_log_likelihood"] / sums["tokens"]
-    if len(scores) < 2:
-        return Estimate(mean, mean, mean)
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, len(scores) - 1) * scores.std(ddof=1) / np.sqrt(len(scores)))
+    unweighted = mean_interval((sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    half = unweighted.high - unweighted.mean
     return Estimate(mean, mean - half, mean + half)
 
 
 def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
     """Mean of correct over `asked`, a column; 95 % interval over seeds and samples together."""
-    return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), CONFIDENCE, rows["seed"].to_numpy())
+    return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
 def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
@@ -247,3 +239,55 @@ def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
     near = points[points["ratio"].isin([below, above])].sort_values("ratio")
     score = {name: float(np.interp(ratio, near["ratio"], near[name])) for name in Estimate._fields}
     return pd.Series({**score, FALL: largest_fall(near), "rows": sum(near["rows"], ())})
+
+
+UNITS = ("kv_group", "head")
+"""The unit of selection that is looked at: the first that a model was measured with."""
+
+
+def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
+    """How far each selector agrees with RA-I: model, by, seed, rank_correlation (Spearman), overlap, heads.
+
+    Overlap is the share of the `COMMON_BETA` of heads that a selector puts first which RA-I puts first too.
+
+    Raises:
+        ValueError: a model has no RA-I.
+    """
+    rows = []
+    for model, of_model in groups(head_scores, "model"):
+        require_values(of_model, f"head_scores ({model})", "by", [PAPERS_SELECTOR])
+        keyed = of_model.set_index(["by", "seed", "layer", "head"])["score"]
+        tables = keyed.unstack(["layer", "head"])
+        first = round(COMMON_BETA * tables.shape[1])
+        ranks = tables.rank(axis=1)
+        chosen = {key: set(np.argsort(-row.to_numpy(), kind="stable")[:first]) for key, row in tables.iterrows()}
+        ours = next(key for key in tables.index if key[0] == PAPERS_SELECTOR)
+        for by, seed in tables.index:
+            correlation = float(np.corrcoef(ranks.loc[ours], ranks.loc[by, seed])[0, 1])
+            overlap = len(chosen[by, seed] & chosen[ours]) / first
+            rows.append((model, by, seed, correlation, overlap, tables.shape[1]))
+    return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap", "heads"])
+
+
+def one_unit(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each model in its first unit of `UNITS`."""
+    place = rows["unit"].map({unit: number for number, unit in enumerate(UNITS)}).fillna(len(UNITS))
+    return rows[place == place.groupby(rows["model"]).transform("min")]
+
+
+def changed_share(rows: pd.DataFrame) -> pd.Series:
+    """Share of the chosen units that the default setting does not choose; 0 where none is chosen."""
+    return (1 - rows["shared"] / rows["selected"]).where(rows["selected"] > 0, 0.0)
+
+
+def default_setting(rows: pd.DataFrame) -> tuple[float, float]:
+    """Window and threshold that one model's others are compared with.
+
+    Raises:
+        ValueError: no row, or rows of several settings, are marked as the default.
+    """
+    marked = rows.loc[rows["default"].astype(bool), ["window", "threshold"]].drop_duplicates()
+    if len(marked) != 1:
+        raise ValueError(f"ra_i_settings measurements mark {len(marked)} settings as the default; needed: one")
+    window, threshold = marked.iloc[0]
+    return float(window), float(threshold)

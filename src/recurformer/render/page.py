@@ -1,10 +1,27 @@
-"""The page of a ledger of claims: the verdicts, the claims, the audit, the costs and the environment."""
+"""Self-contained HTML pages in one look, that of a ledger of claims among them: no script, style, font or picture from
+elsewhere.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from recurformer.render.page import render_page
-from recurformer.render.words import MARKS, MEANINGS, number
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from recurformer.results.words import MARKS, MEANINGS, number
+
+
+def render_page(template: str, **values: Any) -> str:
+    """The page of one of the templates beside this module. Every value is shown as text, never read as markup."""
+    environment = Environment(
+        loader=PackageLoader("recurformer.render", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)
+
 
 Claim = Mapping[str, Any]
 

@@ -1,7 +1,7 @@
-"""What the renderers expect of each kind of measurement, how it is read, and the check that all of them make."""
+"""What each kind of measurement holds, how its files are read, and the checks that all readers make."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from recurformer.paper import BACKBONE_LABELS
-from recurformer.records import PACK
+from recurformer.records import PACK, runs_behind
 
 IDENTITY = ("model", "family", "method", "setting", "by", "trained", "seed", "ratio")
 """What a row of the ablations says about the measured thing. family: "original", "eviction", "mixer" (heads replaced),
@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default",
     ),
 }  # fmt: skip
-"""Kind of measurement -> the columns that the renderers read.
+"""Kind of measurement -> the columns that tables, figures and claims read.
 
 length, l_m, window of a setting: tokens; bytes, peak_bytes, memory_bytes: bytes; ratio: over the original's full cache;
 negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per token, as divergence and loss are);
@@ -113,6 +113,29 @@ def read_frame(path: Path) -> pd.DataFrame:
     return frame.assign(file=f"{path.parents[1]}/" + frame["file"]) if path.parent.name == PACKED else frame
 
 
+MAY_BE_EMPTY = {"layer_errors"}
+"""Kinds of which a run may have no row: a recipe without a closed form has no errors of its layers."""
+
+
+def read_frames(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
+    """One frame for each kind, the stem of a file's name: the rows of all its files one below the other, each with its
+    `file` and with the `run` that wrote it.
+
+    Raises:
+        ValueError: a file is unreadable, empty or lacks columns.
+    """
+    frames: dict[str, list[pd.DataFrame]] = {}
+    for file in map(Path, files):
+        frame = read_frame(file)
+        if frame.empty and file.stem in MAY_BE_EMPTY:
+            continue
+        if file.stem in COLUMNS:
+            require(frame, file.stem)
+        known = frame if "run" in frame else frame.assign(file=str(file), run=next(iter(runs_behind([file])), ""))
+        frames.setdefault(file.stem, []).append(known)
+    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+
+
 def packed_kind(place: Path) -> str:
     """The kind of a measurement file in a recording, whose place begins with `results`: its stem, and before it the
     part of the study where the claims speak about language alone.
@@ -136,9 +159,14 @@ def pack(files: Mapping[Path, Path], runs: Callable[[Path], list[str]]) -> dict[
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in sorted(frames.items())}
 
 
-def packed_frames(folder: Path) -> dict[str, pd.DataFrame]:
-    """All measurements of a recording by kind; each row with its `file`, as if it still lay there, and its `run`."""
-    return {file.stem: read_frame(file) for file in sorted((folder / PACKED).glob("*.parquet"))}
+def recordings(folder: str | Path | None) -> list[Path]:
+    """The recordings in a folder; without a folder none."""
+    return sorted(pack.parent for pack in Path(folder).glob(f"*/{PACK}")) if folder else []
+
+
+def packed_frames(folder: Path, kinds: Collection[str] = COLUMNS) -> dict[str, pd.DataFrame]:
+    """The measurements of a recording by kind; each row with its `file`, as if it still lay there, and its `run`."""
+    return {file.stem: read_frame(file) for file in sorted((folder / PACKED).glob("*.parquet")) if file.stem in kinds}
 
 
 @lru_cache(maxsize=4)
