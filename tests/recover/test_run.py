@@ -1,6 +1,4 @@
-"""An arm of the recovery experiment: equally many tokens by every recipe, measured on the way, and resumable; and the
-likelihood and divergence that are measured.
-"""
+"""A recovery: equally many tokens by every recipe, measured on the way, and resumable; and what is measured."""
 
 import pandas as pd
 import pytest
