@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from tests.baselines.test_evicting_cache import held_slots
+from tests.evict.test_evicting_cache import held_slots
 from transformers import DynamicCache
 
 from recurformer import convert, select_heads
