@@ -10,9 +10,9 @@ import recurformer
 ROOT = Path(recurformer.__file__).parent
 BELOW = {
     "paper": set(),
-    "results": {"paper", "records", "study", "tasks"},
+    "results": {"paper", "records", "study", "data"},
     "render": {"paper", "results", "study", "yaml_files"},
-    "claims": {"paper", "results", "records", "costs", "published", "study", "tasks", "yaml_files"},
+    "claims": {"paper", "results", "records", "costs", "published", "study", "data", "yaml_files"},
 }
 """Room -> the parts of the package that it may import."""
 

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from tests.evict.test_evicting_cache import held_slots
 from transformers import DynamicCache
 
 from recurformer import convert, select_heads
@@ -27,6 +26,7 @@ from recurformer.model.modeling import BACKBONES, define
 from recurformer.render.figures import FIGURES
 from recurformer.render.registry import Entry
 from recurformer.results.frames import COLUMNS
+from tests.evict.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
 from tests.workflow.dry_runs import DryRun
 

@@ -23,7 +23,7 @@ from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import Transfer
-from recurformer.recover.measures import quality_rows
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import PASSES, RECIPES, Plan, plan_steps
 
 ADAPT, RUN = "recurformer.recover.adapt", "recurformer.recover.run"

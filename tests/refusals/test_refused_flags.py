@@ -49,10 +49,6 @@ VALUES = [
     ),
     (f"{TRAIN} --settings '{{steps: 1, batch_size: 1}}'", "--settings learning_rate: this key is missing"),
     (f"{LEARN} --recovery r.csv", "--recovery and --original: give both or neither"),
-    (
-        f"{TRAIN} --settings '{{{RECIPE}, distributed: {{processes: 1}}}}' --recovery r.csv --original backbone",
-        "--recovery: several processes measure no curve; leave it out, or distributed",
-    ),
     (f"{TRAIN} --settings '{{{RECIPE}, weight_decay: .nan}}'", "--settings weight_decay = nan: Input should be"),
     (f"{LEARN} --tokens 99999", "windows: the longest of 1 texts has 1800 tokens, a window needs 99999"),
     (f"{MQAR.format(rate=0.1)} '{{{RECALL}, heads: 3}}'", "kv_heads: 4 must divide the 3 heads"),

@@ -21,7 +21,8 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.measures import cache_bytes_of, passkeys_of, quality_of, quality_rows, speed_of
+from recurformer.recover.measures import cache_bytes_of, passkeys_of, quality_of, speed_of
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe

@@ -1,20 +1,19 @@
 """Measurements of a model beside its original: likelihood and divergence, passkeys, cache and speed; as JSON."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.interval import mean_interval
 from recurformer.measure.answers import needle_rows
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.measure.device import speed_rows
-from recurformer.recover.pair import divergence
+from recurformer.recover.pair import Progress
 
 PASSKEYS = {256: 2, 512: 2}
 """Length of a prompt in tokens -> prompts at each of five depths."""
@@ -23,36 +22,6 @@ DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
 REPETITIONS = 5
 """Repetitions of each measurement of speed."""
-
-Progress = Callable[[int, int], None] | None
-"""Called with (done, all)."""
-
-
-@torch.no_grad()
-def quality_rows(
-    original: PreTrainedModel, model: PreTrainedModel, windows: Tensor, progress: Progress = None
-) -> pd.DataFrame:
-    """Measure window by window.
-
-    Args:
-        original: the model whose predictions are the yardstick.
-        model: the changed one, on the same device; may be the original itself.
-        windows: (windows, L) token ids, without padding, at least two tokens each.
-        progress: called with (windows done, windows).
-
-    Returns:
-        One row a window: window, predicted (tokens: all but the first), negative_log_likelihood (in nats, mean over
-        them), divergence (KL(original || model), in nats, mean over them).
-    """
-    rows = []
-    for number, window in enumerate(windows.to(model.device)):
-        ours = model(window[None], use_cache=False).logits[0, :-1]
-        theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
-        likelihood = F.cross_entropy(ours.float(), window[1:]).item()
-        rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
-        if progress is not None:
-            progress(number + 1, len(windows))
-    return pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence"])
 
 
 def quality_of(rows: pd.DataFrame) -> dict[str, Any]:

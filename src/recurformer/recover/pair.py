@@ -1,10 +1,11 @@
 """An original model beside its conversion: the heads that each mixer replaces, and how far the two lie apart."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +14,8 @@ from transformers import PreTrainedModel
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.config import MODEL_TYPE_PREFIX
 
+Progress = Callable[[int, int], None] | None
+"""Called with (done, all)."""
 SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size")
 
 
@@ -106,3 +109,30 @@ def divergence(ours: Tensor, original: Tensor) -> Tensor:
     wide = torch.promote_types(ours.dtype, torch.float32)
     p, q = (F.log_softmax(logits.to(wide), dim=-1) for logits in (original, ours))
     return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
+
+
+@torch.no_grad()
+def quality_rows(
+    original: PreTrainedModel, model: PreTrainedModel, windows: Tensor, progress: Progress = None
+) -> pd.DataFrame:
+    """Measure window by window.
+
+    Args:
+        original: the model whose predictions are the yardstick.
+        model: the changed one, on the same device; may be the original itself.
+        windows: (windows, L) token ids, without padding, at least two tokens each.
+        progress: called with (windows done, windows).
+
+    Returns:
+        One row a window: window, predicted (tokens: all but the first), negative_log_likelihood (in nats, mean over
+        them), divergence (KL(original || model), in nats, mean over them).
+    """
+    rows = []
+    for number, window in enumerate(windows.to(model.device)):
+        ours = model(window[None], use_cache=False).logits[0, :-1]
+        theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
+        likelihood = F.cross_entropy(ours.float(), window[1:]).item()
+        rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
+        if progress is not None:
+            progress(number + 1, len(windows))
+    return pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence"])

@@ -15,7 +15,7 @@ from recurformer.model.convert import convert
 from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED, distil, transfer
-from recurformer.recover.measures import quality_rows
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import Plan
 from recurformer.study import Recipe, Training
 from recurformer.train.data import WindowDataset
