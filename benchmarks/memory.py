@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.case import Call, Options
-from recurformer.measure.limit import return_freed_memory
+from recurformer.measure.device import return_freed_memory
 
 Result = TypeVar("Result")
 RESET_PEAK = "5"  # written to clear_refs: forget the high-water mark (Linux, proc(5))

@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.case import Options
-from recurformer.backbones import load_shape, open_wheel, random_model, save_backbone
 from recurformer.cli.checkpoints import open_model
+from recurformer.data.backbones import load_shape, open_wheel, random_model, save_backbone
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
-from recurformer.model.fold import folded
+from recurformer.model.fused import folded
 from recurformer.model.scan import choose_backend
 from recurformer.published import PUBLISHED
 

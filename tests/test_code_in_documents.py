@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import recurformer
-from recurformer.backbones import open_random, save_backbone
+from recurformer.data.backbones import open_random, save_backbone
 from tests.snippets import ROOT, Block, blocks, run
 
 DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")

@@ -10,13 +10,12 @@ import yaml
 from transformers import DynamicCache
 
 from recurformer import convert, select_heads
-from recurformer.backbones import make_random
-from recurformer.baselines import EVICTIONS, evicting, make_cache
 from recurformer.claims.claim import STATEMENTS, Statement
 from recurformer.claims.register import all_claims
 from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
-from recurformer.cli.study import read_study
+from recurformer.data.backbones import make_random
+from recurformer.evict import EVICTIONS, evicting, make_cache
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import SELECTORS
 from recurformer.model import families
@@ -24,11 +23,10 @@ from recurformer.model.config import define_config
 from recurformer.model.families import FAMILIES
 from recurformer.model.mixers import MIXERS
 from recurformer.model.modeling import BACKBONES, define
-from recurformer.plan.rules import WORKS, Light, request
 from recurformer.render.figures import FIGURES
 from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
-from tests.baselines.test_evicting_cache import held_slots
+from tests.evict.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
 from tests.workflow.dry_runs import DryRun
 
@@ -83,7 +81,7 @@ def test_a_backbone_family(monkeypatch):
 
 
 def test_an_eviction_method(model, monkeypatch):
-    monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/baselines/methods.py")["Newest"])
+    monkeypatch.setitem(EVICTIONS, "newest", added("src/recurformer/evict/methods.py")["Newest"])
     cache = make_cache(model, "newest", 5)
     with torch.no_grad():
         evicting(model)(TOKENS[:1], past_key_values=cache)
@@ -122,17 +120,15 @@ def test_a_stage_and_a_figure(monkeypatch, tmp_path):
     assert Entry(**entry).kinds == ["article_lengths"]
 
 
-def test_its_rule_is_planned(tmp_path, monkeypatch):
+def test_its_rule_is_planned(tmp_path):
     for name in ("Snakefile", "workflow", "config", "profiles"):
         path = ROOT / name
         shutil.copytree(path, tmp_path / name) if path.is_dir() else shutil.copy(path, tmp_path)
     with (tmp_path / "workflow/rules/prepare.smk").open("a") as rules:
         example = BLOCKS["workflow/rules/prepare.smk"]
-        # its stage and its work are declared in this process only
-        rules.write("\n\n" + example.replace('code("article_lengths")', '""').replace("**BESIDE_CARDS", "mem_mb=400"))
+        # its stage is declared in this process only
+        rules.write("\n\n" + example.replace('code("article_lengths")', '""'))
     target = "results/smoke/corpus/article_lengths.csv"
     planned = DryRun(tmp_path, target, "--configfile", "config/smoke.yaml")
     assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in planned.out + planned.err
-    monkeypatch.setitem(WORKS, "article_lengths", Light(400))
-    smoke = read_study(ROOT / "config/smoke.yaml").model_dump(mode="json")
-    assert request("article_lengths", smoke, {}).memory_mb == 400
+    assert [job.resources["runtime"] for job in planned.jobs if job.rule == "article_lengths"] == ["60"]

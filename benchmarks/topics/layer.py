@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import fold
-from recurformer.backbones import load_shape, random_model
+from recurformer.data.backbones import load_shape, random_model
 from recurformer.heads.select import random_ranking, rank_heads
 from recurformer.model.convert import convert
 

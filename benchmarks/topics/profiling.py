@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import backbone, facts, prompt
-from recurformer.heads.profiling import profile_heads
+from recurformer.heads.profile import profile_heads
 
 TOKENS, QUICK_TOKENS = 1024, 256
 

@@ -13,7 +13,7 @@ import torch
 from benchmarks.case import Call, Candidate, Case, Options
 from benchmarks.models import facts, inference, prompt, variants
 from benchmarks.topics.decode import STEPS, Decoder, fill
-from recurformer.measure.limit import is_out_of_memory
+from recurformer.measure.device import is_out_of_memory
 from recurformer.measure.memory import longest_length
 
 TOKENS = 32768

@@ -10,15 +10,15 @@ from recurformer.auto_registration import register_on_import
 
 _PUBLIC = {
     "HeadProfile": "recurformer.heads.profile",
-    "profile_heads": "recurformer.heads.profiling",
+    "profile_heads": "recurformer.heads.profile",
     "select_heads": "recurformer.heads.select",
     "convert": "recurformer.model.convert",
-    "save_with_code": "recurformer.model.export",
+    "save_with_code": "recurformer.model.convert",
     "adapt": "recurformer.recover.adapt",
     "calibrate": "recurformer.recover.calibrate",
     "transfer": "recurformer.recover.learn",
     "distil": "recurformer.recover.learn",
-    "folded": "recurformer.model.fold",
+    "folded": "recurformer.model.fused",
     "prefill": "recurformer.model.prefill",
     "selective_scan": "recurformer.model.scan",
 }

@@ -11,7 +11,7 @@ from benchmarks.case import Call, Options
 from benchmarks.clock import take_turns
 from benchmarks.goals import Goal, judge, with_goals
 from benchmarks.topics import TOPICS, decode, prefill, throughput
-from recurformer.backbones import make_random
+from recurformer.data.backbones import make_random
 from recurformer.records import read_record
 
 ON_ONE_THREAD = Options("cpu", 1, quick=True, backbone="", profile=None)

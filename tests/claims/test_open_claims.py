@@ -12,6 +12,7 @@ from recurformer.claims.cells import quality
 from recurformer.claims.claim import Finding
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.pairings import Comparison
+from recurformer.data.interval import Estimate
 from recurformer.paper import CELLS
 from recurformer.render.ablations import NEEDLE
 from recurformer.render.words import (
@@ -21,7 +22,6 @@ from recurformer.render.words import (
     REPRODUCED,
     UNDECIDED,
 )
-from recurformer.tasks.interval import Estimate
 
 
 def falling(kind: str, arms) -> dict[str, pd.DataFrame]:

@@ -8,10 +8,10 @@ import torch
 from transformers import TextStreamer
 
 from recurformer import convert
-from recurformer.backbones import open_random
 from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
-from recurformer.evaluate.conversation import Conversation
+from recurformer.data.backbones import open_random
+from recurformer.measure.generate import Conversation
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"
 SHORTENED = "{% for m in messages[-3:] %}[{{ m.role }}]{{ m.content }}|{% endfor %}[assistant]"

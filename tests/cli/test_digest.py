@@ -72,10 +72,10 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"train-hashhop", "convert"}),
-        ("evaluate/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        ("measure/answers.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         (
-            "corpora/windows.py",
+            "data/windows.py",
             {"train", "recover", "continuation", "sink"},
             {"train-hashhop", "profile-hashhop", "mqar"},
         ),
@@ -97,7 +97,7 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
         ("train", "train_hashhop", {"train-hashhop"}),
         ("heads", "profile", {"profile"}),
         ("resumable", "train_and_keep", TRAININGS),
-        ("identity", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
+        ("subjects", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
 )
 def test_a_stage_counts_for_itself_alone_and_what_stages_share_for_all(changed_by, module, function, stages):
@@ -126,7 +126,7 @@ def test_comments_docstrings_and_layout_do_not_count(changed_by):
 @pytest.mark.parametrize(
     ("file", "some", "others"),
     [
-        ("evaluate/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
+        ("measure/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
         ("render/recurformer.mplstyle", {"figure"}, {"table"}),
     ],
 )

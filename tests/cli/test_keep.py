@@ -89,7 +89,7 @@ def test_a_recording_of_several_cards_or_of_unknown_code_is_refused(tmp_path, mo
 def test_a_recording_without_a_card_is_refused(tmp_path, monkeypatch, capsys):
     run_on(monkeypatch, tmp_path / "results/mqar", None)
     assert keep_by_card(tmp_path) == 1
-    assert "made on no card, not on one" in capsys.readouterr().err
+    assert "made on no GPU, not on one kind of GPU" in capsys.readouterr().err
 
 
 def test_measurement_files_are_read_by_their_names(tmp_path):

@@ -9,16 +9,15 @@ import time
 import psutil
 import pytest
 
-from recurformer.backbones import make_random
 from recurformer.cli import main
+from recurformer.data.backbones import make_random
+from recurformer.data.hashhop import hash_tokenizer
 from recurformer.model.convert import convert
 from recurformer.records import read_record
-from recurformer.tasks.tokenizer import hash_tokenizer
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = ["--steps", "24", "--batch-size", "4", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
-TASK = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"]
-SPREAD = ["--distributed-precision", "float32", "--distributed-processes"]
+RECIPE = {"steps": 24, "batch_size": 4, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
+TASK = {"hops": 4, "chains": 2, "pairs": 8}
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +28,17 @@ def checkpoint(tmp_path_factory):
     return str(folder)
 
 
-def words(checkpoint, folder):
+def words(checkpoint, folder, **distributed):
+    settings = (
+        RECIPE | {"task": TASK} | ({"distributed": {"precision": "float32"} | distributed} if distributed else {})
+    )
     files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, *RECIPE, *TASK]
+    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, "--settings", json.dumps(settings)]
 
 
-def started(checkpoint, folder, step, *spread):
+def started(checkpoint, folder, step, **spread):
     """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
-    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
+    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder, processes=2, **spread)]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
         assert launcher.poll() is None, launcher.stderr.read()
@@ -59,7 +61,7 @@ def losses(folder):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     processes["1"].kill()
     said = launcher.communicate()[1].splitlines()
     assert launcher.returncode == 1
@@ -68,13 +70,12 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_pa
 
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
-    launcher, _ = started(checkpoint, tmp_path, 8, "2")
+    launcher, _ = started(checkpoint, tmp_path, 8)
     assert launcher.wait() == 0
     assert "keeps a run by other settings" not in launcher.communicate()[1]
     record = read_record(tmp_path / "run.json")
     assert record["training"].pop("samples_per_second") > 0
     assert record["training"] == {"processes": 2, "strategy": "fsdp"}
-    assert record["settings"]["distributed_processes"] == "2"
     assert {path.name for path in tmp_path.iterdir()} == {"trained", "metrics.jsonl", "run.json"}
 
     one = tmp_path / "one"
@@ -85,7 +86,7 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_pa
 
 @pytest.mark.slow
 def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     launcher.send_signal(signal.SIGTERM)
     assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
     assert launcher.returncode == 1
@@ -96,14 +97,14 @@ def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkey
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setenv("RANK", "1")
-    assert main.main([*words(checkpoint, tmp_path), *SPREAD, "many"]) == 1
-    assert "--distributed-processes many" in json.loads((tmp_path / "error.json").read_text())["message"]
+    assert main.main(words(checkpoint, tmp_path, processes="many")) == 1
+    assert "--settings distributed.processes = 'many'" in json.loads((tmp_path / "error.json").read_text())["message"]
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
 def test_another_number_of_processes_starts_again_and_says_so(checkpoint, tmp_path):
-    launcher, _ = started(checkpoint, tmp_path, 2, "2")
+    launcher, _ = started(checkpoint, tmp_path, 2)
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate()
     command = [sys.executable, "-m", "recurformer", *words(checkpoint, tmp_path)]

@@ -1,5 +1,6 @@
-"""Recency ratios against the full eager attention matrix, under padding, on converted models, and on disk."""
+"""Recency ratios against whole attention matrices, RA-I, and profiles on disk."""
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import (
@@ -14,8 +15,9 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert, profile_heads, select_heads
-from recurformer.heads import stream
-from recurformer.heads.profiling import profile_windows
+from recurformer.heads import attention, profile
+from recurformer.heads.profile import profile_windows
+from recurformer.model import prefill
 from recurformer.model.layout import sliding_layers
 from tests.model.tiny_models import PAIRS, make_backbone, tokens
 
@@ -135,9 +137,9 @@ def test_ratios_on_a_gpu(dtype):
 def test_several_windows_in_one_pass():
     model, input_ids = backbone(), random_ids(2)
     windows = [5, 40, 20]
-    for window, profile in zip(windows, profile_windows(model, input_ids, windows), strict=True):
-        assert profile.window == window
-        torch.testing.assert_close(profile.rr, profile_heads(model, input_ids, window).rr, atol=1e-6, rtol=0)
+    for window, one in zip(windows, profile_windows(model, input_ids, windows), strict=True):
+        assert one.window == window
+        torch.testing.assert_close(one.rr, profile_heads(model, input_ids, window).rr, atol=1e-6, rtol=0)
 
 
 def test_batches_change_nothing():
@@ -193,8 +195,8 @@ def test_model_is_left_as_it_was():
 def test_no_whole_attention_matrix_is_made():
     """Blocks of rows only: the largest tensor that an observer ever sees has at most `ROWS` queries."""
     shapes = []
-    stream.watch_attention(backbone(), random_ids(1), lambda block: shapes.append(block.weights.shape))
-    assert max(shape[2] for shape in shapes) == stream.ROWS < TOKENS
+    attention.watch_attention(backbone(), random_ids(1), lambda block: shapes.append(block.weights.shape))
+    assert max(shape[2] for shape in shapes) == attention.ROWS < TOKENS
     assert sum(shape[2] for shape in shapes) == LAYERS * TOKENS
 
 
@@ -220,3 +222,144 @@ def test_bad_input_is_refused_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as error:
         profile_heads(backbone(), **arguments)
     assert "\n" not in str(error.value)
+
+
+@torch.no_grad()
+def layer_inputs(length: int = 150, dtype: torch.dtype = torch.float32, sink: float = 0.0, mask=None):
+    """One layer's queries, keys and values; `sink`: how strongly all queries look at the first token."""
+    generator = torch.Generator().manual_seed(4)
+    query, key, value = (
+        torch.randn(2, length, heads, 16, generator=generator, dtype=torch.float64).transpose(1, 2)
+        for heads in (6, 3, 3)
+    )
+    query[..., 0], key[..., 0], key[:, :, 0, 0] = 1.0, 0.0, 4 * sink
+    tokens = torch.ones(2, length, dtype=torch.bool)
+    tokens[1, 100:] = False
+    states = (query.to(dtype), key.to(dtype), value.to(dtype))
+    return attention.LayerInputs(0, torch.arange(6), torch.arange(2), tokens, *states, mask, 0.25)
+
+
+def direct_recency(inputs: attention.LayerInputs, window: int, exclude_first: bool):
+    """Output and ratios from the whole matrix in float64."""
+    query, key, value = inputs.query.double(), inputs.key.double(), inputs.value.double()
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * inputs.scaling
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    visible = visible if inputs.mask is None else visible & inputs.mask
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    output = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
+    return output, direct_ratio(weights * inputs.tokens[:, None, :, None], window, exclude_first)
+
+
+def sliding_mask(length: int = 150) -> torch.Tensor:
+    positions = torch.arange(length)
+    return (positions[:, None] - positions[None, :] < 70)[None, None]
+
+
+@pytest.mark.parametrize(
+    ("way", "exclude_first", "sink"),
+    [
+        ("kernel", True, 16.0),
+        ("kernel", False, 16.0),
+        ("kernel", True, 0.0),
+        ("without a kernel", True, 16.0),
+        ("without a kernel", False, 0.0),
+        ("sliding window", True, 8.0),
+        ("sliding window", False, 8.0),
+    ],
+)
+def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink, monkeypatch):
+    """Also in heads that leave the other tokens a fifty-thousandth of their attention."""
+    inputs = layer_inputs(sink=sink, mask=sliding_mask() if way == "sliding window" else None)
+    if way == "without a kernel":
+        monkeypatch.setattr(profile, "refuses", lambda *given: "no kernel")
+    for window in (0, 20, 63, 64, 149):
+        output, sums = profile.attend_and_sum(inputs, window, exclude_first)
+        expected_output, expected = direct_recency(inputs, window, exclude_first)
+        torch.testing.assert_close(output.double(), expected_output, atol=1e-5, rtol=0)
+        torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_precisions(dtype):
+    inputs = layer_inputs(dtype=dtype, sink=2.0)
+    output, sums = profile.attend_and_sum(inputs, 20, True)
+    expected_output, expected = direct_recency(inputs, 20, True)
+    assert output.dtype == dtype
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4  # the scores are wide: only the model's own inputs are coarse
+    torch.testing.assert_close(sums.recent.sum(-1) / sums.total, expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(output.double(), expected_output, atol=max(tolerance, 0.03), rtol=0)
+
+
+def test_scores_are_computed_for_a_few_heads_at_a_time(monkeypatch):
+    inputs = layer_inputs()
+    _, whole = profile.attend_and_sum(inputs, 20, True)
+    monkeypatch.setattr(profile, "SCORES", 1)
+    _, sliced = profile.attend_and_sum(inputs, 20, True)
+    torch.testing.assert_close(sliced.recent, whole.recent, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 3])
+@pytest.mark.parametrize("kernel", [prefill.flash_kernel, prefill.efficient_kernel])
+def test_gpu_kernels_are_called_with_the_arguments_that_they_have(kernel, kv_heads):
+    """On the meta device, which checks signatures and shapes, not values."""
+    query, key = torch.empty(2, 6, 10, 64, device="meta"), torch.empty(2, kv_heads, 10, 64, device="meta")
+    output, logsumexp = kernel(query, key, key, 0.1, True)
+    assert output.shape == query.shape and logsumexp.shape == query.shape[:-1]
+
+
+def some_profile(**changes) -> HeadProfile:
+    rr = torch.rand(5, 2, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    settings = {"window": 9, "threshold": 0.5, "exclude_first": True, "kv_heads": 2, "tokens": 64, **changes}
+    return HeadProfile(rr, **settings)
+
+
+def test_ra_i_counts_samples_above_the_threshold():
+    profile = some_profile()
+    assert torch.equal(profile.ra_i, (profile.rr > 0.5).sum(0))
+    assert int(profile.with_threshold(0.0).ra_i.min()) == 5 and int(profile.with_threshold(1.0).ra_i.max()) == 0
+    rr = torch.tensor([[[0.5, 0.51]]])
+    assert HeadProfile(rr, 1, 0.5, True, 2, 4).ra_i.tolist() == [[0, 1]]  # exceeds, not reaches
+
+
+def test_save_and_load(tmp_path):
+    profile = some_profile(model="tiny")
+    profile.rr[:, 1, 2] = float("nan")
+    path = tmp_path / "new folder" / "profile.parquet"
+    profile.save(path)
+    loaded = HeadProfile.load(path)
+    assert torch.equal(loaded.rr.nan_to_num(-1), profile.rr.nan_to_num(-1))
+    for name in ("window", "threshold", "exclude_first", "kv_heads", "tokens", "model"):
+        assert getattr(loaded, name) == getattr(profile, name)
+    frame = pq.read_table(path).to_pandas()
+    assert list(frame.columns) == ["model", "threshold", "sample", "layer", "head", "rr"]
+    assert len(frame) == profile.rr.numel() and set(frame.model) == {"tiny"} and set(frame.threshold) == {0.5}
+    row = frame[(frame["sample"] == 4) & (frame.layer == 1) & (frame["head"] == 3)]
+    assert row.rr.item() == profile.rr[4, 1, 3].item()
+    assert [file.name for file in path.parent.iterdir()] == ["profile.parquet"]  # nothing unfinished is left
+
+
+def test_unreadable_profiles_are_refused(tmp_path):
+    whole, damaged, other = (tmp_path / f"{name}.parquet" for name in ("whole", "damaged", "other"))
+    some_profile().save(whole)
+    damaged.write_bytes(whole.read_bytes()[:200])
+    pq.write_table(pq.read_table(whole).replace_schema_metadata(None), other)
+    short = tmp_path / "short.parquet"
+    pq.write_table(pq.read_table(whole).slice(1), short)
+    for path in (damaged, other, short, tmp_path / "absent.parquet"):
+        with pytest.raises(ValueError, match=f"{path.name}: not a head profile") as error:
+            HeadProfile.load(path)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"is a \.parquet file"):
+        some_profile().save(tmp_path / "profile.csv")
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        some_profile().save(blocker / "profile.parquet")
+
+
+def test_impossible_profiles_are_refused():
+    with pytest.raises(ValueError, match="kv_heads=3 must divide the 4 heads"):
+        some_profile(kv_heads=3)
+    with pytest.raises(ValueError, match="got shape"):
+        HeadProfile(torch.zeros(0, 2, 4), 1, 0.5, True, 2, 4)

@@ -9,9 +9,8 @@ from transformers import (
 )
 
 from recurformer import HeadProfile, convert
-from recurformer.backbones import load_shape, make_random, meta_model
-from recurformer.baselines.counted import pyramidinfer_rows
-from recurformer.baselines.pyramidinfer import PyramidInferPaper
+from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.evict.pyramidinfer import PyramidInferPaper, pyramidinfer_rows
 from recurformer.measure.cache import (
     cache_bytes,
     count_cache,
@@ -23,7 +22,7 @@ from recurformer.measure.cache import (
 )
 from recurformer.measure.memory import count_parameters
 from recurformer.published import PUBLISHED
-from tests.measure.test_peak_memory import TINY
+from tests.measure.test_memory import TINY
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 
 LLAMA2_7B = {

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from recurformer import HeadProfile, convert
+from recurformer.measure.device import PeakMemory
 from recurformer.measure.influence import (
     attention_influence,
     block_arguments,
@@ -17,7 +18,6 @@ from recurformer.measure.influence import (
     replaced_example,
     token_weights,
 )
-from recurformer.measure.peak import PeakMemory
 
 LAYERS, HEADS, TOKENS = 2, 4, 20
 REPLACED = [[0, 1], [2, 3]]

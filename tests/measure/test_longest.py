@@ -1,23 +1,83 @@
-"""The longest input, measured on a processor in a process with a limit: it runs out of memory and goes on."""
+"""The search for the longest length that fits, and real prefills in a process with a limit to its memory."""
 
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
-from recurformer.backbones import make_random
 from recurformer.cli.main import main
+from recurformer.data.backbones import make_random
 from recurformer.measure import longest
-from recurformer.measure.limit import is_out_of_memory, memory_limit
-from recurformer.measure.longest import ENDS, PREFILLS, attempt
+from recurformer.measure.device import is_out_of_memory, memory_fraction, memory_limit
+from recurformer.measure.longest import ENDS, PREFILLS, Trial, attempt, longest_within, search
 from recurformer.measure.memory import PROTOCOLS
 from recurformer.model.convert import convert
+
+
+def counted_search(limit, guess, maximum=10**6, tolerance=0.01):
+    tried = []
+
+    def fits(length):
+        tried.append(length)
+        return length <= limit
+
+    return search(fits, guess, maximum, tolerance), tried
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 99, 1_000, 71_680, 10**6])
+@pytest.mark.parametrize("guess", [0, 1, 1_000, 70_000, 10**7])
+def test_the_longest_that_fits_within_the_tolerance(limit, guess):
+    found, tried = counted_search(limit, guess)
+    assert found <= limit <= max(found * 1.01, found)
+    assert all(1 <= length <= 10**6 for length in tried) and len(tried) == len(set(tried))
+    assert found == 0 or found in tried
+
+
+def test_a_good_guess_takes_few_trials():
+    for limit in (99_000, 100_000, 101_000):
+        assert len(counted_search(limit, 100_000)[1]) <= 4
+
+
+@pytest.mark.parametrize("guess", [1, 400, 498, 10**6])
+def test_nothing_beyond_the_maximum_is_tried(guess):
+    found, tried = counted_search(10**9, guess, maximum=500)
+    assert found == max(tried) == 500
+
+
+@pytest.mark.parametrize(
+    ("minutes", "maximum", "longest"),
+    [(4, 10**6, 200_000), (1, 10**6, 100_000), (1, 60_000, 60_000), (1e-9, 10**6, 25_000)],
+)
+def test_the_longest_within_some_minutes_is_told_from_a_short_trial(minutes, maximum, longest):
+    """Quadratic: 100,000 tokens take a minute. The short trial itself is always tried."""
+    lengths = []
+
+    def trial(length):
+        lengths.append(length)
+        return Trial(length, True, 60 * (length / 100_000) ** 2)
+
+    assert longest_within(minutes, trial, 100_000, maximum) == pytest.approx(longest, rel=0.01)
+    assert lengths == [min(maximum, 100_000) // 4]
+
+
+def test_no_trial_is_allowed_that_takes_longer():
+    """Where a part of the time grows with the length alone, the square law finds too short a length, never too long."""
+
+    def trial(length):
+        return Trial(length, True, 30 * length / 100_000 + 30 * (length / 100_000) ** 2)
+
+    found = longest_within(1, trial, 100_000, 10**6)
+    assert 0.6 * 100_000 < found <= 100_000 and trial(found).seconds <= 60
+
+
+def test_time_limits_nothing_where_not_even_the_short_trial_fits():
+    assert longest_within(1, lambda length: Trial(length, False, 99.0), 100_000, 10**6) == 10**6
+
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which limits a process's data")
 MIB = 2**20
@@ -64,6 +124,7 @@ def run_out_of_memory_and_recover():
         assert is_out_of_memory(caught.value)
         assert len(torch.empty(32 * MIB, dtype=torch.uint8)) == 32 * MIB
     assert len(torch.empty(80 * MIB, dtype=torch.uint8)) == 80 * MIB
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasGemmEx"))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
@@ -97,7 +158,7 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
 
 
 def test_a_ceiling_is_said_to_be_one(tmp_path):
-    """That the ends of a prompt take the memory of all of it: tests/model/test_chunked_prefill."""
+    """That the ends of a prompt take the memory of all of it: tests/model/test_prefill.py."""
     row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 330})
     assert (row["l_m"], row["at_least"], row["trials"]) == (330, True, 1)
     assert 330 * CACHE_BYTES / 2 < row["cache_bytes"] < 330 * CACHE_BYTES
@@ -130,17 +191,12 @@ def test_an_unknown_protocol_is_refused(tmp_path, capsys):
     assert "protocol='chunk' is unknown; choose one of one_shot, chunked" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("shown", "share"), [(79.15, 1.0), (139.8, 80 / 139.8)])
-def test_a_card_of_80_gb_is_one_although_it_shows_less(shown, share, monkeypatch):
-    """An A100 of 80 GB shows 79.15 GiB: the paper's own card would be refused."""
-    shares = []
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=shown * 2**30))
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    with memory_limit(torch.device("cuda"), 80 * 2**30, held_bytes=0):
-        assert shares == [pytest.approx(share)]
-    assert shares[-1] == 1.0
-    with pytest.raises(ValueError, match="the card has"), memory_limit(torch.device("cuda"), 2**40, held_bytes=0):
-        pass
+@pytest.mark.parametrize(("shown", "fraction"), [(79.15, 1.0), (139.8, 80 / 139.8)])
+def test_a_gpu_of_80_gb_is_one_although_it_shows_less(shown, fraction):
+    """An A100 of 80 GB shows 79.15 GiB: the paper's own GPU would be refused."""
+    assert memory_fraction(80 * 2**30, shown * 2**30) == pytest.approx(fraction)
+    with pytest.raises(ValueError, match="the GPU has"):
+        memory_fraction(2**40, shown * 2**30)
 
 
 @pytest.mark.gpu
@@ -151,7 +207,7 @@ def test_a_limited_card_runs_out_of_memory_and_recovers():
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(512 * MIB, dtype=torch.uint8, device=card)
         torch.empty(64 * MIB, dtype=torch.uint8, device=card)
-    with pytest.raises(ValueError, match="the card has"), memory_limit(card, 2**50, held_bytes=0):
+    with pytest.raises(ValueError, match="the GPU has"), memory_limit(card, 2**50, held_bytes=0):
         pass
 
 

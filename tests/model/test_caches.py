@@ -11,7 +11,7 @@ from tiny_models import PAD, difference, make_backbone, tokens
 from transformers import DynamicCache, StaticCache
 from transformers.integrations.executorch import convert_and_export_with_cache
 
-from recurformer.baselines import evicting, make_cache
+from recurformer.evict import evicting, make_cache
 from recurformer.model.caches import NO_WAY_BACK
 
 LAYOUTS = [("qwen2_gqa", "ragged"), ("qwen2_gqa", "beta_one"), ("llama_mha", "attention_free_first")]

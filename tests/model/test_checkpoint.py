@@ -16,11 +16,10 @@ from tiny_models import HEADS, PAIRS, difference, make_backbone, make_converted,
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from recurformer.cli.main import main
+from recurformer.data.hashhop import byte_tokenizer
 from recurformer.model.config import RecurFormerLlamaConfig
-from recurformer.model.convert import convert
-from recurformer.model.export import save_with_code
+from recurformer.model.convert import convert, save_with_code
 from recurformer.model.mixers import MIXERS
-from recurformer.tasks.tokenizer import byte_tokenizer
 
 CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one", **dict(PAIRS)}
 MODELS = {name: partial(shared_converted, name, heads) for name, heads in CASES.items()}

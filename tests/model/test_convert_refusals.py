@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, Olmo2Config
 
 from recurformer.model.config import CONFIGS, RecurFormerLlamaConfig
 from recurformer.model.convert import convert
-from recurformer.model.stock import check_stock
+from recurformer.model.layout import check_stock
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import torch
 from tiny_models import HEADS, MAMBA, PAD, difference, make_backbone, shared_converted, tokens
 from transformers import Cache, CompileConfig, DynamicCache, StaticCache
 
-from recurformer.model import modeling
 from recurformer.model.convert import convert
 
 LENGTH, NEW = 13, 6
@@ -122,12 +121,11 @@ def test_packed_sequences_are_refused():
             model(ids, attention_mask=mask, position_ids=packed)
     with pytest.raises(ValueError, match="packed sequences"):
         model(ids, seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]))
-    places = torch.arange(8).unsqueeze(0)
+    compiled, places = torch.compile(model, backend="eager"), torch.arange(8).unsqueeze(0)
     for mask in (None, ones):
-        check = torch.compile(lambda at, mask=mask: modeling._refuse_packing(mask, places, at, {}), backend="eager")
-        check(places)
+        compiled(ids, attention_mask=mask, position_ids=places)
         with pytest.raises(RuntimeError, match="packed sequences"):
-            check(packed)
+            compiled(ids, attention_mask=mask, position_ids=packed)
     shifted = model(ids, position_ids=torch.arange(5, 13).unsqueeze(0), use_cache=False)  # not packed: one run
     assert difference(shifted.logits, model(ids, use_cache=False).logits) < 1e-5
     rows = torch.stack([torch.arange(8), torch.arange(8) + 5])

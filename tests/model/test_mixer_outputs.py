@@ -8,9 +8,8 @@ from transformers import DynamicCache, LlamaConfig
 
 from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.layout import head_layout
-from recurformer.model.mixer_base import ReplacedHeads
+from recurformer.model.mixer import CHUNK, ReplacedHeads, decayed_recurrence
 from recurformer.model.mixers import MIXERS
-from recurformer.model.recurrence import CHUNK, decayed_recurrence
 
 DIM, HEADS, LENGTH, WINDOW, SINKS = 8, 5, 200, 12, 3  # several chunks and blocks
 OF_KV_HEAD = [0, 0, 0, 1, 1]  # of six query heads over two KV heads the last attends

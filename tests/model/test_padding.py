@@ -9,9 +9,8 @@ from tiny_models import PAD, PAIRS, difference, tokens
 from transformers import DynamicCache, StaticCache
 
 import recurformer
-from recurformer.model.generation import EndedRows
+from recurformer.model.masks import EndedRows, Packing
 from recurformer.model.mixers import MIXERS
-from recurformer.model.packing import Packing
 
 LENGTH, TURN = 21, 11  # tokens of both turns, and of the first one
 PLACES = {  # row 1's padding

@@ -10,11 +10,11 @@ import pytest
 import torch
 from scan_cases import compare, definition, deviation, make_inputs
 
-from recurformer.model import native, scan_cpp
+from recurformer.model import cpp, native
+from recurformer.model.cpp import scan_rows
 from recurformer.model.scan import selective_scan
-from recurformer.model.scan_cpp import scan_rows
 
-pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.missing()))
+pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.refuses()))
 
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 SHAPES = [(2, 5, 70, 4), (1, 1, 1, 16), (3, 33, 32, 8), (1, 64, 33, 32), (2, 97, 65, 16), (1, 31, 5, 64)]
@@ -101,7 +101,7 @@ def test_more_threads_than_samples_and_the_reverse(batch):
     inputs, before = make_inputs(batch, 100, 700, 16, dtype=torch.float32), torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert inputs["u"].numel() * 16 > scan_cpp.PARALLEL_FROM
+        assert inputs["u"].numel() * 16 > cpp.PARALLEL_FROM
         compare(inputs, "cpp", tolerance=5e-6)
     finally:
         torch.set_num_threads(before)
@@ -134,7 +134,7 @@ def test_without_a_working_compiler_torch_takes_over(tmp_path):
         "import torch; from recurformer.model import native, scan\n"
         "u = torch.randn(1, 4, 9); A = -torch.ones(4, 4); B = torch.randn(1, 4, 9)\n"
         "scan.selective_scan(u, u, A, B, B, delta_softplus=True)\n"
-        "print(scan.used_backends, native.missing())"
+        "print(scan.used_backends, native.refuses())"
     )
     environment = os.environ | {"CXX": str(tmp_path / "cc"), native.CACHE_VARIABLE: str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -8,13 +8,11 @@ import torch
 from tiny_models import difference, make_converted, tokens
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recurformer.model import conv, mamba, native, step_cpp
-from recurformer.model.fold import folded
-from recurformer.model.fused_weights import FusedWeights
-from recurformer.model.mamba import MambaBlock
+from recurformer.model import cpp, mamba, native
+from recurformer.model.fused import FusedWeights, folded
+from recurformer.model.mamba import MambaBlock, conv_step, few_rows, state_step
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import BlockInputs, StepInputs
-from recurformer.model.step import conv_step, few_rows, state_step
 
 
 @pytest.mark.parametrize(
@@ -59,16 +57,16 @@ def block_and_fused(sizes, folds_step):
     return block, fused
 
 
-@pytest.mark.skipif(native.missing() is not None, reason="needs the C++ kernels")
+@pytest.mark.skipif(native.refuses() is not None, reason="needs the C++ kernels")
 @pytest.mark.parametrize("folds_step", [False, True])
 @pytest.mark.parametrize("sizes", [(24, 16, 4, 7), (5, 3, 3, 2), (200, 8, 4, 40)], ids=str)
-@pytest.mark.parametrize("batch", [1, 3, step_cpp.MOST_ROWS, step_cpp.MOST_ROWS + 1])
+@pytest.mark.parametrize("batch", [1, 3, cpp.MOST_ROWS, cpp.MOST_ROWS + 1])
 def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_step, monkeypatch):
     block, fused = block_and_fused(sizes, folds_step)
     width, states, taps, _ = sizes
     windows, state = torch.randn(batch, 2 * width, taps), torch.randn(batch, 2 * width, states)
-    called = []
-    monkeypatch.setattr(mamba, "block_step", lambda inputs: called.append(1) or step_cpp.block_step(inputs))
+    block_step, called = cpp.block_step, []
+    monkeypatch.setattr(cpp, "block_step", lambda inputs: called.append(1) or block_step(inputs))
     exact, rounded = (
         SimpleNamespace(conv_states=[windows.to(dtype)], recurrent_states=[state.to(dtype)])
         for dtype in (torch.float64, torch.float32)
@@ -82,7 +80,7 @@ def test_a_whole_blocks_step_equals_its_parts_in_float64(sizes, batch, folds_ste
         assert difference(got.double(), expected) < 5e-6
     assert difference(rounded.conv_states[0].double(), exact.conv_states[0]) < 5e-6
     assert difference(rounded.recurrent_states[0].double(), exact.recurrent_states[0]) < 5e-6
-    assert len(called) == (3 if batch <= step_cpp.MOST_ROWS else 0)
+    assert len(called) == (3 if batch <= cpp.MOST_ROWS else 0)
 
 
 @pytest.mark.parametrize("field", [name for name in BlockInputs._fields if name != "x"])
@@ -98,22 +96,22 @@ def test_what_the_kernel_cannot_take_goes_through_torch(field, change):
     wide = torch.stack([given, given], -1)[..., 0]
     changed = inputs._replace(**{field: given.bfloat16() if change == "half precision" else wide})
     with torch.no_grad():
-        assert step_cpp.takes(inputs.x, *inputs[1:]) == (native.missing() is None)
-        assert not step_cpp.takes(changed.x, *changed[1:])
+        assert cpp.refuses_step(inputs[:1], inputs[1:]) == native.refuses()
+        assert cpp.refuses_step(changed[:1], changed[1:]) is not None
 
 
-@pytest.mark.parametrize("batch", [1, step_cpp.MOST_ROWS + 1])
+@pytest.mark.parametrize("batch", [1, cpp.MOST_ROWS + 1])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [3, 700])
 def test_few_rows_equal_a_linear_layer(batch, bias, outputs, monkeypatch):
     torch.manual_seed(0)
-    product, called = step_cpp.product, []
-    monkeypatch.setattr(step_cpp, "product", lambda *given: called.append(1) or product(*given))
+    product, called = cpp.product, []
+    monkeypatch.setattr(cpp, "product", lambda *given: called.append(1) or product(*given))
     layer, x = torch.nn.Linear(70, outputs, bias=bias), torch.randn(batch, 2, 70)
     for rows in (x, x[:, 1:]):
         with torch.no_grad():
             assert difference(few_rows(rows, layer.weight, layer.bias), layer(rows)) < 1e-6
-    assert len(called) == (batch == 1 and native.missing() is None)
+    assert len(called) == (batch == 1 and native.refuses() is None)
 
 
 class Launches(TorchDispatchMode):
@@ -144,7 +142,7 @@ def as_kernels(monkeypatch):
     ) -> torch.Tensor:  # fmt: skip
         return state_step(StepInputs(u, delta, A, B, C, D, z, state))
 
-    monkeypatch.setattr(conv, "conv_step", conv_kernel)
+    monkeypatch.setattr(mamba, "conv_step", conv_kernel)
     monkeypatch.setattr(mamba, "state_step", lambda inputs: state_kernel(*inputs))
 
 
@@ -152,9 +150,9 @@ def as_kernels(monkeypatch):
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, whole, as_kernels, monkeypatch):
     """By kernels for its parts, as on a GPU; or by the one kernel that takes the whole block, where there is one."""
-    if whole and native.missing() is not None:
+    if whole and native.refuses() is not None:
         pytest.skip("needs the C++ kernels")
-    monkeypatch.setattr(mamba, "takes", lambda x, *dense: whole)
+    monkeypatch.setattr(cpp, "refuses_step", lambda *given: None if whole else "as on a GPU")
     model = make_converted(backbone, "mixed").requires_grad_(False)
     counted, forward = [], MambaBlock.forward
 

@@ -11,9 +11,8 @@ import yaml
 from safetensors.torch import load_file
 from snakemake.utils import update_config
 
-from recurformer.corpora.fetch import file_sha256
-from recurformer.corpora.markup import clean_markup
-from recurformer.corpora.wikipedia import WIKIPEDIA_EXCERPT, read_pages
+from recurformer.data.fetch import file_sha256
+from recurformer.data.wikipedia import WIKIPEDIA_EXCERPT, clean_markup, read_pages
 from recurformer.study import load_study
 from tests.paper.hub_cache import ROOT, STUDY, write_articles, write_hub_cache
 from tests.workflow.dry_runs import link_workflow, snakemake

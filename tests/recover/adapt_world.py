@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from recurformer.backbones import open_random, save_backbone
+from recurformer.data.backbones import open_random, save_backbone
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", ".", "It", "is", "late", "!")
 MINUTES = "60"

@@ -12,12 +12,12 @@ from adapt_world import command, write_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import recurformer
-from recurformer.backbones import open_random, save_backbone
 from recurformer.cli.adapt import model_folder
 from recurformer.cli.main import main
 from recurformer.cli.resumable import resumable_run
-from recurformer.corpora.documents import read_documents
-from recurformer.corpora.fetch import ResourceError
+from recurformer.data.backbones import open_random, save_backbone
+from recurformer.data.documents import read_documents
+from recurformer.data.fetch import ResourceError
 from recurformer.files import LOCK
 from recurformer.measure.cache import count_cache
 from recurformer.recover.adapt import text_windows

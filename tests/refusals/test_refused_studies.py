@@ -56,7 +56,7 @@ VALUES = [
     ("seed", 2**32, "seed = 4294967296: Input should be less than 4294967296"),
     ("betas", [0.0, 1.5], "betas.1 = 1.5"),
     ("betas", [0.0, float("nan")], "betas.1 = nan"),
-    ("betas", [0.0, 1e-5], "betas.1 = 1e-05: a share of heads is 0, or 0.0001 and more"),
+    ("betas", [0.0, 1e-5], "betas.1 = 1e-05: a fraction of heads is 0, or 0.0001 and more"),
     ("ablations/budgets", [0.0], "ablations.budgets.0 = 0.0"),
     ("corpus/validation_share", 1.0, "corpus.validation_share = 1.0"),
     ("language/training/learning_rate", float("inf"), "language.training.learning_rate = inf"),
@@ -85,7 +85,7 @@ VALUES = [
     ("ablations/needle/depths", [1, 1.0], "ablations.needle.depths = [1, 1.0]: 1.0 is in the list"),
     # contradictions
     ("betas", [0.5, 1.0], "betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0"),
-    ("language/betas", [0.0], "language.betas: Figure 1 needs a model with replaced heads; add a share above 0"),
+    ("language/betas", [0.0], "language.betas: Figure 1 needs a model with replaced heads; add a fraction above 0"),
     ("language/backbones", ["gpt5"], "language.backbones: 'gpt5' has no entry in backbones"),
     ("language/sink_heads", {"gpt5": {}}, "language.sink_heads: 'gpt5' is not in language.backbones"),
     ("language/sink_heads", {"tiny": {"layer": 1}}, "language.sink_heads.tiny: layer 1 and head None: give both"),

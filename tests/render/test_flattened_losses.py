@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recurformer.cli.identity import fall_behind
+from recurformer.cli.subjects import fall_behind
 from recurformer.records import run_record
 from recurformer.render.measurements import packed_frames, packed_rows
 from recurformer.render.training import ALLOWED_FALL

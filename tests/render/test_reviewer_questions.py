@@ -10,7 +10,7 @@ from rendering import kinds_of
 from recurformer.claims.claim import ALLOWED_DROP, QUESTIONS
 from recurformer.claims.questions import NO, YES, reviewer_questions
 from recurformer.cli.main import main
-from recurformer.evaluate.lm_eval import LOCAL_TASKS
+from recurformer.measure.lm_eval import LOCAL_TASKS
 from recurformer.render.ablations import HASHHOP, METHODS, scores
 from recurformer.render.figures import FIGURES
 from recurformer.render.words import NOT_RUN, UNDECIDED

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recurformer.tasks import IGNORED
+from recurformer.data import IGNORED
 from recurformer.train.data import item_generator
 from tests.one_thread import one_thread
 

@@ -10,8 +10,8 @@ import torch
 from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessException
 
+from recurformer.data import IGNORED
 from recurformer.study import Distributed, Training
-from recurformer.tasks import IGNORED
 from recurformer.train import trainer
 from recurformer.train.data import ItemDataset, item_generator
 from recurformer.train.trainer import train, whole_weights

@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from recurformer.tasks import IGNORED
-from recurformer.tasks.hashhop import HashHopTask
-from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.tokenizer import byte_tokenizer
+from recurformer.data import IGNORED
+from recurformer.data.hashhop import HashHopTask, HashHopTokens, byte_tokenizer
 from recurformer.train.data import WindowDataset, pad_batch
 from recurformer.train.hashhop_data import HashHopTextDataset, HashHopTokenDataset
 from recurformer.train.mqar_data import MQARDataset, unshift

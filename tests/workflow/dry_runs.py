@@ -6,8 +6,7 @@ import subprocess
 import sys
 from functools import cached_property
 from pathlib import Path
-
-from recurformer.plan.dry_run import read_dry_run
+from types import SimpleNamespace
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {
@@ -41,9 +40,20 @@ class DryRun:
 
     @cached_property
     def jobs(self):
-        """The jobs as a plan reads them."""
+        """The jobs that make files: rule, outputs, resources."""
         assert self.code == 0, self.err
-        return read_dry_run(self.out)
+        blocks = re.findall(r"^(?:local)?rule (\S+):\n((?: {4}.*\n)+)", self.out, re.MULTILINE)
+        assert len(blocks) == self.counts["total"]
+        fields = [(rule, dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))) for rule, block in blocks]
+        return [
+            SimpleNamespace(
+                rule=rule,
+                outputs=field["output"].split(", "),
+                resources=dict(item.split("=", 1) for item in field.get("resources", "").split(", ") if "=" in item),
+            )
+            for rule, field in fields
+            if "output" in field
+        ]
 
     @cached_property
     def counts(self):

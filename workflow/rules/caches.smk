@@ -5,21 +5,16 @@ rule memory:
     log:
         "<logs>/memory/{backbone}.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         stage="memory",
-        what=as_flags({"betas": config["betas"], "seed": config["seed"]}),
-        settings=flags("caches", "sizes"),
-        search=[],
-        backbone=shape_flags,
-        selection=[],
-        mamba=flags("mamba", prefix="mamba-"),
+        what=["--betas", *map(str, config["betas"]), "--seed", str(config["seed"])],
+        settings=settings("caches.sizes", backbone=backbone_block, mamba="mamba"),
         code=code("memory"),
     shell:
         """
-        recurformer {params.stage:q} {output.rows:q} --name {wildcards.backbone:q} {params.what:q} {params.settings:q} \
-            {params.search:q} {params.backbone:q} {params.selection:q} {params.mamba:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
+        recurformer {params.stage:q} {output.rows:q} --name {wildcards.backbone:q} {params.what:q} \
+            --settings {params.settings:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -33,8 +28,13 @@ use rule memory as cache with:
         "<logs>/cache/{backbone}.log",
     params:
         stage="cache",
-        what=ranked_shares,
-        selection=flags("selection", prefix="selection-"),
+        what=ranked_betas,
+        settings=settings(
+            "caches.sizes",
+            backbone=backbone_block,
+            selection="selection",
+            mamba="mamba",
+        ),
         code=code("cache"),
 
 
@@ -45,11 +45,16 @@ use rule memory as longest_input with:
     log:
         "<logs>/longest_input/{backbone}/beta-{beta}/{protocol}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="longest-input",
         what=one_search,
-        search=flags("caches", "search", prefix="search-"),
+        settings=settings(
+            "caches.sizes",
+            backbone=backbone_block,
+            search="caches.search",
+            mamba="mamba",
+        ),
         code=code("longest_input"),
 
 
@@ -60,15 +65,14 @@ rule complexity:
     log:
         "<logs>/complexity.log",
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         stage="complexity",
-        settings=flags("caches", "sizes"),
-        mamba=flags("mamba", prefix="mamba-"),
+        settings=settings("caches.sizes", mamba="mamba"),
         code=code("complexity"),
     shell:
         """
-        recurformer {params.stage:q} {output.rows:q} {params.settings:q} {params.mamba:q} \
+        recurformer {params.stage:q} {output.rows:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -81,5 +85,5 @@ use rule complexity as pyramidinfer with:
         "<logs>/pyramidinfer.log",
     params:
         stage="pyramidinfer",
-        mamba=[],
+        settings=settings("caches.sizes"),
         code=code("pyramidinfer"),

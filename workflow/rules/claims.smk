@@ -14,7 +14,7 @@ rule claims:
         "<logs>/claims.log",
     localrule: True
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         study=config["study"],
         recorded=recorded_folder,

@@ -4,12 +4,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
-from recurformer.plan.rules import request
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
+from recurformer.study.needs import request
 from recurformer.study.recovery import EQUAL_BYTES
 from recurformer.yaml_files import read_yaml
 
@@ -87,23 +86,21 @@ def recorded_folder(wildcards):
     return RECORDED_FOLDER
 
 
-def mem_mb(wildcards, attempt, threads, rulename):
-    """Megabytes by formula, more with every attempt."""
-    return attempt * request(rulename, config, wildcards, threads).memory_mb
+def needs(name, grows=False):
+    """What a job asks for by its rule, more with every attempt where it `grows`; nothing instead of none."""
+
+    def of_job(wildcards, attempt, rulename):
+        asked = request(rulename, config, wildcards)[name]
+        return asked * (attempt if grows else 1) or None
+
+    return of_job
 
 
-def runtime(wildcards, attempt, threads, rulename):
-    """Minutes after which a job that hangs is stopped, more with every attempt."""
-    return attempt * request(rulename, config, wildcards, threads).limit_minutes
-
-
-def gpu(wildcards, rulename):
-    """Cards, nothing in a study without any."""
-    return request(rulename, config, wildcards).gpus or None
-
-
-BESIDE_CARDS = {"mem_mb": mem_mb, "runtime": runtime}
-ON_CARD = {**BESIDE_CARDS, "gpu": gpu}
+NEEDS = {
+    "mem_mb": needs("mem_mb", grows=True),
+    "runtime": needs("runtime", grows=True),
+    "gpu": needs("gpu"),
+}
 
 
 def code(stage):

@@ -7,16 +7,11 @@ use rule memory as cache_peak with:
         "<logs>/device/{backbone}/cache_peak.log",
     threads: 4
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
         stage="cache-peak",
-        what=as_flags(
-            {
-                "device": DEVICE["device"],
-                "betas": config["betas"],
-                "seed": config["seed"],
-            }
-        ),
+        what=["--device", DEVICE["device"], "--betas", *map(str, config["betas"])]
+        + ["--seed", str(config["seed"])],
         code=code("cache_peak"),
 
 

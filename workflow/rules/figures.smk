@@ -14,7 +14,7 @@ rule figure:
         "<logs>/figure/{figure}.log",
     localrule: True
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         caption=caption("figures"),
         code=code("figure"),

@@ -10,16 +10,17 @@ rule train_hashhop:
     log:
         "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
-        run=run_flags,
-        settings=training_flags("hashhop"),
-        task=flags("hashhop", "task", prefix="task-"),
+        run=run_words,
+        settings=settings(
+            "hashhop.training", task="hashhop.task", distributed=processes
+        ),
         code=code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} {params.run:q} {params.settings:q} {params.task:q} \
+            --name {wildcards.backbone:q} {params.run:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -34,7 +35,9 @@ use rule train_hashhop as pretrain_hashhop with:
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
     params:
-        settings=training_flags("hashhop", "pretraining"),
+        settings=settings(
+            "hashhop.pretraining", task="hashhop.task", distributed=processes
+        ),
 
 
 rule hashhop:
@@ -46,17 +49,16 @@ rule hashhop:
     log:
         "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
     resources:
-        **ON_CARD,
+        **NEEDS,
     params:
-        run=run_flags,
-        settings=flags("hashhop", "evaluation"),
-        task=flags("hashhop", "task", prefix="task-"),
-        dtype=as_measured(),
+        run=run_words,
+        settings=settings("hashhop.evaluation", task="hashhop.task"),
+        dtype=words({"dtype": config["evaluation_dtype"]}),
         code=code("hashhop"),
     shell:
         """
         recurformer hashhop {input.checkpoint:q} {output.rows:q} --name {wildcards.backbone:q} {params.run:q} \
-            {params.settings:q} {params.task:q} {params.dtype:q} \
+            --settings {params.settings:q} {params.dtype:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -70,4 +72,4 @@ use rule hashhop as baseline with:
     log:
         "<logs>/baseline/{backbone}.log",
     params:
-        run=as_flags({"beta": 0, "seed": config["seed"]}),
+        run=words({"beta": 0, "seed": config["seed"]}),

@@ -1,114 +1,95 @@
-# Messages of a run beside Snakemake's own lines. At its start: the command that lists its jobs. Then, now and again:
-# its running jobs and the time left.
+# For how long a run will go on: said before it starts, in a dry run too, and now and again.
 import logging
-import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
+from statistics import median
 
+from recurformer.records import find_records
 from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
-FIRST_LOOK = 2  # seconds, after which the first jobs have started
-PAUSE = 30  # seconds between two looks
-LONGER = 1.05  # each pause is longer by this factor: the hundredth on day two
+PAUSE = 30  # seconds, at least, between two such lines
+DEFAULT_SECONDS = ROOT / "workflow/seconds.yaml"
 
 
-def plan_hint():
-    """How to see what a run does, before it does."""
-    study = " ".join(map(os.path.relpath, workflow.configfiles))
-    return f"`recurformer plan --configfile {study}` says which jobs there are, why, for how long and with what"
+class TimeLeft(logging.Handler):
+    """Follows the jobs that Snakemake logs. A job is expected to take as long as it did in this folder before, else as
+    the finished jobs of its rule, else as in the recorded run of the default study, where this is that study.
+    """
 
-
-def as_task(job, jobs, past):
-    """A job of the workflow as the estimate of what remains knows it."""
-    from recurformer.plan.dry_run import Job
-    from recurformer.plan.estimates import estimate
-    from recurformer.plan.remaining import Task
-
-    planned = Job(
-        job.rule.name,
-        tuple(map(str, job.output)),
-        (),
-        job.wildcards_dict,
-        job.threads,
-        {},
-    )
-    expected = estimate(planned, past, config)
-    needed = (before for before in workflow.dag.dependencies[job] if before in jobs)
-    return Task(
-        planned,
-        expected and expected.minutes,
-        job.scheduler_resources,
-        tuple(before.jobid for before in needed),
-    )
-
-
-class Listener(logging.Handler):
-    """Tells an estimate of what remains about the jobs that Snakemake logs."""
-
-    def __init__(self, remaining):
+    def __init__(self):
         super().__init__()
-        self.remaining = remaining
+        self.open, self.started, self.spoke = {}, {}, 0.0
+        self.earlier, self.usual, self.took = {}, {}, defaultdict(list)
+
+    def begin(self):
+        """The jobs are known."""
+        self.open = {
+            job.jobid: job for job in workflow.dag.needrun_jobs() if job.output
+        }
+        for folder in (below("results"), below("figures")):
+            for place, record in find_records(Path(folder)):
+                self.earlier[str(place)] = record["seconds"]
+        if config["study"] == "default":
+            self.usual = read_yaml(DEFAULT_SECONDS)
+        self.say()
+
+    def expected(self, job):
+        """Seconds; None where nothing is known."""
+        known = [self.earlier[file] for file in job.output if file in self.earlier]
+        known = known or self.took[job.rule.name]
+        return median(known) if known else self.usual.get(job.rule.name)
+
+    def say(self):
+        """All open jobs, on the scarcest resource, and at least the longest of them."""
+        seconds = {jobid: self.expected(job) for jobid, job in self.open.items()}
+        known = {jobid: value for jobid, value in seconds.items() if value is not None}
+        shares = [
+            sum(
+                value * self.open[jobid].scheduler_resources.get(name, 0)
+                for jobid, value in known.items()
+            )
+            / limit.value
+            for name, limit in workflow.global_resources.items()
+            if limit.value
+        ]
+        minutes = max([0.0, *shares, *known.values()]) / 60
+        told = (
+            f"about {minutes:.0f} minutes"
+            if minutes < 120
+            else f"about {minutes / 60:.1f} hours"
+        )
+        untold = f"no earlier run tells the time of {len(self.open) - len(known)}"
+        words = ([told] if known else []) + (
+            [untold] if len(known) < len(self.open) else []
+        )
+        if self.open:
+            logger.info(
+                f"study {config['study']}: {len(self.open)} jobs to go, {'; '.join(words)}"
+            )
+        self.spoke = time.monotonic()
 
     def emit(self, record):
-        event = getattr(record, "event", None)
-        if event == LogEvent.JOB_STARTED:
-            for jobid in record.jobs:
-                self.remaining.started(jobid)
-        elif event == LogEvent.JOB_FINISHED:
-            self.remaining.finished(record.job_id)
-        elif event == LogEvent.JOB_ERROR:
-            self.remaining.failed(record.jobid)
+        event, now = getattr(record, "event", None), time.monotonic()
+        with suppress(Exception):  # an estimate must not stop a run
+            if event == LogEvent.RUN_INFO:
+                self.begin()
+            elif event == LogEvent.JOB_STARTED:
+                self.started.update(dict.fromkeys(record.jobs, now))
+            elif event == LogEvent.JOB_FINISHED and (
+                job := self.open.pop(record.job_id, None)
+            ):
+                self.took[job.rule.name].append(now - self.started[record.job_id])
+                if now - self.spoke > PAUSE:
+                    self.say()
 
 
-def say(text):
-    """A line of Snakemake's log, which is silent where Snakemake is to be."""
-    logger.info(text)
-
-
-def watch(remaining):
-    """Say now and again, until this process ends, what runs and for how long it still will."""
-    time.sleep(FIRST_LOOK)
-    pause = PAUSE
-    while True:
-        with suppress(Exception):  # the next look may succeed
-            if remaining.running:
-                say("\n".join(remaining.lines()))
-        time.sleep(pause)
-        pause *= LONGER
-
-
-def follow_run():
-    """Listen to Snakemake's log, and say what it means."""
-    from recurformer.plan.estimates import known_costs
-    from recurformer.plan.remaining import Remaining
-
-    say(f"study {config['study']}: {plan_hint()}")
-    jobs = {job for job in workflow.dag.needrun_jobs() if job.output}
-    past = known_costs()
-    limits = {name: one.value for name, one in workflow.global_resources.items()}
-    capacity = {name: limit for name, limit in limits.items() if limit}
-    remaining = Remaining(
-        {job.jobid: as_task(job, jobs, past) for job in jobs},
-        capacity,
-        verb="running" if workflow.local_exec else "running or queued",
-    )
-    logger.addHandler(Listener(remaining))
-    threading.Thread(target=watch, args=[remaining], daemon=True).start()
-
-
-if workflow.output_settings.dryrun and workflow.is_main_process:
-    say(plan_hint())
+if workflow.is_main_process:
+    logger.addHandler(TimeLeft())
 if workflow.is_main_process and not RECORDED:
     # a missing input would stop the run, but recordings are found by looking: their absence alone changes verdicts
     logger.warning(
         f"{RECORDED_FOLDER}: no recorded measurements there. Verdicts and tables rest on this study alone; restore the "
         "folder from the repository to count its measurements too."
     )
-
-
-onstart:
-    try:
-        follow_run()
-    except Exception as error:  # an estimate must not stop a run
-        logger.warning(f"no progress lines: {error}")

@@ -15,7 +15,7 @@ rule table:
         "<logs>/table/{table}.log",
     localrule: True
     resources:
-        **BESIDE_CARDS,
+        **NEEDS,
     params:
         study=config["study"],
         recorded=recorded_folder,

@@ -73,7 +73,7 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     if cell.method == PYRAMIDINFER:
         ratio = pyramidinfer_ratio(evidence, cell.model, length)
         near = abs(ratio - cell.value) <= cache_tolerance(cell.model)
-        return Finding(near, number(ratio, 4), at_scale=True, remark="0.7 is the share that is kept, not evicted")
+        return Finding(near, number(ratio, 4), at_scale=True, remark="0.7 is the fraction that is kept, not evicted")
     rows = evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
     ratios = rows.groupby("unit", sort=False)["ratio"].first().sort_index(ascending=False)  # kv_group before head
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
@@ -100,7 +100,7 @@ def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     rows = evidence.rows("memory", model=cell.model, beta=cell.beta, protocol="one_shot")
     measured = rows[rows["source"] == "measured"]
     if measured.empty:
-        raise Missing(f"computed only ({number(rows['l_m'].iloc[0], 0)} by the memory model), not measured on a card")
+        raise Missing(f"computed only ({number(rows['l_m'].iloc[0], 0)} by the memory model), not measured on a GPU")
     longest = float(measured["l_m"].iloc[0])
     if ends_at_its_maximum(measured) and longest < cell.value * (1 + allowed):
         raise Undecided(f"at least {number(longest, 0)}: nothing longer was tried")

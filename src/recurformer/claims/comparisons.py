@@ -12,6 +12,7 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
+from recurformer.data.interval import Estimate
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
     HASHHOP,
@@ -26,7 +27,6 @@ from recurformer.render.ablations import (
     why_not_run,
 )
 from recurformer.render.measurements import by_model, groups
-from recurformer.tasks.interval import Estimate
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
 """Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""

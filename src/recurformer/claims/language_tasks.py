@@ -14,12 +14,12 @@ from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.comparisons import judge_comparisons
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
+from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.render.ablations import NEEDLE, identified, original
 from recurformer.render.measurements import models_in_order, records
 from recurformer.render.training import FALL
 from recurformer.study.measurements import LOCAL
-from recurformer.tasks.interval import Estimate, bounded_mean
 
 KIND = "ablation_lm_eval"
 RIGHT = replace(NEEDLE, kind=KIND, name="share of right answers")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from recurformer.data.interval import Estimate
 from recurformer.paper import label
 from recurformer.render.ablations import Measure, after_training, at_cache, method_label, of, original
 from recurformer.render.measurements import groups
 from recurformer.render.training import FALL, why_undecided
 from recurformer.study.ablations import COMMON_BETA
-from recurformer.tasks.interval import Estimate
 
 SAME_CACHE = 0.05
 """Shares of the cache that differ by no more are about the same."""

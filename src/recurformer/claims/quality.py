@@ -7,6 +7,7 @@ import pandas as pd
 from recurformer.claims.caches import query_groups
 from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
+from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
 from recurformer.render.ablations import estimate_quality
@@ -15,7 +16,6 @@ from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
 from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
 from recurformer.render.tables.measured import NEEDED
 from recurformer.render.words import estimated, number
-from recurformer.tasks.interval import Estimate, bounded_mean
 
 ROUNDING = 1e-9
 SAME_STEPS = "trained for the same steps as the original; more were not tried"

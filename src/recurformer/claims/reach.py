@@ -10,6 +10,7 @@ from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
 from recurformer.claims.comparisons import because, judge_comparisons
 from recurformer.claims.evidence import Evidence
 from recurformer.claims.pairings import Comparison, beside_original, nearest_beta, recurformer
+from recurformer.data.interval import Estimate
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.ablations import (
     CONTINUATION,
@@ -28,7 +29,6 @@ from recurformer.render.ablations import (
 from recurformer.render.measurements import by_model, groups
 from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
 from recurformer.render.training import largest_fall, why_undecided
-from recurformer.tasks.interval import Estimate
 
 MINIMUM_CHOSEN = 10
 """Of fewer chosen heads a single one is more than may change."""
@@ -42,7 +42,7 @@ LENGTHS = {"tokens": "chains", "text": "characters"}
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     """Gain of the loss above the original's from the first to the second half, with the t interval over windows."""
-    from scipy.stats import t  # slow to import, as in recurformer.tasks.interval
+    from scipy.stats import t  # slow to import, as in recurformer.data.interval
 
     sides = []
     for side in (rows, original):

@@ -6,12 +6,12 @@ import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
 from recurformer.claims.evidence import Evidence
+from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.render.measurements import groups, models_in_order
 from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
 from recurformer.render.training import ALLOWED_FALL
 from recurformer.study.ablations import COMMON_BETA
-from recurformer.tasks.interval import Estimate, mean_interval
 
 KIND = "recovery"
 SAME_BYTES = 1.1

@@ -30,8 +30,8 @@ def model_folder(model: str) -> Path:
     first, slash, _ = model.partition("/")
     if not HUB_NAME.fullmatch(model) or (slash and Path(first).exists()):
         raise ValueError(f"{model}: no such folder")
-    from recurformer.backbones import fetch_newest
-    from recurformer.corpora.fetch import ResourceError
+    from recurformer.data.backbones import fetch_newest
+    from recurformer.data.fetch import ResourceError
 
     try:
         return fetch_newest(model)
@@ -43,7 +43,7 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
+    argument("--beta", type=BETA, default=0.5, help="fraction of heads to replace (default: 0.5)"),
     argument(
         "--text",
         type=InputPath,
@@ -58,7 +58,7 @@ def model_folder(model: str) -> Path:
         "--mixer",
         choices=list(RECIPES),
         default=next(iter(RECIPES)),
-        help="replacement of the heads: attention to a window, with a state for all earlier tokens (default), or the "
+        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
         "paper's Mamba blocks",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
@@ -71,9 +71,9 @@ def adapt(args: Namespace) -> dict[str, float]:
     import torch
     from tabulate import tabulate
 
-    from recurformer.backbones import base_facts
     from recurformer.cli.checkpoints import open_config, open_model, open_tokenizer
-    from recurformer.corpora.documents import read_documents
+    from recurformer.data.backbones import base_facts
+    from recurformer.data.documents import read_documents
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared
 
@@ -101,7 +101,7 @@ def adapt(args: Namespace) -> dict[str, float]:
         measurements["base"] = base_facts(args.model, folder)
         _write(args.out, adapted.to(saved), tokenizer, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    print(f"{args.out}: the adapted model, and its card README.md with pictures")
+    print(f"{args.out}: the adapted model, with its model card README.md and pictures")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}

@@ -38,10 +38,10 @@ def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
 
 
 def card_folder(files: Iterable[Path]) -> str:
-    """The name of the one card on which the runs of some files were made, as a folder: nvidia-h200.
+    """The name of the one kind of GPU on which the runs of some files were made, as a folder: nvidia-h200.
 
     Raises:
-        ValueError: there is no card or are several, or a run was not of a commit as it is.
+        ValueError: there is no GPU or are several kinds, or a run was not of a commit as it is.
     """
     records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
     for place, record in records.items():
@@ -49,7 +49,7 @@ def card_folder(files: Iterable[Path]) -> str:
             raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
     cards = cards_of(records.values())
     if len(cards) != 1:
-        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no card'}, not on one")
+        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no GPU'}, not on one kind of GPU")
     return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
 
 
@@ -100,7 +100,7 @@ def _recorded_files(folder: Path) -> set[Path]:
     argument(
         "--by-card",
         action="store_true",
-        help="write to a folder in `kept` with the card's name; all runs must be from this card and from clean commits",
+        help="write to a folder in `kept` with the GPU's name; all runs must be from such GPUs and from clean commits",
     ),
 )
 def keep(args: Namespace) -> None:

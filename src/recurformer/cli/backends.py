@@ -27,10 +27,10 @@ def _choice(u: "Tensor", A: "Tensor") -> str:
 def backends(args: Namespace) -> None:
     import torch
 
-    from recurformer.model.forced import ENVIRONMENT_VARIABLE, forced
     from recurformer.model.native import load_library
     from recurformer.model.scan import SCAN_BACKENDS
     from recurformer.model.scan_cuda import load_extension
+    from recurformer.model.scan_inputs import ENVIRONMENT_VARIABLE, forced
 
     for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
         u, A = torch.empty(1, 1, 2, device=device), torch.empty(1, 16, device=device)

@@ -25,7 +25,7 @@ def chat(args: Namespace) -> None:
     from transformers import TextStreamer
 
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.evaluate.conversation import Conversation
+    from recurformer.measure.generate import Conversation
 
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)

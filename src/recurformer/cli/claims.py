@@ -90,7 +90,7 @@ def read_ledger(path: str) -> dict[str, Any]:
 
 @stage("decide every claim of the paper by the given measurements", add_arguments, name="claims")
 def run(args: Namespace) -> dict[str, int]:
-    """Decide, or count, and show the verdicts; the number of claims of each."""
+    """Decide the claims, or count those of a ledger, and show how many have each verdict."""
     from recurformer.render.words import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
@@ -110,7 +110,7 @@ def _claims_of(place: str) -> dict[str, dict[str, Any]]:
 
 
 @stage(
-    "compare the verdicts and the numbers of two runs of a study",
+    "compare the verdicts and the numbers of two ledgers",
     argument("recorded", help="results of the reference run: a folder with claims.json, or this file"),
     argument("results", help="results of the run to compare, likewise"),
 )

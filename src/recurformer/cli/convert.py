@@ -41,7 +41,7 @@ def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
 def export(args: Namespace) -> None:
     """Write a converted model with its own code, for machines without this package: transformers opens it by itself."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.model.export import save_with_code
+    from recurformer.model.convert import save_with_code
 
     with writing_model(args.exported) as folder:
         save_with_code(open_model(args.checkpoint), folder)
@@ -62,8 +62,8 @@ def export(args: Namespace) -> None:
 )
 def pool_kv(args: Namespace) -> dict[str, float]:
     """Merge key-value heads by their mean: another way to a smaller cache (arXiv 2305.13245)."""
-    from recurformer.baselines.pooling import pool_kv_heads
     from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
+    from recurformer.model.convert import pool_kv_heads
 
     model = pool_kv_heads(open_model(args.checkpoint), args.kv_heads)
     save_checkpoint(args.pooled, model, open_tokenizer(args.checkpoint))

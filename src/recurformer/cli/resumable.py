@@ -37,7 +37,7 @@ def trained(parser: ArgumentParser) -> None:
     METRICS(parser)
     CHECKPOINTS(parser)
     NAME(parser)
-    parser.add_argument("--beta", type=BETA, default=0.0, help="share of heads replaced, for the measurements")
+    parser.add_argument("--beta", type=BETA, default=0.0, help="fraction of heads replaced, for the measurements")
     seed("the samples")(parser)
 
 

@@ -1,18 +1,14 @@
-"""Stages before a run: check a study, and list the jobs that it would have."""
+"""What a user asks before a run: whether a study is right, and what its keys mean."""
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import reduce
 from typing import Any, get_origin
 
 import yaml
 
-from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
-from recurformer.files import atomic_path
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
 from recurformer.yaml_files import read_yaml
@@ -77,62 +73,6 @@ def read_study(*configs: str) -> Study:
         return load_study(settings)
     except ValueError as error:
         raise ValueError(f"{configs[-1]}: {error}") from None
-
-
-@stage(
-    "list the jobs of a run, with their reasons, times and resources",
-    argument("targets", nargs="*", help="files or rules to plan for (default: the whole study)"),
-    argument(
-        "--configfile", type=InputPath, nargs="+", default=["config/default.yaml"], help="the study (YAML), and changes"
-    ),
-    argument("--cores", type=COUNT, default=os.cpu_count(), help="cores to plan for (default: all)"),
-    argument("--gpus", type=COUNT, default=1, help="GPUs to plan for (default: 1)"),
-    argument("--workflow-profile", help="Snakemake profile that the run will use"),
-    argument("--jobs", action="store_true", help="list every job, not only every rule"),
-    argument("--memory", action="store_true", help="only the memory of each training, by number of GPUs"),
-    argument("--json", type=OutputPath, help="also write the plan to this file"),
-)
-def plan(args: Namespace) -> None:
-    """List the jobs of a run before it starts, with their reasons, times and resources.
-
-    Costs come from the records of an earlier run in this folder, else from those of a recording in `recorded/`,
-    else from other jobs of the same rule and model, else from a formula. For other jobs the cost is unknown, and the
-    requests of their rules are shown instead.
-    """
-    from recurformer.plan.dry_run import dry_run
-    from recurformer.plan.estimates import FORMULA, estimate, known_costs
-    from recurformer.plan.listing import by_job, by_rule, summary, totals
-    from recurformer.plan.resources import ASSUMPTIONS
-
-    settings = read_study(*args.configfile).model_dump(mode="json")
-    if args.memory:
-        _print_memory(settings)
-        return
-    jobs = dry_run(args.targets, args.configfile, args.cores, args.workflow_profile)
-    past = known_costs()
-    planned = [(job, estimate(job, past, settings)) for job in jobs]
-    total = totals(planned, args.cores, args.gpus, settings["caches"]["sizes"]["memory_gib"])
-    if args.json:
-        listed = [{**asdict(job), "expected": asdict(cost) if cost else None} for job, cost in planned]
-        with atomic_path(args.json) as path:
-            path.write_text(
-                json.dumps({"configfiles": args.configfile, "total": total, "jobs": listed}, indent=1) + "\n"
-            )
-    if not planned:
-        print("Nothing to be done: all requested files exist and are up to date.")
-        return
-    print(by_job(planned) if args.jobs else by_rule(planned), summary(total), sep="\n\n")
-    if FORMULA in total["sources"]:
-        print(ASSUMPTIONS)
-    if settings["device"] == "gpu" and any(job.rule.startswith("train_") for job in jobs):
-        print()
-        _print_memory(settings)
-
-
-def _print_memory(settings: dict[str, Any]) -> None:
-    from recurformer.plan.listing import memory_table
-
-    print(memory_table(settings))
 
 
 @stage(

@@ -40,8 +40,8 @@ def open_texts(articles: str | Path, split: str | None = None, columns: Sequence
 def text_windows(
     args: Namespace, tokens: int, count: int | None = None, split: str = "train", seed: int = 0
 ) -> "Tensor":
-    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `corpora.windows`."""
-    from recurformer.corpora.windows import windows
+    """Windows of `args.articles` by the tokenizer of `args.checkpoint`, (count, tokens); see `data.windows`."""
+    from recurformer.data.windows import windows
 
     texts = open_texts(args.articles, split).text.tolist()
     return windows(texts, open_tokenizer(args.checkpoint), tokens, count, seed)

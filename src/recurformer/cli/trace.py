@@ -17,7 +17,7 @@ from recurformer.digest import functions_used
 from recurformer.records import Record, ancestors, find_records, metrics_text, record_of
 
 PLACES = ("results", "figures", "recorded")
-MEASURING = frozenset({"heads", "evaluate", "measure", "baselines", "train", "recover"})
+MEASURING = frozenset({"heads", "measure", "evict", "train", "recover"})
 """The folders of the package whose functions measure."""
 LEDGERS = ("results/claims.json", "recorded/cpu/results/claims.json")
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

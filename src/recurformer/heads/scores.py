@@ -1,20 +1,253 @@
-"""The scores of heads that are measured on the model; the highest is replaced first."""
+"""Scores of heads that are measured on the model, and the samples for them; the highest is replaced first."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.nn import functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.heads.probes import Probes
-from recurformer.heads.replaced import causal_attention, loss_rises
-from recurformer.heads.run import Progress
-from recurformer.heads.stream import AttentionBlock, watch_attention
+from recurformer.batching import samples_per_batch
+from recurformer.data import IGNORED
+from recurformer.data.draw import draw_distinct
+from recurformer.data.recall import key_value_samples
+from recurformer.data.windows import windows
+from recurformer.heads.attention import (
+    Arguments,
+    AttentionBlock,
+    Progress,
+    attending,
+    check_batch,
+    reading,
+    retained_heads,
+    watch_attention,
+)
 from recurformer.model.layout import sliding_layers
-from recurformer.study import HeadScores
-from recurformer.tasks import IGNORED
+from recurformer.study import HashHopTask, HeadScores
+from recurformer.train.hashhop_data import HashHopTokenDataset, hashhop_dataset
+
+
+class Labelled(NamedTuple):
+    """Samples and their labels.
+
+    Attributes:
+        input_ids: (samples, L) without padding.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
+    """
+
+    input_ids: Tensor
+    labels: Tensor
+
+
+class Repeated(NamedTuple):
+    """Samples of repeated random tokens.
+
+    Attributes:
+        input_ids: (samples, L).
+        period: tokens after which they repeat.
+    """
+
+    input_ids: Tensor
+    period: int
+
+
+class Probes(Protocol):
+    """Samples for one model; the same at every call.
+
+    A model of text looks words up; a small model that knows HashHop only looks hashes up, and that is its language too.
+    """
+
+    def lookups(self) -> Labelled:
+        """Samples whose labels must be looked up."""
+
+    def language(self) -> Labelled:
+        """The usual tokens of the model's inputs and predictions."""
+
+    def repeats(self) -> Repeated:
+        """Random tokens, repeated."""
+
+
+def repeated_tokens(
+    tokenizer: PreTrainedTokenizerBase, samples: int, period: int, repetitions: int, seed: int
+) -> Repeated:
+    """Different random tokens, none of them special, repeated; at most as many as the vocabulary has."""
+    ordinary = np.array(sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids)))
+    period = min(period, len(ordinary))
+    drawn = ordinary[draw_distinct(np.random.default_rng(seed), len(ordinary), samples, period)]
+    return Repeated(torch.from_numpy(np.tile(drawn, (1, repetitions))), period)
+
+
+@dataclass(frozen=True)
+class TextProbes:
+    """Probes of a model that reads text."""
+
+    tokenizer: PreTrainedTokenizerBase
+    texts: Sequence[str]
+    settings: HeadScores
+    seed: int
+
+    def lookups(self) -> Labelled:
+        """Lists of words, see `key_value_samples`."""
+        sizes = self.settings
+        return Labelled(*key_value_samples(self.tokenizer, sizes.samples, sizes.pairs, sizes.questions, self.seed))
+
+    def language(self) -> Labelled:
+        """Windows of the texts."""
+        input_ids = windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
+        return Labelled(input_ids, input_ids)
+
+    def repeats(self) -> Repeated:
+        """See `repeated_tokens`."""
+        sizes = self.settings
+        return repeated_tokens(self.tokenizer, sizes.samples, sizes.repeated_tokens, sizes.repetitions, self.seed)
+
+
+@dataclass(frozen=True)
+class HashHopProbes:
+    """Probes of a model that knows HashHop with one token a hash alone, no longer than its training samples."""
+
+    tokenizer: PreTrainedTokenizerBase
+    task: HashHopTask
+    settings: HeadScores
+    seed: int
+
+    def lookups(self) -> Labelled:
+        """Chains that no training has seen: every hash of an answer is looked up."""
+        count = self.settings.samples
+        dataset = hashhop_dataset(self.task, self.tokenizer, size=count, seed=self.seed, stream="validation")
+        if not isinstance(dataset, HashHopTokenDataset):
+            raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
+        batch = dataset.collate([dataset[index] for index in range(count)])
+        return Labelled(batch["input_ids"], batch["labels"])
+
+    def language(self) -> Labelled:
+        """The same chains: such a model reads nothing else."""
+        return self.lookups()
+
+    def repeats(self) -> Repeated:
+        """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""
+        period = self.lookups().input_ids.shape[1] // self.settings.repetitions
+        return repeated_tokens(self.tokenizer, self.settings.samples, period, self.settings.repetitions, self.seed)
+
+
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+"""Attends with a layer's query, key, value, mask and scaling, as `Attend` gets them; returns (B, L, H, head_dim)."""
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """The output of a layer by itself."""
+    causal = mask is None
+    output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2)
+
+
+@dataclass
+class _OneReplaced:
+    """Attends to copies of the samples (copy 1, copy 2, …); an `Attend`.
+
+    Attributes:
+        replacement: gives the replaced heads' output.
+        layer: the layer where heads are replaced.
+        heads: for each copy the position of its replaced head.
+        samples: of one copy.
+        attended: whether any layer has called.
+    """
+
+    replacement: Attention
+    layer: int
+    heads: range
+    samples: int
+    attended: bool = False
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
+    ) -> Tensor:
+        self.attended = True
+        mask = mask if mask is None else mask[:1]  # without padding all samples have the same
+        if layer != self.layer:
+            return causal_attention(query, key, value, mask, scaling)
+        query, key, value = (states[: self.samples] for states in (query, key, value))  # no copy differs until here
+        output = causal_attention(query, key, value, mask, scaling).repeat(len(self.heads), 1, 1, 1)
+        replaced = self.replacement(query, key, value, mask, scaling)
+        for copy, head in zip(output.split(self.samples), self.heads, strict=True):
+            copy[:, :, head] = replaced[:, :, head]
+        return output
+
+
+def _run_from(base: Any, layer: int, calls: list[Arguments], attend: _OneReplaced) -> Tensor:
+    """Last hidden states, (copies * B, L, hidden), if the layers from `layer` on read copies of the samples."""
+    hidden = calls[layer][0][0].repeat(len(attend.heads), 1, 1)
+    for above, (_, arguments) in zip(base.layers[layer:], calls[layer:], strict=True):
+        hidden = above(hidden, **{**arguments, "attend": attend})
+    return base.norm(hidden)
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Return the logits of hidden states after the last norm, which Granite scales and Gemma bounds."""
+    logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
+    """Mean negative log-likelihood of the labels, in nats, from the hidden states after the last layer's norm."""
+    predicted = labels[:, 1:] != IGNORED
+    logits = logits_of(model, hidden[:, :-1][predicted])
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return float(F.cross_entropy(logits.to(wide), labels[:, 1:][predicted], reduction="none").double().mean())
+
+
+@torch.no_grad()
+def loss_rises(
+    model: PreTrainedModel, input_ids: Tensor, labels: Tensor, replacement: Attention, progress: Progress = None
+) -> Tensor:
+    """Rise of the loss when one head's output is replaced, for every head by itself.
+
+    The layers below the head do not change, so they are run once. From its layer on, the model runs over copies of the
+    samples side by side, in each of which another head is replaced.
+
+    Args:
+        model: a causal language model of Llama's build: decoder layers, a norm, a language-model head.
+        input_ids: (samples, L) without padding.
+        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
+        replacement: attends in the place of the replaced head; called once for a layer and batch of heads.
+        progress: called with (layers done, layers).
+
+    Returns:
+        (layers, heads) float64: rise of the labels' mean negative log-likelihood, in nats; NaN where no head attends,
+        and in layers with a sliding window between others without one.
+
+    Raises:
+        ValueError: empty input, labels without any prediction, or a model that does not use the attention interface.
+    """
+    check_batch(input_ids)
+    if not (labels[:, 1:] != IGNORED).any():
+        raise ValueError("labels ask nothing: there is no loss that could rise")
+    input_ids, labels = input_ids.to(model.device), labels.to(model.device)
+    base: Any = attending(model).base_model
+    rises = torch.full((len(base.layers), model.config.num_attention_heads), float("nan"), dtype=torch.float64)
+    at_once = samples_per_batch(model.device.type, input_ids.numel())
+    with reading(base.layers) as calls:
+        unchanged = _OneReplaced(replacement, -1, range(0), len(input_ids))
+        loss = _loss(model, base(input_ids, use_cache=False, attend=unchanged).last_hidden_state, labels)
+    if not unchanged.attended:
+        raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+    for layer in range(len(base.layers)):
+        heads = [] if layer in sliding_layers(model.config) else retained_heads(model.config, layer)
+        for start in range(0, len(heads), at_once):
+            chosen = range(start, min(start + at_once, len(heads)))
+            attend = _OneReplaced(replacement, layer, chosen, len(input_ids))
+            copies = _run_from(base, layer, calls, attend).split(len(input_ids))
+            for position, copy in zip(chosen, copies, strict=True):
+                rises[layer, heads[position]] = _loss(model, copy, labels) - loss
+        if progress is not None:
+            progress(layer + 1, len(base.layers))
+    return rises
 
 
 class _Shares:

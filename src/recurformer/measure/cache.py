@@ -165,15 +165,11 @@ def measure_cache(
         if str(chosen) not in counted:
             converted = convert(base, chosen, "mamba", **(mamba or {}))
             counted[str(chosen)] = [_summary(count_cache(converted, length)) for length in lengths]
+        freed, ranked_by = freed_kv_heads(chosen, heads, kv_heads), "random" if profile is None else "profile"
+        choice = {"heads_replaced": sum(map(len, chosen)), "kv_heads_freed": freed, "ranking": ranked_by}
         for length, counts in zip(lengths, counted[str(chosen)], strict=True):
-            rows.append(
-                {
-                    "model": name, "unit": unit, "beta": beta, "length": length, **counts,
-                    "ratio": counts["total_bytes"] / original_bytes[length], "heads_replaced": sum(map(len, chosen)),
-                    "kv_heads_freed": freed_kv_heads(chosen, heads, kv_heads),
-                    "ranking": "random" if profile is None else "profile",
-                }
-            )  # fmt: skip
+            place = {"model": name, "unit": unit, "beta": beta, "length": length}
+            rows.append(place | counts | {"ratio": counts["total_bytes"] / original_bytes[length]} | choice)
         if progress is not None:
             progress(done, len(units) * len(betas))
     return pd.DataFrame(rows)

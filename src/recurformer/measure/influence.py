@@ -31,10 +31,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.heads.attention import AttentionBlock, check_batch, reading, watch_attention
 from recurformer.heads.profile import HeadProfile
-from recurformer.heads.run import check_batch, reading
 from recurformer.heads.select import ra_i_scores
-from recurformer.heads.stream import AttentionBlock, watch_attention
 
 ALL_HEADS = -1  # the Mamba block mixes the channels of all replaced heads of its layer
 
@@ -238,13 +237,9 @@ def measure_influence(
         ("mamba", ALL_HEADS): mamba_influence(converted, input_ids, layer, position),
     }
     norms = gate_norms(converted, input_ids)
-    frames = [
-        pd.DataFrame(
-            {
-                "model": name, "mixer": mixer, "layer": layer, "head": index, "query": position,
-                "key": range(position + 1), "weight": row.numpy(), "norm": norms[mixer][: position + 1].numpy(),
-            }
-        )
-        for (mixer, index), row in weights.items()
-    ]  # fmt: skip
+    frames = []
+    for (mixer, index), row in weights.items():
+        place = {"model": name, "mixer": mixer, "layer": layer, "head": index, "query": position}
+        norm = norms[mixer][: position + 1].numpy()
+        frames.append(pd.DataFrame(place | {"key": range(position + 1), "weight": row.numpy(), "norm": norm}))
     return pd.concat(frames, ignore_index=True).assign(samples=len(input_ids))

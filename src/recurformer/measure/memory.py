@@ -1,29 +1,30 @@
-"""The longest input that fits into a card's memory, computed: l_m of Tables 2 and 4, marked as a model.
+"""Memory of full-size models: computed, for l_m of Tables 2 and 4, and the peak of their caches on a device.
 
     memory = weights + cache + activations
 
 Weights are the model's parameters and buffers. The rest is the peak of the tensors that the model's own code holds
 during a forward pass on the meta device (`PeakMemory`), with the logits of the last token only and fused attention.
 It leaves out the CUDA context, the allocator's rounding and fragmentation, and the kernels' inner workspace. Real
-cards therefore hold somewhat less.
+GPUs therefore hold somewhat less.
 """
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
+from recurformer.data.backbones import meta_model, random_model
 from recurformer.heads.select import random_ranking, rank_heads
-from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
-from recurformer.measure.peak import PeakMemory
-from recurformer.model.attending import attending_by
+from recurformer.measure.cache import cache_bytes, cache_tensors, count_cache, meta_twin
+from recurformer.measure.device import AllocatorPeak, PeakMemory, is_out_of_memory
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
-from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, read_chunk
+from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, attending_by, read_chunk
 
 # The first kind whose mark is part of a parameter's dotted name. A Mamba block lives inside the attention module.
 MARKS = {
@@ -236,3 +237,91 @@ def measure_memory(
         if progress is not None:
             progress(done, len(betas))
     return pd.DataFrame(rows)
+
+
+UNIT: Final = "kv_group"
+DTYPE = torch.bfloat16
+
+
+@torch.no_grad()
+def _prefill(model: PreTrainedModel, length: int) -> tuple[int, int] | None:
+    """Bytes of the cache after a prompt that is read in one forward pass, and the peak of the pass beyond the weights;
+    None when the device has not as much memory.
+    """
+    input_ids: Any = torch.zeros(1, length, dtype=torch.long, device=model.device)
+    cache = DynamicCache(config=model.config)
+    memory: AllocatorPeak | PeakMemory = AllocatorPeak() if model.device.type == "cuda" else PeakMemory()
+    try:
+        with memory:
+            model(input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return int(cache_bytes(cache).bytes.sum()), memory.peak
+
+
+def _limit(device: str, memory_gib: float) -> str:
+    """Let this process have no more of a card's memory than another card has; the device's name."""
+    if device != "cuda":
+        return device
+    card = torch.cuda.get_device_properties(0)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gib * 2**30 / card.total_memory))
+    return card.name
+
+
+def measure_cache_peak(
+    config: PreTrainedConfig,
+    name: str,
+    betas: Sequence[float],
+    lengths: Sequence[int],
+    *,
+    device: str,
+    memory_gib: float,
+    seed: int = 0,
+    mamba: dict[str, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Prefill each length with a model of one shape, batch 1 and bfloat16, at every beta: the rows of cache_peak.csv.
+
+    Bytes of real cache objects, and the allocator's peak. Weights are random, for no byte depends on them. The same
+    caches are counted on the meta device as a cross-check.
+
+    Args:
+        config: of the unconverted model.
+        name: written to the column `model`.
+        betas: shares of heads to replace, 0 among them or not: the original is always measured.
+        lengths: tokens of a prompt.
+        device: "cuda", or "cpu" for shapes that a processor can compute.
+        memory_gib: of a CUDA device's memory this process takes no more.
+        seed: of the weights, and of the choice of heads, which changes nothing about whole query groups.
+        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
+        progress: called with (models done, models).
+
+    Returns:
+        model, unit, beta, length, total_bytes (in the cache), counted_bytes (the same on the meta device), ratio
+        (total_bytes over the original's at the same length), peak_bytes (beyond the weights; on CUDA the allocator's,
+        elsewhere of all tensors), memory_gib, device (its name). A prompt that does not fit has no total, ratio, peak.
+    """
+    device_name, shares = _limit(device, memory_gib), sorted({0.0, *betas})
+    ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
+    shape = meta_model(config, DTYPE)
+    rows: list[dict[str, Any]] = []
+    for done, beta in enumerate(shares, start=1):
+        heads = rank_heads(ranking, config.num_key_value_heads, beta, UNIT, sliding=sliding_layers(config))
+        counted = convert(shape, heads, "mamba", **(mamba or {}))
+        model = convert(random_model(config, seed, DTYPE, device), heads, "mamba", **(mamba or {}))
+        for length in lengths:
+            total, peak = _prefill(model, length) or (None, None)
+            expected = int(count_cache(counted, length).bytes.sum())
+            place = {"model": name, "unit": UNIT, "beta": beta, "length": length}
+            sizes = {"total_bytes": total, "counted_bytes": expected, "peak_bytes": peak}
+            rows.append(place | sizes | {"memory_gib": memory_gib, "device": device_name})
+        del model  # two models of 7B and a long cache do not fit together
+        gc.collect()
+        if progress is not None:
+            progress(done, len(shares))
+    frame = pd.DataFrame(rows).astype({"total_bytes": "Int64", "peak_bytes": "Int64"})
+    original_bytes = frame[frame.beta == 0].set_index("length").total_bytes
+    frame.insert(6, "ratio", (frame.total_bytes / frame.length.map(original_bytes)).astype("Float64"))
+    return frame

@@ -9,13 +9,11 @@ from transformers import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
-from .fused_weights import Folding
-from .layout import head_layout
-from .mixer_base import ReplacedHeads, repeat_heads
+from .layout import has_bias, head_layout, rotate, rotates
+from .mamba import FusedWeights, few_rows
+from .mixer import ReplacedHeads, repeat_heads
 from .mixers import MIXERS
 from .prefill import IMPLEMENTATION as CHUNKED
-from .step import few_rows
-from .stock import has_bias, rotate, rotates
 
 # Attention functions that may be called for a part of the heads; one that someone registered may have to see them all.
 # Eager attention copies every key anyway, and the weights that it returns have to be those that it multiplies by.
@@ -61,7 +59,7 @@ class RecurFormerAttention(nn.Module):
         self.v_proj = nn.Linear(hidden, len(projected["v"]) * dim, bias=bias)
         self.o_proj = nn.Linear(config.num_attention_heads * dim, hidden, bias=base.o_proj.bias is not None)
         self.add_module(config.mixer, mixer(config, self.layout, dim, layer_index))
-        self.folding: Folding | None = None  # see `recurformer.folded`
+        self.folding: Callable[[nn.Module], FusedWeights | None] | None = None  # set by `recurformer.folded`
         # without any attention head there are no keys to count tokens by: the first layer caches one scalar per token
         self.counts_tokens = not self.layout.retained and config.layer_types[layer_index] == "hybrid"
 
@@ -94,7 +92,7 @@ class RecurFormerAttention(nn.Module):
         Returns:
             outputs (B, L, hidden), and the retained heads' attention weights if the attention function gives them.
         """
-        values = self._values(hidden_states)
+        values = self._values(hidden_states)  # (B, L, KV heads, head_dim)
         projected = self._project(hidden_states) if self.reads_keys else None
         positions = position_embeddings if self.rotates else None
         fused = None if self.folding is None else self.folding(self)
@@ -104,9 +102,10 @@ class RecurFormerAttention(nn.Module):
             reads["heads"] = self._heads(hidden_states, projected, own)
         retained, weights = self._retain(
             hidden_states, values, projected, positions, attention_mask, past_key_values, **kwargs
-        )
-        replaced = self.mixer(self._replaced(values).flatten(2), past_key_values, recurrent_mask, **reads)
-        mixed = replaced if retained is None else torch.cat([retained, replaced], -1)
+        )  # (B, L, retained heads * head_dim)
+        read = self._replaced(values).flatten(2)  # (B, L, KV heads that replaced heads read * head_dim)
+        replaced = self.mixer(read, past_key_values, recurrent_mask, **reads)  # (B, L, replaced heads * head_dim)
+        mixed = replaced if retained is None else torch.cat([retained, replaced], -1)  # (B, L, heads * head_dim)
         if fused is None or fused.output is None:
             return self.o_proj(mixed), weights
         return few_rows(mixed, fused.output, self.o_proj.bias), weights
@@ -138,8 +137,8 @@ class RecurFormerAttention(nn.Module):
 
     def _project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys (B, L, heads, head_dim), normalised where the family does so, not rotated."""
-        rows = self.q_proj(hidden_states), self.k_proj(hidden_states)
-        queries, keys = rows[0].unflatten(-1, (-1, self.head_dim)), rows[1].unflatten(-1, (-1, self.head_dim))
+        queries = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
+        keys = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
         return (self.q_norm(queries), self.k_norm(keys)) if self.normed else (queries, keys)
 
     def _replaced(self, heads: Tensor) -> Tensor:
@@ -166,12 +165,12 @@ class RecurFormerAttention(nn.Module):
         shape = hidden_states.shape[:-1]
         query, key = projected or self._project(hidden_states)
         query = query[:, :, : len(self.layout.retained)].transpose(1, 2)  # (B, H, L, head_dim)
-        key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
+        key = key[:, :, : self.layout.attended_kv_heads].transpose(1, 2)  # (B, KV heads, L, head_dim)
         query, key = rotate(query, key, positions)
         value = values[:, :, : self.layout.attended_kv_heads].transpose(1, 2)
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-        output, weights = self._attend(query, key, value, attention_mask, **kwargs)
+            key, value = cache.update(key, value, self.layer_idx)  # (B, KV heads, tokens so far, head_dim)
+        output, weights = self._attend(query, key, value, attention_mask, **kwargs)  # (B, L, H, head_dim)
         return output.reshape(*shape, -1), weights
 
     def _attend(

@@ -1,9 +1,13 @@
-"""Conversion: a pretrained causal language model in, the same model with some heads replaced by a mixer out."""
+"""Conversion: a pretrained causal language model in, the same model with some heads replaced by a mixer out.
+
+Beside it: fewer key-value heads by mean pooling, the baseline of GQA; and checkpoints that carry their own code.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from os import PathLike
 from typing import Any
 
 import torch
@@ -11,13 +15,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from .adapters import refuse_adapter
 from .config import MODEL_TYPE_PREFIX, REPLACED_KINDS
 from .families import refusal
-from .layout import check_heads, head_layout
+from .layout import NORMS, check_heads, check_stock, head_layout, refuse_adapter, split_fused
 from .mixers import MIXERS
-from .modeling import BACKBONES
-from .stock import NORMS, check_stock, split_fused
+from .modeling import BACKBONES, RecurFormerForCausalLMMixin
 
 # of the base's config; the converted one has its own, and its weights are ordinary floating-point numbers
 NOT_INHERITED = (
@@ -217,3 +219,80 @@ def convert(
     new.config._name_or_path = ""
     new.generation_config = deepcopy(model.generation_config)
     return new.train(model.training)
+
+
+def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> None:
+    """Save a converted model with the code that it needs.
+
+    `AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True)` then opens it without this package; where
+    the package is imported, its own classes are used.
+
+    Args:
+        model: a converted model.
+        directory: where to write; made if missing.
+
+    Raises:
+        ValueError: the model is not a converted language model.
+    """
+    if not isinstance(model, RecurFormerForCausalLMMixin):
+        raise ValueError(f"{type(model).__name__} is not a converted language model: call save_pretrained for it")
+    config, language_model = type(model.config), type(model)
+    classes: dict[Any, str] = {config: "AutoConfig", language_model: "AutoModelForCausalLM"}
+    try:
+        for owner, auto_class in classes.items():
+            owner._auto_class = auto_class
+        model.save_pretrained(directory)
+    finally:
+        for owner in classes:
+            owner._auto_class = None
+        model.config.__dict__.pop("auto_map", None)  # later plain saves carry no code and must not claim to
+
+
+PROJECTIONS = (".self_attn.k_proj.", ".self_attn.v_proj.")
+
+
+def pool_rows(rows: Tensor, query_heads: int, kv_heads: int, pooled: int) -> Tensor:
+    """Return a key or value projection's rows (or bias) for `pooled` KV heads instead of `kv_heads`.
+
+    A new head is the mean over its query heads of the old heads that they read: where groups do not nest, an old head
+    counts by how many of the query heads read it. Half precision is averaged in float32.
+    """
+    per_query = rows.unflatten(0, (kv_heads, -1)).repeat_interleave(query_heads // kv_heads, 0)
+    wide = per_query.unflatten(0, (pooled, -1)).to(torch.promote_types(rows.dtype, torch.float32))
+    return wide.mean(1).flatten(0, 1).to(rows.dtype)
+
+
+def pool_kv_heads(model: PreTrainedModel, kv_heads: int) -> PreTrainedModel:
+    """Return a new stock model of the same class with `kv_heads` key-value heads, each the mean of old ones.
+
+    From MHA or GQA to GQA or MQA (Ainslie et al., arXiv 2305.13245). Training afterwards ("uptraining") is the
+    caller's.
+
+    The given model is left as it is. Query heads keep their order: new head j serves the j-th run of neighbours.
+
+    Args:
+        model: a stock causal language model with `k_proj` and `v_proj`, such as Llama or Qwen3.
+        kv_heads: of the new model; divides the query heads; at most the model's number.
+
+    Raises:
+        ValueError: such a number of heads cannot be, or the model is a converted one or has no such projections.
+    """
+    config: Any = deepcopy(model.config)
+    query_heads, old = config.num_attention_heads, config.num_key_value_heads
+    if config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError(f"the model is a converted one ({config.model_type}): pool the heads of its original")
+    if not 1 <= kv_heads <= old or query_heads % kv_heads:
+        fitting = ", ".join(str(n) for n in range(1, old + 1) if query_heads % n == 0)
+        raise ValueError(f"kv_heads={kv_heads} cannot serve {query_heads} query heads; possible are {fitting}")
+    config.num_key_value_heads = kv_heads
+    before = model.state_dict()
+    if not any(PROJECTIONS[0] in name for name in before):
+        raise ValueError(f"a {config.model_type} model has no k_proj and v_proj of its own: its heads cannot be pooled")
+    state = {
+        name: pool_rows(tensor, query_heads, old, kv_heads) if any(part in name for part in PROJECTIONS) else tensor
+        for name, tensor in before.items()
+    }
+    pooled = type(model)._from_config(config, dtype=model.dtype, attn_implementation=model.config._attn_implementation)
+    pooled.load_state_dict(state)
+    pooled.generation_config = deepcopy(model.generation_config)
+    return pooled.to(model.device).train(model.training)

@@ -1,7 +1,7 @@
 """The families of backbones that can be converted: one row each, from which everything else that knows them derives.
 
 A row is plain text, so that the settings of a study can read it without torch. How queries, keys and values come out of
-a layer is read from the stock module itself (`stock.py`), which refuses unknown parts.
+a layer is read from the stock module itself (`layout.py`), which refuses unknown parts.
 """
 
 from collections.abc import Mapping

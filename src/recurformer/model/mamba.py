@@ -6,6 +6,7 @@ the block continues a cached sequence by any number of tokens, keeps its state i
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +15,11 @@ from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
 
-from .conv import CausalConv
-from .fused_weights import FusedWeights
-from .packing import Packing
+from . import cpp
+from .cpp import MOST_ROWS
+from .masks import Packing
 from .scan import selective_scan
 from .scan_inputs import BlockInputs, StepInputs
-from .step import state_step
-from .step_cpp import block_step, takes
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
@@ -33,6 +32,101 @@ def initial_step_bias(like: Tensor) -> Tensor:
     step = torch.rand(like.shape, device=like.device, dtype=torch.float32)
     step = torch.exp(step * (high - low) + low).clamp(min=STEP_SIZE_FLOOR)
     return step + torch.log(-torch.expm1(-step))  # the inverse of softplus
+
+
+@dataclass(frozen=True, eq=False)
+class FusedWeights:
+    """Weights that one layer computes with in place of the factors of them (`recurformer.folded`).
+
+    Attributes:
+        selection: weight (D + 2 N, D) and bias of step size, input and output matrix at once; None: not fused.
+        output: (hidden, retained features + D); None: not fused.
+        A: -exp(A_log) in the precision of the states.
+        D: the skip weights, likewise.
+    """
+
+    selection: tuple[Tensor, Tensor] | None
+    output: Tensor | None
+    A: Tensor
+    D: Tensor
+
+
+def causal_conv(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return silu(convolution) of every row with the rows before it; half precision is added up in float32.
+
+    Args:
+        rows: (B, L, D); strided rows, such as a part of a larger projection, are fine.
+        history: the rows before the first, channels first (B, D, taps - 1), or None for zeros.
+        weight: (D, taps); the last tap is the row itself.
+        bias: (D,).
+    """
+    if cpp.refuses_convolution(rows, weight, bias, history) is None:
+        return cpp.convolve_rows(rows, weight, bias, history)
+    return convolve_by_taps(rows, history, weight, bias)
+
+
+def convolve_by_taps(rows: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same in plain torch: one shifted multiply-add a tap."""
+    length, taps = rows.shape[1], weight.shape[1]
+    before = rows.new_zeros(len(rows), taps - 1, rows.shape[2]) if history is None else history.transpose(1, 2)
+    rows = torch.cat([before, rows], 1)
+    result = bias.to(torch.promote_types(bias.dtype, torch.float32))
+    for tap in range(taps):
+        result = torch.addcmul(result, rows[:, tap : tap + length], weight[:, tap])
+    return F.silu(result).to(rows.dtype)
+
+
+def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Shift x (B, D) into the window (B, D, taps) in place and return silu(convolution), (B, D).
+
+    Args:
+        x: the new row, already projected.
+        window: the last rows, the oldest first; updated.
+        weight: (D, taps).
+        bias: (D,).
+    """
+    if cpp.refuses_step((x,), (window, weight, bias)) is None:
+        return cpp.conv_step(x, window, weight, bias)
+    window.copy_(torch.cat([window[..., 1:], x.unsqueeze(-1)], -1))
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.silu((window.to(wide) * weight).sum(-1) + bias).to(x.dtype)
+
+
+def state_step(inputs: StepInputs) -> Tensor:
+    """Advance the selective scan by one step, its state in place; returns y (B, D) in u's dtype."""
+    u, delta, A, B, C, D, z, state = inputs
+    if cpp.refuses_step((u, delta, B, C, z), (A, D, state)) is None:
+        return cpp.state_step(inputs)
+    values, delta, B, C, gate = (x.to(state.dtype) for x in (u, delta, B, C, z))
+    delta = F.softplus(delta)
+    state.mul_(torch.exp(delta.unsqueeze(-1) * A)).add_((delta * values).unsqueeze(-1) * B.unsqueeze(1))
+    y = torch.addcmul(torch.bmm(state, C.unsqueeze(-1)).squeeze(-1), D, values)
+    return (y * F.silu(gate)).to(u.dtype)
+
+
+def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + bias (B, L, outputs) of x (B, L, features); reading W bounds it for one token of few sequences."""
+    if x.shape[1] == 1 and cpp.refuses_step((x[:, 0],), (weight, bias), MOST_ROWS) is None:
+        return cpp.product(x[:, 0], weight, bias).unsqueeze(1)
+    return F.linear(x, weight, bias)
+
+
+class CausalConv(nn.Conv1d):
+    """`causal_conv` with the parameters of a depthwise `nn.Conv1d`.
+
+    Raises:
+        ValueError: more arguments, with which PEFT would build an adapter of this class.
+    """
+
+    def __init__(self, channels: int, taps: int, *more: Any, **settings: Any):
+        if more or settings:
+            raise ValueError("a CausalConv takes no adapter: leave conv1d out of target_modules")
+        super().__init__(channels, channels, taps, groups=channels)
+
+    def forward(self, rows: Tensor, history: Tensor | None = None, window: Tensor | None = None) -> Tensor:
+        """Convolve rows (B, L, D) after `history`, or one row (B, D) that enters the `window` (B, D, taps) in place."""
+        weight, bias = self.weight.squeeze(1), self.get_parameter("bias")
+        return causal_conv(rows, history, weight, bias) if window is None else conv_step(rows, window, weight, bias)
 
 
 class MambaBlock(nn.Module):
@@ -126,29 +220,31 @@ class MambaBlock(nn.Module):
             fused: weights that take the place of the parameters.
         """
         layer: Any = None if cache is None else cache.layers[self.layer_index]
-        if layer is not None and x.shape[1] == 1 and self._can_step(layer):
+        # one token updates the states in place; a cache that records the past keeps a longer window
+        in_place = x.shape[1] == 1 and layer is not None and layer.has_previous_state[0]
+        if in_place and not torch.is_grad_enabled() and layer.conv_states[0].shape[-1] == self.d_conv:
             return self._leave(self._step(x.squeeze(1), layer, padding_mask, fused).unsqueeze(1), fused)
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:
             x = packing.pack(x)
-        rows, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, L, D)
+        rows, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, L, D) each
         history = state = None
         if layer is not None and layer.has_previous_state[0]:
             past, state = layer.conv_states[0], layer.recurrent_states[0]
-            history = past[..., past.shape[-1] + 1 - self.d_conv :]
+            history = past[..., past.shape[-1] + 1 - self.d_conv :]  # (B, D, taps - 1)
             if torch.is_grad_enabled():  # the cache updates in place tensors that autograd has to keep
                 history, state = history.clone(), state.clone()
-        values = self.conv1d(rows, history)
+        values = self.conv1d(rows, history)  # (B, L, D)
         if cache is not None:
             if packing is None:
-                newest = rows[:, -self.d_conv :].transpose(1, 2)
+                newest = rows[:, -self.d_conv :].transpose(1, 2)  # (B, D, taps)
             else:
                 newest = packing.newest(rows, history, self.d_conv)
             cache.update_conv_state(newest, self.layer_index, conv_kernel_size=self.d_conv)
-        step, write, read = self._selection(values, fused)
+        step, write, read = self._selection(values, fused)  # (B, L, D), (B, L, N), (B, L, N)
         if packing is not None:
             step = step.masked_fill(~packing.real.unsqueeze(-1), NO_STEP)
-        A, D = self.transition() if fused is None else (fused.A, fused.D)
+        A, D = self.transition() if fused is None else (fused.A, fused.D)  # (D, N), (D,)
         y, state = selective_scan(
             values.transpose(1, 2),
             step.transpose(1, 2),
@@ -160,11 +256,11 @@ class MambaBlock(nn.Module):
             delta_softplus=True,
             initial_state=state,
             return_last_state=True,
-        )
+        )  # (B, D, L), (B, D, N)
         if cache is not None:
             # contiguous, because the cache copies the layout of its first state, and steps write to that copy
             cache.update_recurrent_state(state.contiguous(), self.layer_index)
-        y = y.transpose(1, 2)
+        y = y.transpose(1, 2)  # (B, L, D)
         return self._leave(y if packing is None else packing.unpack(y), fused)
 
     def _leave(self, channels: Tensor, fused: FusedWeights | None) -> Tensor:
@@ -180,12 +276,6 @@ class MambaBlock(nn.Module):
         step, write, read = self.x_proj(values).split(sizes, dim=-1)
         return self.dt_proj(step), write, read
 
-    def _can_step(self, layer: Any) -> bool:
-        """Whether one token can update the layer's cached states in place."""
-        if torch.is_grad_enabled() or not layer.has_previous_state[0]:
-            return False
-        return layer.conv_states[0].shape[-1] == self.d_conv  # a cache that records the past keeps more
-
     def _step(self, x: Tensor, layer: Any, padding_mask: Tensor | None, fused: FusedWeights | None) -> Tensor:
         """Mix one token (B, features); returns the channels (B, D). Rows of padding, 0 in (B, 1), keep their states."""
         if padding_mask is not None:
@@ -195,8 +285,10 @@ class MambaBlock(nn.Module):
             for state, before in zip(states, kept, strict=True):
                 state.copy_(torch.where(padding_mask.bool().unsqueeze(-1), state, before))
             return channels
-        if fused is not None and takes(x, *(inputs := self._step_inputs(x, layer, fused))[1:]):
-            return block_step(inputs)
+        if fused is not None:
+            inputs = self._step_inputs(x, layer, fused)
+            if cpp.refuses_step(inputs[:1], inputs[1:], MOST_ROWS) is None:
+                return cpp.block_step(inputs)
         row, gate = self.in_proj(x).chunk(2, dim=-1)
         values = self.conv1d(row, window=layer.conv_states[0])
         step, write, read = self._selection(values, fused)

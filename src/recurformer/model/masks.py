@@ -1,11 +1,16 @@
-"""The padding mask of the mixers and the places of their tokens; the attention's masks are the library's."""
+"""Padding must enter no state: the mixers' masks and places, packing of real tokens, and rows that have ended.
+
+The attention's own masks are the library's.
+"""
 
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache
+from torch.nn import functional as F
+from transformers import Cache, GenerationConfig, GenerationMixin, StoppingCriteriaList
 from transformers.masking_utils import (
     create_causal_mask,
     create_masks_for_generate,
@@ -93,3 +98,99 @@ def masks_for_generation(
         given = attention_mask, inputs_embeds.shape[1], cache
         masks = {**masks, "linear_attention": recurrent_mask(*given), PLACES: real_places(*given, inputs_embeds.device)}
     return masks
+
+
+class Packing:
+    """Moves the real tokens of every row to its beginning, in order, for mixers that read neighbours; padding follows.
+
+    Padding after the real tokens enters none of their windows. The tokens before a row stay next to its first real one.
+
+    Args:
+        padding_mask: (B, L), 0 at padding.
+
+    Attributes:
+        real: (B, L), whether a place holds a real token after packing.
+    """
+
+    def __init__(self, padding_mask: Tensor):
+        real = padding_mask.bool()
+        self.counts = real.sum(1, keepdim=True)
+        places = torch.where(real, real.cumsum(1), self.counts + (~real).cumsum(1)) - 1  # after packing, by token
+        self.places = places.unsqueeze(-1)
+        self.real = torch.arange(real.shape[1], device=real.device) < self.counts
+
+    def pack(self, rows: Tensor) -> Tensor:
+        """Return rows (B, L, features) with the real tokens first."""
+        return torch.empty_like(rows).scatter(1, self.places.expand_as(rows), rows)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """Return packed rows (B, L, features) in their first order."""
+        return rows.gather(1, self.places.expand_as(rows))
+
+    def newest(self, rows: Tensor, before: Tensor | None, size: int) -> Tensor:
+        """Return every row's last real tokens, channels first (B, features, size), the oldest first.
+
+        Args:
+            rows: packed, (B, L, features).
+            before: the tokens before the first, (B, features, any number), or None for none.
+            size: number of tokens to return; zeros stand for missing ones.
+        """
+        seen = rows.transpose(1, 2)
+        if before is not None:
+            seen = torch.cat([before[..., -size:], seen], -1)
+        seen = F.pad(seen, (size - (seen.shape[-1] - rows.shape[1]), 0))  # so that `size` columns stand in front
+        columns = self.counts + torch.arange(size, device=rows.device)  # (B, size)
+        return seen.gather(2, columns.unsqueeze(1).expand(-1, seen.shape[1], -1))
+
+
+class EndedRows(StoppingCriteriaList):
+    """The stopping criteria of one call of generate(), which remember the rows (B,) that have ended."""
+
+    rows: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        """Return the rows that end now; see the library's class."""
+        ended = super().__call__(input_ids, scores, **kwargs)
+        self.rows = ended if self.rows is None else self.rows | ended
+        return ended
+
+    @property
+    def pads(self) -> bool:
+        """Whether generate() writes padding after a row's end: it does where a token ends rows."""
+        return any(hasattr(criterion, "eos_token_id") for criterion in self)
+
+
+class PaddingAfterEnd:
+    """The part of a language model that masks padding after the end of a row while it generates.
+
+    generate() fills up rows that end before the others, and marks those tokens as real. That is harmless where only
+    attention looks back, for a later mask hides them.
+    """
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ):
+        ended = EndedRows(stopping_criteria)
+        if ended.pads and len(input_ids) > 1:
+            kwargs["ended_rows"] = ended
+            if kwargs.get("attention_mask") is None:  # generate() drops a mask without padding
+                length = getattr(generation_config, "_mask_length", input_ids.shape[1])
+                kwargs["attention_mask"] = input_ids.new_ones(len(input_ids), length)
+        return super()._sample(input_ids, logits_processor, ended, generation_config, **kwargs)  # type: ignore[misc]
+
+    @wraps(GenerationMixin.prepare_inputs_for_generation)  # generate() asks for the names of its arguments
+    def prepare_inputs_for_generation(self, *args: Any, ended_rows: EndedRows | None = None, **kwargs: Any):
+        """Prepare the arguments of one forward pass; see the library's method."""
+        return super().prepare_inputs_for_generation(*args, **kwargs)  # type: ignore[misc]
+
+    def _update_model_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        following = super()._update_model_kwargs_for_generation(*args, **kwargs)  # type: ignore[misc]
+        ended, mask = following.get("ended_rows"), following.get("attention_mask")
+        if ended is not None and ended.rows is not None and mask is not None:
+            mask[:, -1].masked_fill_(ended.rows.to(mask.device), 0)  # of the token that is about to be chosen
+        return following

@@ -19,10 +19,9 @@ from .attention import RecurFormerAttention
 from .caches import check_cache, record_mask
 from .config import CONFIGS, MIXED_LAYERS, REPLACED_KINDS
 from .families import FAMILIES, Family
-from .generation import PaddingAfterEnd
 from .mamba import MambaBlock
-from .masks import PLACES, masks_by_kind, masks_for_generation, real_places, recurrent_mask
-from .mixer_base import Mixer
+from .masks import PLACES, PaddingAfterEnd, masks_by_kind, masks_for_generation, real_places, recurrent_mask
+from .mixer import Mixer
 from .mixers import MIXERS
 
 _Backbone: Any = object  # the mixins stand before a backbone class, whose methods and modules they use

@@ -191,8 +191,8 @@ def load_library() -> Library:
 
 
 @torch.compiler.assume_constant_result  # a graph need not look into the building of a library
-def missing() -> str | None:
-    """Return why there is no library, or None."""
+def refuses() -> str | None:
+    """Return why nothing can run here, or None: there is no library."""
     library = load_library()
     return None if library.functions is not None else f"no C++ kernels: {library.remark}"
 
@@ -205,6 +205,6 @@ def call(function: str, *arguments: ctypes.Structure | int) -> int:
     """
     functions = load_library().functions
     if functions is None:
-        raise ValueError(missing())
+        raise ValueError(refuses())
     passed = (ctypes.byref(x) if isinstance(x, ctypes.Structure) else ctypes.c_void_p(x) for x in arguments)
     return getattr(functions, function)(*passed)

@@ -1,36 +1,134 @@
 """Read a prompt in chunks, in memory that grows by the cache alone.
 
 A chunk attends to itself under the causal rule and to all tokens before it without one, so that no mask of the size
-chunk x tokens is made; the two results are joined by their softmax denominators. Keys and values are written to their
-final place, which is reserved at the beginning: nothing is copied when the cache grows. Mixers carry their own states.
-Layers with a sliding window keep no more than that, and read it under a mask of chunk x (window + chunk).
+chunk x tokens is made; the two results are joined by their softmax denominators. torch's fused kernels compute these,
+but torch's public function drops them: `flash_attention` calls the kernels by their names. Keys and values are written
+to their final place, which is reserved at the beginning: nothing is copied when the cache grows. Mixers carry their own
+states. Layers with a sliding window keep no more than that, and read it under a mask of chunk x (window + chunk).
 """
 
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
+from torch.nn import Module
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from .attending import attending_by, refuse
-from .flash import flash_attention
+UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Arguments of an attention function that change the weights in ways no function here knows."""
+
+
+def check_arguments(module: Module, arguments: Mapping[str, Any], reason: str, *more: str) -> None:
+    """Check the arguments that transformers hands to an attention function.
+
+    Raises:
+        ValueError: one of `UNSUPPORTED` or `more` is given; `reason` ends the sentence.
+    """
+    strange = [name for name in (*UNSUPPORTED, *more) if arguments.get(name) is not None]
+    if strange:
+        raise ValueError(f"{type(module).__name__} attends with {strange[0]}, {reason}")
+
+
+def attending_by(model: PreTrainedModel, implementation: str) -> PreTrainedModel:
+    """Return the model as it attends by the function of this name; the given one and its other callers stay as it is.
+
+    Modules and configs are copies; weights and buffers are shared, and so are the hooks of this moment.
+
+    Raises:
+        ValueError: the model does not attend through transformers' attention interface.
+    """
+    copies: dict[int, Any] = {id(module): copy(module) for module in model.modules()}
+    for module in list(copies.values()):
+        for name, value in vars(module).items():
+            if isinstance(value, dict):  # of submodules, parameters, buffers or hooks
+                vars(module)[name] = type(value)((key, copies.get(id(item), item)) for key, item in value.items())
+            elif isinstance(value, (PreTrainedConfig, MethodType, partial)):  # methods that someone has wrapped, too
+                vars(module)[name] = deepcopy(value, copies)
+    twin = copies[id(model)]
+    twin.set_attn_implementation(implementation)
+    if twin.config._attn_implementation != implementation:
+        raise ValueError(f"{type(model).__name__} does not attend through transformers' attention interface")
+    return twin
+
+
+def _fits_flash(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> bool:
+    return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, causal, True))
+
+
+def refuses(query: Tensor, key: Tensor, value: Tensor, causal: bool = True) -> str | None:
+    """Return why no fused kernel of this device takes such tensors, or None; arguments as of `flash_attention`."""
+    device = query.device.type
+    if device in ("cpu", "meta"):
+        return None
+    if device == "cuda" and query.shape[-1] % 8 == 0:  # torch's public function pads other heads
+        if _fits_flash(query, key, value, causal):
+            return None
+        # it takes one key-value head for each query head; here only the form of the tensors counts
+        key, value = (x[:, :1].expand(-1, query.shape[1], -1, -1) for x in (key, value))
+        if can_use_efficient_attention(SDPAParams(query, key, value, None, 0.0, causal, False)):
+            return None
+    return f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}"
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Attention without a mask, in one pass.
+
+    Args:
+        query: (B, H, L, D).
+        key: (B, key-value heads, keys, D); as many keys as queries where it is causal.
+        value: likewise.
+        scaling: factor of the scores before the softmax.
+        causal: whether a query sees the keys up to its own position only.
+
+    Returns:
+        output (B, H, L, D) and logsumexp (B, H, L): of each query's scaled scores, in float32 or better.
+
+    Raises:
+        ValueError: no kernel takes such tensors; see `refuses`.
+    """
+    reason = refuses(query, key, value, causal)
+    if reason is not None:
+        raise ValueError(reason)
+    if query.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(query, key, value, 0.0, causal, scale=scaling)
+    fits = query.is_meta or _fits_flash(query, key, value, causal)  # on meta shapes and memory are as on a GPU
+    return (flash_kernel if fits else efficient_kernel)(query, key, value, scaling, causal)
+
+
+def flash_kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """FlashAttention on a GPU; see `flash_attention`."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention
+    output, logsumexp, *_ = kernel(query, key, value, 0.0, causal, scale=scaling)
+    return output, logsumexp
+
+
+def efficient_kernel(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Memory-efficient attention on a GPU, which takes float32 too; see `flash_attention`."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    output, logsumexp, *_ = kernel(query, key, value, None, True, 0.0, causal, scale=scaling)
+    return output, logsumexp[..., : query.shape[2]]  # its rows are rounded up
+
 
 IMPLEMENTATION = "recurformer_chunked"
-
-
-def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool) -> tuple[Tensor, Tensor]:
-    attended = flash_attention(query, key, value, scaling, causal)
-    if attended is None:
-        raise ValueError(f"no fused attention for {query.dtype} heads of {query.shape[-1]} numbers on {query.device}")
-    return attended
 
 
 def _before(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Attend to all tokens before the chunk; heads that share keys become one longer query, so none is repeated."""
     grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
-    output, logsumexp = _fused(grouped, key, value, scaling, causal=False)
+    output, logsumexp = flash_attention(grouped, key, value, scaling, causal=False)
     return output.reshape(query.shape), logsumexp.reshape(query.shape[:-1])
 
 
@@ -53,12 +151,12 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     window = kwargs.pop("sliding_window", None)
-    refuse(module, kwargs, "which no prefill in chunks knows")
+    check_arguments(module, kwargs, "which no prefill in chunks knows")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     seen = key.shape[2] - query.shape[2]
     if window is not None:
         return _sliding(query, key, value, scaling, window), None
-    output, logsumexp = _fused(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
+    output, logsumexp = flash_attention(query, key[:, :, seen:], value[:, :, seen:], scaling, causal=True)
     if seen:
         before, logsumexp_before = _before(query, key[:, :, :seen], value[:, :, :seen], scaling)
         share = torch.sigmoid(logsumexp_before - logsumexp).unsqueeze(-1)  # of the softmax's mass, before the chunk

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import scan_cpp, scan_cuda, scan_triton
-from .forced import ENVIRONMENT_VARIABLE, forced
-from .scan_cpp import scan_cpp as _scan_cpp
+from .cpp import refuses_scan, scan_cpp
+from .scan_cuda import refuses as refuses_mamba_ssm
 from .scan_cuda import scan_mamba_ssm
-from .scan_inputs import ScanInputs
-from .scan_reference import scan_reference
-from .scan_torch import scan_torch
-from .scan_triton import scan_triton as _scan_triton
+from .scan_inputs import ENVIRONMENT_VARIABLE, ScanInputs, forced
+from .scan_torch import scan_reference, scan_torch
+from .scan_triton import refuses as refuses_triton
+from .scan_triton import scan_triton
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,16 @@ class ScanBackend:
     text: str
 
 
-def _takes_all(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
+def _refuses_nothing(u: Tensor, A: Tensor, delta_softplus: bool) -> None:
     return None
 
 
 SCAN_BACKENDS = {
-    "mamba_ssm": ScanBackend(scan_mamba_ssm, scan_cuda.refuses, "mamba-ssm's CUDA kernel"),
-    "cpp": ScanBackend(_scan_cpp, scan_cpp.refuses, "our C++ kernel for the CPU"),
-    "triton": ScanBackend(_scan_triton, scan_triton.refuses, "our Triton kernels for CUDA"),
-    "torch": ScanBackend(scan_torch, _takes_all, "blocks of steps in plain torch"),
-    "reference": ScanBackend(scan_reference, _takes_all, "the definition, step by step"),
+    "mamba_ssm": ScanBackend(scan_mamba_ssm, refuses_mamba_ssm, "mamba-ssm's CUDA kernel"),
+    "cpp": ScanBackend(scan_cpp, refuses_scan, "our C++ kernel for the CPU"),
+    "triton": ScanBackend(scan_triton, refuses_triton, "our Triton kernels for CUDA"),
+    "torch": ScanBackend(scan_torch, _refuses_nothing, "blocks of steps in plain torch"),
+    "reference": ScanBackend(scan_reference, _refuses_nothing, "the definition, step by step"),
 }
 """By name; by default the first that takes the input runs."""
 
@@ -79,11 +78,9 @@ def _check_shapes(u: Tensor, A: Tensor, **others: Tensor | None) -> None:
             f"selective_scan needs u (B, D, L >= 1) and A (D, N), got {tuple(u.shape)} and {tuple(A.shape)}"
         )
     (batch, channels, length), width = u.shape, A.shape[1]
-    expected = {
-        "delta": (batch, channels, length), "z": (batch, channels, length), "A": (channels, width), "D": (channels,),
-        "B": (batch, width, length), "C": (batch, width, length), "delta_bias": (channels,),
-        "initial_state": (batch, channels, width),
-    }  # fmt: skip
+    row, matrix = (batch, channels, length), (batch, width, length)
+    expected = {"delta": row, "z": row, "A": (channels, width), "B": matrix, "C": matrix, "D": (channels,)}
+    expected |= {"delta_bias": (channels,), "initial_state": (batch, channels, width)}
     for name, tensor in {"A": A, **others}.items():
         if tensor is not None and tuple(tensor.shape) != expected[name]:
             raise ValueError(f"selective_scan: {name} has shape {tuple(tensor.shape)}, expected {expected[name]}")

@@ -85,8 +85,8 @@ def load_extension() -> Extension:
 
 
 @torch.compiler.assume_constant_result  # a graph need not look into the loading of an extension
-def missing() -> str | None:
-    """Return why there is no kernel, or None."""
+def _refuses_all() -> str | None:
+    """Return why nothing can run here, or None: there is no kernel."""
     extension = load_extension()
     return None if extension.forward is not None else f"no kernel of mamba-ssm: {extension.remark}"
 
@@ -143,13 +143,17 @@ def _empty_gradients(grad_y, chunks, out, u, delta, A, B, C, D, z, delta_bias, d
 
 
 kernel_scan = torch.library.custom_op(
-    operator_name(__name__, "kernel_scan"), _kernel_scan, mutates_args=(),
+    operator_name(__name__, "kernel_scan"),
+    _kernel_scan,
+    mutates_args=(),
     schema=f"({TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 kernel_scan_backward = torch.library.custom_op(
-    operator_name(__name__, "kernel_scan_backward"), _kernel_scan_backward, mutates_args=(),
+    operator_name(__name__, "kernel_scan_backward"),
+    _kernel_scan_backward,
+    mutates_args=(),
     schema=f"(Tensor grad_y, Tensor chunks, Tensor out, {TENSORS}) -> Tensor[]",
-)  # fmt: skip
+)
 kernel_scan.register_fake(_empty_outputs)
 kernel_scan_backward.register_fake(_empty_gradients)
 
@@ -190,7 +194,7 @@ def _from_initial_state(
 
 def refuses(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
     """Return why the kernel cannot take these inputs, or None; only a CUDA tensor has it looked for."""
-    return missing() if u.is_cuda else f"mamba-ssm's kernel takes CUDA tensors, the input is on {u.device}"
+    return _refuses_all() if u.is_cuda else f"mamba-ssm's kernel takes CUDA tensors, the input is on {u.device}"
 
 
 def scan_mamba_ssm(inputs: ScanInputs) -> tuple[Tensor, Tensor]:

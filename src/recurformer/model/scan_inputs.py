@@ -1,8 +1,6 @@
-"""The inputs of a selective scan, and the torch operator that an implementation's two passes become.
+"""What all implementations of the selective scan share: inputs, the name of a forced one, and torch operators."""
 
-It knows no implementation.
-"""
-
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +10,14 @@ from torch import Tensor
 
 Passes = tuple[Callable[..., Any], Callable[..., Any]]
 """The forward pass and the backward pass, or the functions that give empty results of each."""
+
+
+ENVIRONMENT_VARIABLE = "RECURFORMER_SCAN"
+
+
+def forced() -> str | None:
+    """Return the implementation of the recurrent parts that the environment forces, or None."""
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None
 
 
 class ScanInputs(NamedTuple):
@@ -93,15 +99,18 @@ def scan_operator(
         flag: name of the flag.
         device: the only type of device that they take.
     """
-    forward, backward = (
-        torch.library.custom_op(operator_name(module, f"{name}{ending}"), function, mutates_args=(),
-                                device_types=device, schema=schema)
-        for ending, function, schema in (
-            ("", passes[0], f"({TENSORS}, bool {flag}) -> (Tensor, Tensor, Tensor)"),
-            ("_backward", passes[1],
-             f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {TENSORS}, bool {flag}) -> Tensor[]"),
-        )
-    )  # fmt: skip
+
+    def register(name: str, function: Callable[..., Any], schema: str) -> Any:
+        name = operator_name(module, name)
+        return torch.library.custom_op(name, function, mutates_args=(), device_types=device, schema=schema)
+
+    arguments = f"{TENSORS}, bool {flag}"
+    forward = register(name, passes[0], f"({arguments}) -> (Tensor, Tensor, Tensor)")
+    backward = register(
+        f"{name}_backward",
+        passes[1],
+        f"(Tensor? grad_y, Tensor? grad_last, Tensor starts, {arguments}) -> Tensor[]",
+    )
     forward.register_fake(empty[0])
     backward.register_fake(empty[1])
 

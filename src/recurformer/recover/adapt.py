@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.corpora.documents import Documents
-from recurformer.corpora.windows import encode_text, windows
-from recurformer.heads.profiling import profile_heads
+from recurformer.data.documents import Documents
+from recurformer.data.windows import encode_text, windows
+from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX

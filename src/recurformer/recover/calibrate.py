@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from recurformer.model.adapters import refuse_adapter
+from recurformer.model.layout import refuse_adapter
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.linear_start import linear_start
 from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
-from recurformer.heads.run import reading
+from recurformer.heads.attention import reading
 from recurformer.recover.pair import ReplacedLayer, divergence, relative_error, replaced_layers
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.data import Item

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.evaluate.needle import needle_rows
+from recurformer.data.interval import mean_interval
+from recurformer.measure.answers import needle_rows
 from recurformer.measure.cache import count_cache, meta_twin
-from recurformer.measure.speed import speed_rows
+from recurformer.measure.device import speed_rows
 from recurformer.recover.pair import divergence
-from recurformer.tasks.interval import mean_interval
 
 PASSKEYS = {256: 2, 512: 2}
 """Length of a prompt in tokens -> prompts at each of five depths."""

@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.render.measurements import groups, require
 from recurformer.render.training import FALL, largest_fall
-from recurformer.tasks.interval import Estimate, bounded_mean
 
 METHODS: dict[str, dict[str, str]] = {
     "original": {"full": "original"},
@@ -77,7 +77,7 @@ def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 def _nats(rows: pd.DataFrame) -> Estimate:
     """Minus the nats per token, with the t interval over the seeds, or of one seed over the windows of text."""
-    from scipy.stats import t  # slow to import, as in recurformer.tasks.interval
+    from scipy.stats import t  # slow to import, as in recurformer.data.interval
 
     by = "seed" if rows["seed"].nunique() > 1 else "window"
     sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()

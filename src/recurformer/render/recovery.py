@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from recurformer.data.interval import mean_interval
 from recurformer.paper.sizes import CACHE_LENGTHS
 from recurformer.render.measurements import groups, require
 from recurformer.study.recovery import EQUAL_BYTES
-from recurformer.tasks.interval import mean_interval
 
 ARMS = {
     "original": "original, trained on",

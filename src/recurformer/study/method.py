@@ -1,25 +1,26 @@
 """The method's own settings: profiling, selection, the block, and training."""
 
+import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-import recurformer.model
 from recurformer.study.block import NUMBER, Beta, Block, Count, Index, Rate, Several, Share
 
 
 def mixer_names() -> list[str]:
-    """The names of all mixers, after the files `mixer_*.py` that hold one each."""
-    (folder,) = recurformer.model.__path__
-    files = (path.stem.removeprefix("mixer_") for path in Path(folder).glob("mixer_*.py"))
-    return sorted(name for name in files if name != "base")
+    """The keys of `recurformer.model.mixers.MIXERS`, read from the source: to import it would import torch."""
+    tree = ast.parse((Path(__file__).parents[1] / "model" / "mixers.py").read_text(encoding="utf-8"))
+    named = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
+    registry: Any = named["MIXERS"]
+    return sorted(key.value for key in registry.keys)
 
 
 Unit = Literal["kv_group", "head", "layer"]
 if TYPE_CHECKING:
     Mixer = str
-else:  # each mixer has a file of its name; to import their registry would import torch
+else:
     Mixer = Literal[tuple(mixer_names())]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
@@ -60,14 +61,14 @@ class Selection(Block):
     """kv_group: whole query groups, which frees their KV heads; head: single query heads, as in the paper's text;
     layer: whole layers."""
     scope: Literal["global", "layer"] = "global"
-    """global: ranked over all layers; layer: the same share in each layer."""
+    """global: ranked over all layers; layer: the same fraction in each layer."""
     by: Selector = "ra_i"
     """The ranking. ra_i: number of samples with a high recency ratio; mean_rr: mean recency ratio; random and
     inverse_ra_i: controls; the others: scores measured on the model (`head-scores`)."""
 
     @model_validator(mode="after")
     def layers_of_all(self) -> Self:
-        """Whole layers cannot be a share of each layer."""
+        """Whole layers cannot be a fraction of each layer."""
         if self.unit == self.scope == "layer":
             raise ValueError("scope: unit 'layer' ranks whole layers; choose scope 'global'")
         return self
@@ -86,7 +87,7 @@ class HeadScores(Block):
     questions: Count = 4
     """Keys asked at the end of a lookup prompt."""
     minimum_accuracy: Share = 0.5
-    """Share of the values that the model with all heads must find; below it the lookup decides nothing."""
+    """Fraction of the values that the model with all heads must find; below it the lookup decides nothing."""
     repeated_tokens: Several = 128
     """Random tokens that are repeated."""
     repetitions: Several = 4
@@ -121,7 +122,7 @@ class RecencySettings(Block):
     thresholds: Annotated[list[Share], Field(min_length=1)]
     """Values of alpha."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of heads replaced."""
+    """Fractions of replaced heads."""
     units: Annotated[list[Unit], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units."""
 
@@ -179,7 +180,7 @@ class Distributed(Block):
     processes: Count = 1
     """Number of processes; samples and recipe do not depend on it."""
     strategy: Literal["ddp", "fsdp"] = "fsdp"
-    """ddp: each process has the whole model; fsdp: each has a share of the weights, gradients and moments."""
+    """ddp: each process has the whole model; fsdp: each has a part of the weights, gradients and moments."""
     gradient_accumulation: Count = 1
     """Forward and backward passes in which each process computes its samples of one step."""
     activation_checkpointing: bool = False

@@ -25,7 +25,7 @@ class Recipe(Block):
     weights: Literal["reused", "random"] = "reused"
     """Weights at the start: the original's, or random ones in a model of the same shape."""
     steps: Count | None = None
-    """Steps in all; absent: as many as the paper's recipe at the same share of heads."""
+    """Steps in all; absent: as many as the paper's recipe at the same fraction of heads."""
     calibrate_windows: Index = 0
     """Windows for the closed form of the mixers' last layers; they replace as many steps. 0: no closed form."""
     start: Literal["random", "linear"] = "random"
@@ -45,7 +45,7 @@ class Recipe(Block):
     warmup_share: Share | None = None
     """Share of the steps in which the rates rise to their peaks; absent: that of `language.training`."""
     betas: list[Beta] = []
-    """Shares of replaced heads; empty: all of `language.betas` except 0."""
+    """Fractions of replaced heads; empty: all of `language.betas` except 0."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from recurformer.tasks import IGNORED
+from recurformer.data import IGNORED
 
 Item = dict[str, torch.Tensor]
 

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from recurformer.data import IGNORED
+from recurformer.data.hashhop import HASH, HashHopSample, HashHopTask, HashHopTokens, link_distances, score_hashes
+from recurformer.data.sizes import HASH_SPECIALS, QUERY
 from recurformer.study import HashHopTask as HashHopSettings
-from recurformer.tasks import IGNORED
-from recurformer.tasks.hashhop import HASH, HashHopSample, HashHopTask, link_distances, score_hashes
-from recurformer.tasks.hashhop_tokens import HashHopTokens
-from recurformer.tasks.sizes import HASH_SPECIALS, QUERY
 from recurformer.train.data import BlockDataset, Item, ItemDataset, item_generator, pad_token
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from recurformer.tasks import IGNORED, mqar
-from recurformer.tasks.sizes import check_mqar
+from recurformer.data import IGNORED
+from recurformer.data.recall import mqar_batch
+from recurformer.data.sizes import check_mqar
 from recurformer.train.data import BlockDataset, Item, item_generator
 
 
@@ -46,7 +47,7 @@ class MQARDataset(BlockDataset):
     def _draw_slice(
         self, rng: np.random.Generator, samples: int, length: int, pairs: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        input_ids, labels = mqar.sample_batch(rng, samples, self.vocabulary, length, pairs)
+        input_ids, labels = mqar_batch(rng, samples, self.vocabulary, length, pairs)
         return input_ids, unshift(labels)
 
 

@@ -448,7 +448,7 @@ def fall_of(losses: np.ndarray) -> float:
     Returns:
         NaN for fewer than eight values, of which no quarter has a spread.
     """
-    from scipy.stats import ttest_ind  # slow to import, as in recurformer.tasks.interval
+    from scipy.stats import ttest_ind  # slow to import, as in recurformer.data.interval
 
     if len(losses) < 8:
         return math.nan

@@ -86,7 +86,7 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
         _draw_betas(panels[2], found, baseline, _places(curves))
-        panels[2].set_title("all shares")
+        panels[2].set_title("every β")
     legend_above(figure, panels[1:2], ncols=3)
     add_note(
         figure,

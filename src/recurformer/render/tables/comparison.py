@@ -116,7 +116,7 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "A cell: ours, the paper's value in parentheses, the verdict. The CSV file also has the differences and the "
         "values under other settings, each named below.",
         f"l_m: longest prompt in one forward pass in {card} GiB; “by model”: computed by the memory model, not "
-        "measured on a card. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
+        "measured on a GPU. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
         "memory that the weights leave (limit).",
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
         "The public generator makes the prompts (official): several full chains. CSV: the layout of the paper's "

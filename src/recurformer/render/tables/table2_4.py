@@ -85,7 +85,7 @@ def _build(
     rows = sorted(lines, key=lambda row: (models.index(row.model), math.inf if row.beta is None else row.beta))
     long = long_frame(rows, values, printed, verdicts)
     cards = [
-        f"{card}: recorded on this card by another study. Its caches are those of models with random weights in "
+        f"{card}: recorded on this GPU by another study. Its caches are those of models with random weights in "
         "bfloat16, its h_gq that of models which that study trained."
         for card in recorded
     ]
@@ -121,7 +121,7 @@ def table2(
         "not-run: the method runs in small models only, in the ablations."
     )
     if others := ", ".join(label(model) for model in long["model"].unique() if model not in BACKBONE_LABELS):
-        said.append(f"{others}: not in the paper, shown at the shares that its Table 2 uses.")
+        said.append(f"{others}: not in the paper, shown at the fractions that its Table 2 uses.")
     title = (
         "Longest input, generation quality and cache size by optimisation method: ours, the paper's, and the difference"
     )
@@ -142,5 +142,5 @@ def table4(
     """
     long, said = _build(4, lambda _: True, verdicts, recorded, cache, hashhop, baseline, memory)
     lines = [{heading: text for heading, text in line.items() if heading != "Method"} for line in lines_of(long)]
-    title = "Longest input, generation quality and cache size at every share β of replaced heads"
+    title = "Longest input, generation quality and cache size at every fraction β of replaced heads"
     return Table("table4", title, long, lines, said)

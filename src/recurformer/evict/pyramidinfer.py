@@ -1,0 +1,251 @@
+"""PyramidInfer (arXiv 2405.12532): by the numbers of the RecurFormer paper, and by its authors' code.
+
+`pyramidinfer_rows` counts what it keeps in a model too large to run, of which only the depth matters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import cos, pi
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from recurformer.evict.cache import EvictingCache
+from recurformer.evict.context import Arrival, Context, Eviction
+from recurformer.measure.cache import cache_bytes
+from recurformer.paper.sizes import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+
+
+def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
+    """Tokens that each of PyramidInfer's layers keeps, by the paper's numbers (Table 2: 0.1054 and 0.1043).
+
+    Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
+    is therefore a share kept, of the whole length, in every layer.
+    """
+    return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
+
+
+@dataclass(frozen=True)
+class PyramidInferPaper(Eviction):
+    """Layer l keeps floor(length * keep^l) tokens, at least `minimum`: those that the last ones attend to most.
+
+    The first layer keeps all, so no budget below one layer's share can be met; the nearest is taken. Only tokens that
+    are read several at a time (the prompt) are evicted: the cache grows with each generated token.
+
+    Attributes:
+        keep: share that the next layer keeps; None: solved from the budget. With a share the budget plays no role.
+        minimum: tokens that every layer keeps; a quarter of the budget at most when `keep` is solved from it.
+        recent_share: part of the kept tokens that are simply the last ones, which judge the others.
+    """
+
+    keep: float | None = None
+    minimum: int = 32
+    recent_share: float = 0.2
+
+    prompt_only: ClassVar[bool] = True
+
+    def kept(self, context: Context) -> Tensor:
+        """The value of `lengths` for this layer, (B,)."""
+        lengths = [self.lengths(tokens, context.layers)[context.layer] for tokens in context.tokens.tolist()]
+        return torch.tensor(lengths, device=context.tokens.device)
+
+    def lengths(self, tokens: int, layers: int) -> list[int]:
+        """Return the number of a prompt's tokens that each layer keeps."""
+        if self.keep is not None:
+            return pyramid_lengths(tokens, layers, self.keep, self.minimum)
+        share = self.share(tokens)
+        minimum = min(self.minimum, int(share * tokens / 4))
+        return pyramid_lengths(tokens, layers, _keep_for(tokens, layers, share, minimum), minimum)
+
+    def _recent(self, kept: Tensor) -> Tensor:
+        return (kept * self.recent_share).long().clamp(min=1)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the last tokens, the same for all heads."""
+        return context.recent_attention(self._recent(kept).minimum(context.read_tokens)).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The last tokens."""
+        return context.last(self._recent(kept))
+
+
+@lru_cache
+def _keep_for(tokens: int, layers: int, share: float, minimum: int) -> float:
+    """The share `keep` with which layers keep on average as near to `share` of the tokens as they can, from below."""
+    low, high = 0.0, 1.0
+    if share == high:
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(pyramid_lengths(tokens, layers, middle, minimum)) > share * tokens * layers:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+SINKS = 4
+BLOCK = 16  # generated tokens that are thinned out together,
+BLOCK_SHARE, BLOCK_DECAY = 0.9, 0.1  # to this share of them, which falls to a tenth of it in the deepest layer
+MINIMUM = 64  # tokens before the recent ones; a quarter of the budget at most
+
+
+@dataclass(frozen=True)
+class PyramidInferOfficial(Eviction):
+    """Behind each layer stay the recent tokens, and of those before them the ones that the recent attend to most.
+
+    The share of those that stay falls along a cosine from 1 to `decay`, which is solved from the budget; where 0 is
+    not little enough, the cosine is raised to a power. The first two layers see all tokens, so no budget below their
+    share can be met; the nearest is taken. The cache grows with each generated token, but each block of them is thinned
+    out when it is no longer recent (see `BlockThinning`).
+
+    Attributes:
+        recent: share of the prompt that is recent; half the budget at most.
+        newest: weight of the last query among the recent ones that judge, whose first has weight 1.
+    """
+
+    recent: float = 0.2
+    newest: float = 1.2
+
+    accumulates: ClassVar[bool] = True
+    prunes_states: ClassVar[bool] = True
+
+    @property
+    def in_decoding(self) -> "BlockThinning | None":
+        """Thin out the generated tokens, unless the budget is everything."""
+        return None if self.budget == 1.0 else BlockThinning(self.budget, self)
+
+    def kept(self, context: Context) -> Tensor:
+        """Number of tokens that pass to the next layer, (B,)."""
+        lengths = [self.lengths(count, context.layers)[context.layer + 1] for count in context.read_tokens.tolist()]
+        return torch.tensor(lengths, device=context.read_tokens.device)
+
+    def recent_tokens(self, prompts: Tensor) -> Tensor:
+        """Number of recent tokens of each prompt, (B,)."""
+        return torch.tensor([self._recent(tokens) for tokens in prompts.tolist()], device=prompts.device)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """Attention of the recent tokens, the same for all heads."""
+        return context.recent_attention(self.recent_tokens(context.read_tokens), self.newest).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The recent tokens and the sinks."""
+        return context.first(SINKS) | context.last(self.recent_tokens(context.read_tokens))
+
+    def lengths(self, tokens: int, layers: int) -> tuple[int, ...]:
+        """Return the number of a prompt's tokens that come to each layer, and last of those that leave the last one."""
+        return _solve(tokens, layers, self._recent(tokens), self.share(tokens))
+
+    def _recent(self, tokens: int) -> int:
+        return min(1 + int(tokens * min(self.recent, self.share(tokens) / 2)), tokens)
+
+
+@dataclass(frozen=True)
+class BlockThinning(Eviction):
+    """Keep, in each block of generated tokens that is no longer recent, those with the most attention since.
+
+    Attributes:
+        prompt: the method that evicted the prompt.
+    """
+
+    prompt: PyramidInferOfficial
+
+    accumulates: ClassVar[bool] = True
+
+    def _block(self, context: Context) -> Tensor:
+        """The tokens that are to be thinned out now, (B, h, n) bool."""
+        recent = self.prompt.recent_tokens(context.tokens - context.generated)
+        older = context.generated - recent
+        due = (older > 0) & (older % BLOCK == 0)
+        return context.last(recent + BLOCK) & ~context.last(recent) & due[:, None, None]
+
+    def kept(self, context: Context) -> Tensor:
+        """Number of cached tokens that stay, (B,)."""
+        stay = max(int(BLOCK * BLOCK_SHARE * _cosine(context.layer, context.layers, BLOCK_DECAY)), 1)
+        return context.is_token[:, 0].sum(-1) - self._block(context)[:, 0].any(-1) * (BLOCK - stay)
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """All attention of generated tokens so far, the same for all heads."""
+        (_, weights), *_ = context.weights()
+        return context.accumulated + weights.sum(3).mean((1, 2))[:, None]
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """All but the block."""
+        return context.is_token & ~self._block(context)
+
+
+def _cosine(layer: int, layers: int, decay: float) -> float:
+    return (1 - decay) * (1 + cos(pi * layer / layers)) / 2 + decay
+
+
+def _lengths(tokens: int, layers: int, recent: int, decay: float, power: float, minimum: int) -> tuple[int, ...]:
+    older = tokens - recent
+    lengths = [tokens]
+    for layer in range(layers):
+        stay = int(older * _cosine(layer, layers, decay) ** power)
+        older = max(stay, min(older, minimum))
+        lengths.append(recent + older)
+    return tuple(lengths)
+
+
+@lru_cache
+def _solve(tokens: int, layers: int, recent: int, share: float) -> tuple[int, ...]:
+    """The lengths whose mean over the layers is as near to `share` of the tokens as it can be, from below."""
+    minimum = min(MINIMUM, int(share * tokens / 4))
+
+    def lengths(strength: float) -> tuple[int, ...]:  # 0 prunes nothing, 1 is a decay to 0, 2 prunes all it can
+        decay, power = max(1 - strength, 0.0), 1 / max(2 - strength, 1e-6) if strength > 1 else 1.0
+        return _lengths(tokens, layers, recent, decay, power, minimum)
+
+    low, high = 0.0, 2.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(lengths(middle)[:layers]) > share * tokens * layers:
+            low = middle
+        else:
+            high = middle
+    return lengths(high if share < 1 else 0.0)
+
+
+WIDTH = 8
+"""Features of the one head that stands for all: heads that keep equally many tokens need no more."""
+
+
+@torch.no_grad()
+def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
+    """Keys and values that the method's cache keeps of one prompt, over all of them.
+
+    Random queries, keys and values go through the cache that the method uses in any model, layer by layer. The layers'
+    outputs are not computed.
+
+    Args:
+        eviction: a method that keeps equally many tokens in all heads of a layer.
+        layers: of the model.
+        tokens: of the prompt, read in one forward pass.
+    """
+    cache, generator = EvictingCache(eviction, ["full_attention"] * layers), torch.Generator().manual_seed(0)
+    count = torch.tensor([tokens])
+    arrival = Arrival(torch.arange(tokens).int()[None], tokens=count, read_tokens=count, generated=0 * count)
+    for layer in cache.layers:
+        query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
+        for _ in layer.arrive(query[:, None], key, value, arrival, WIDTH**-0.5):
+            pass
+    sizes = cache_bytes(cache)
+    kept_bytes = sizes.loc[sizes["kind"].isin(["key", "value"]), "bytes"].sum()
+    return float(kept_bytes / (layers * 2 * tokens * WIDTH * key.element_size()))
+
+
+def pyramidinfer_rows(
+    lengths: Sequence[int] = (10_240, 61_440), model: str = "llama2-7b", layers: int = 32
+) -> pd.DataFrame:
+    """The rows of pyramidinfer.csv, in the paper's setting (Appendix B): model, method ("pyramidinfer"), length, ratio,
+    source ("counted").
+    """
+    method = PyramidInferPaper(1.0, keep=PYRAMIDINFER_RATIO, minimum=PYRAMIDINFER_MINIMUM)
+    ratios = [kept_ratio(method, layers, length) for length in lengths]
+    return pd.DataFrame(
+        {"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios, "source": "counted"}
+    )

@@ -1,0 +1,247 @@
+"""The machine: the peak of tensor memory, a limit to memory, and the speed of models beside each other."""
+
+import ctypes
+import resource
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import DynamicCache, PreTrainedModel
+
+
+class PeakMemory(TorchDispatchMode):
+    """Count the bytes of every tensor storage that is made while the block runs, and remember the largest sum alive
+    at once.
+
+        with PeakMemory() as memory:
+            model(input_ids)
+        memory.peak      # bytes
+
+    Storages are counted, not tensors: a view costs nothing, a storage lives until its last tensor dies. Tensors that
+    existed before the block count as nothing, also when the block writes into them, unless they are named in
+    `include`. Memory that one operator takes and frees inside itself (a fused attention kernel's workspace, for
+    example) is not seen: the peak is that of the tensors that the code itself holds. Allocators' rounding
+    and fragmentation come on top on a real device.
+
+    Args:
+        include: tensors from before the block that count from its start until they die, such as a cache that the
+            block grows.
+
+    Attributes:
+        current: bytes alive now that were made in the block or included.
+        peak: largest value of `current` so far.
+    """
+
+    def __init__(self, include: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.current = 0
+        self.peak = 0
+        # id of storage -> bytes; -1 for storages from before the block. Entries go when the storage dies, so ids are
+        # not reused.
+        self._sizes: dict[int, int] = {}
+        self._finalizers: dict[int, Any] = {}
+        for tensor in include:
+            self._meet(tensor, counts=True)
+        self.peak = self.current
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):
+                self._meet(leaf, counts=False)
+        result = func(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._meet(leaf, counts=True)
+        self.peak = max(self.peak, self.current)
+        return result
+
+    def _meet(self, tensor: Tensor, counts: bool) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._sizes:
+            self._resize(key, storage.nbytes())
+            return
+        size = storage.nbytes() if counts else -1
+        self._sizes[key] = size
+        self.current += max(size, 0)
+        self._finalizers[key] = weakref.finalize(storage, self._forget, key)
+
+    def _resize(self, key: int, size: int) -> None:
+        before = self._sizes[key]
+        if before >= 0 and size != before:
+            self._sizes[key] = size
+            self.current += size - before
+
+    def _forget(self, key: int) -> None:
+        self._finalizers.pop(key, None)
+        self.current -= max(self._sizes.pop(key, 0), 0)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for finalizer in list(self._finalizers.values()):
+            finalizer.detach()
+        self._finalizers.clear()
+
+
+class AllocatorPeak:
+    """The same as CUDA's allocator counts it: with its rounding, and with the kernels' own allocations.
+
+    Attributes:
+        peak: most bytes that were allocated at once beyond those from before the block, known when it ends.
+    """
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._before = 0
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        torch.cuda.synchronize()
+        self.peak = torch.cuda.max_memory_allocated() - self._before
+
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc")
+STATUS = Path("/proc/self/status")
+SHOWN = 0.98  # a card of 80 GB shows 79.1 to 79.3 of its 80 GiB: the driver keeps the rest
+MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt, and bytes: larger blocks go back to the system
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation failed."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def _data_bytes() -> int:
+    """Memory that this process may write to, resident or not."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
+
+
+def return_freed_memory() -> None:
+    """From now on large blocks go back to the system when they are freed.
+
+    glibc keeps more of them the larger its freed blocks are, and kept blocks count as taken.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc keeps that much
+        mallopt(MMAP_THRESHOLD, SMALL)
+
+
+def memory_fraction(memory_bytes: int, total: float) -> float:
+    """Return `memory_bytes` as a fraction, at most 1, of the `total` bytes that a GPU shows, a little less than sold.
+
+    Raises:
+        ValueError: the GPU is smaller.
+    """
+    if SHOWN * memory_bytes > total:
+        gib = 2**30
+        raise ValueError(f"memory_gib={memory_bytes / gib:g}: the GPU has {total / gib:.1f} GiB; give no more")
+    return min(1.0, memory_bytes / total)
+
+
+@contextmanager
+def memory_limit(device: torch.device, memory_bytes: int, held_bytes: int) -> Iterator[None]:
+    """Inside, an allocation fails that would take this process beyond a limit.
+
+    Args:
+        device: whose memory is limited.
+        memory_bytes: for all that this process allocates there, as much as a GPU sold with it shows; on a processor,
+            whose memory also holds the program, for the `held_bytes` and all that comes on top of them.
+        held_bytes: taken already.
+
+    Raises:
+        ValueError: the GPU is smaller, or the processor's system (not Linux) knows no such limit.
+    """
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(memory_fraction(memory_bytes, total))
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        return
+    if not STATUS.exists():
+        raise ValueError("on a CPU the longest input can only be measured under Linux, which can limit a process")
+    return_freed_memory()
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + memory_bytes - held_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+@torch.no_grad()
+def _read_and_decode(model: PreTrainedModel, input_ids: Tensor, decoded: int) -> dict[str, float]:
+    """Seconds of a prefill and of the single steps after it. The steps read given tokens, so that all models do."""
+    prompt, following = input_ids[:, :-decoded], input_ids[:, -decoded:]
+    cache = DynamicCache(config=model.config)
+    began = _now(model.device)
+    model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    prompt_end = _now(model.device)
+    for token in following.split(1, dim=1):
+        model(token, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return {"prefill": prompt_end - began, "decode": _now(model.device) - prompt_end}
+
+
+def speed_rows(
+    models: Mapping[str, PreTrainedModel],
+    input_ids: Tensor,
+    *,
+    decoded: int,
+    repetitions: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Time prefill and decoding of one text, in turns, after one round that does not count.
+
+    By turns, other work of the machine hits all models.
+
+    Args:
+        models: causal language models in evaluation mode, by their names.
+        input_ids: (1, L), read as a prompt of L - decoded tokens and as many single tokens.
+        decoded: single tokens, at least one and fewer than L.
+        repetitions: rounds that count.
+        progress: called with (rounds done, rounds).
+
+    Returns:
+        One row a measurement: repetition, model, phase ("prefill", "decode"), tokens, seconds.
+
+    Raises:
+        ValueError: `decoded` leaves no prompt or is not positive.
+    """
+    length = input_ids.shape[1]
+    if not 0 < decoded < length:
+        raise ValueError(f"decoded={decoded} must lie between 1 and {length - 1}, the tokens after the first")
+    tokens = {"prefill": length - decoded, "decode": decoded}
+    rows = []
+    for repetition in range(-1, repetitions):
+        for name, model in models.items():
+            seconds = _read_and_decode(model, input_ids.to(model.device), decoded)
+            if repetition >= 0:
+                rows += [(repetition, name, phase, tokens[phase], seconds[phase]) for phase in tokens]
+        if progress is not None:
+            progress(repetition + 2, repetitions + 1)
+    return pd.DataFrame(rows, columns=["repetition", "model", "phase", "tokens", "seconds"])

@@ -1,0 +1,191 @@
+"""Perplexity of a causal language model: on whole articles, and of the text after a long prompt, from its cache."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.batching import samples_per_batch
+from recurformer.data.windows import text_prefix
+from recurformer.measure.cache import held_bytes, held_ratio
+from recurformer.measure.generate import NewCache
+from recurformer.train.data import pad_batch
+
+LOGITS = 2**29  # numbers that exist at once: 2 GB in float32
+
+
+def perplexity_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    articles: pd.DataFrame,
+    *,
+    tokens: int,
+    windows: int | None = None,
+    bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Negative log-likelihood of each article, counted token by token.
+
+    Each article is cut into disjoint windows, and a token is predicted, exactly once, from the tokens before it in its
+    window. Without a beginning-of-sequence token that leaves out the first token of each window; with one, it stands
+    before each window, is never predicted itself, and every token of the article is.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        tokenizer: its tokenizer.
+        articles: columns title, text and, if rows of several splits are there, split.
+        tokens: longest window that the model reads, in tokens, its beginning-of-sequence token included; at least 2.
+        windows: windows of each article, from its beginning; None: all, the last one as short as it is.
+        bos: whether a beginning-of-sequence token stands before each window; None: as the tokenizer itself begins a
+            text.
+        batch_size: windows in one forward pass; changes speed and memory, not the result. None: see
+            `samples_per_batch` and `LOGITS`.
+        progress: called with (windows done, windows).
+
+    Returns:
+        One row an article, in their order: split (if given), article, tokens (those predicted) and their
+        negative_log_likelihood in nats.
+
+    Raises:
+        ValueError: a window too short, an article without a token to predict, a tokenizer that has no bos.
+    """
+    if tokens < 2:
+        raise ValueError(f"tokens: a window of {tokens} has nothing to predict; give at least 2")
+    prefix = _prefix(tokenizer, bos)
+    pieces: list[tuple[int, torch.Tensor]] = []
+    for number, text in enumerate(articles.text):
+        text_windows = list(_windows(tokenizer, text, prefix, tokens))[:windows]
+        if not text_windows:
+            raise ValueError(f"article {articles.title.iloc[number]!r}: too short, no token of it can be predicted")
+        pieces += [(number, window) for window in text_windows]
+
+    if batch_size is None:
+        logits = tokens * model.config.vocab_size
+        batch_size = max(min(samples_per_batch(model.device.type, tokens), LOGITS // logits), 1)
+    counts = [0] * len(articles)
+    sums = [0.0] * len(articles)
+    for start in range(0, len(pieces), batch_size):
+        batch = pieces[start : start + batch_size]
+        for (number, window), nll in zip(batch, _batch_nll(model, [window for _, window in batch]), strict=True):
+            counts[number] += len(window) - 1
+            sums[number] += nll
+        if progress is not None:
+            progress(start + len(batch), len(pieces))
+    rows = pd.DataFrame({"article": articles.title.to_numpy(), "tokens": counts, "negative_log_likelihood": sums})
+    if "split" in articles:
+        rows.insert(0, "split", articles.split.to_numpy())
+    return rows
+
+
+def perplexity(rows: pd.DataFrame) -> float:
+    """Perplexity over all tokens of `rows`: exp(sum of negative log-likelihoods / predicted tokens)."""
+    return math.exp(rows.negative_log_likelihood.sum() / rows.tokens.sum())
+
+
+def _prefix(tokenizer: PreTrainedTokenizerBase, bos: bool | None) -> list[int]:
+    if bos is None:
+        return text_prefix(tokenizer)
+    if bos and tokenizer.bos_token_id is None:
+        raise ValueError("bos: the tokenizer has no beginning-of-sequence token; set bos to false")
+    return [tokenizer.bos_token_id] if bos else []
+
+
+def _windows(tokenizer: PreTrainedTokenizerBase, text: str, prefix: list[int], tokens: int) -> Iterator[torch.Tensor]:
+    """Windows of one article, (at most `tokens`,), each with at least one token to predict."""
+    ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    fresh = tokens - len(prefix)
+    for start in range(0, len(ids), fresh):
+        window = prefix + ids[start : start + fresh]
+        if len(window) > 1:
+            yield torch.tensor(window)
+
+
+@torch.no_grad()
+def _batch_nll(model: PreTrainedModel, windows: list[torch.Tensor]) -> list[float]:
+    """Sum of the negative log-likelihoods of all tokens but the first of each window; the sum in float64."""
+    batch = pad_batch([{"input_ids": window} for window in windows], pad_token_id=0, side="right")
+    # without the mask, which would rule out the fastest kernels: no token sees the padding after it
+    logits = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits  # (B, L, V)
+    sums = []
+    for row, window in zip(logits, windows, strict=True):
+        targets = window[1:].to(row.device)
+        losses = F.cross_entropy(row[: len(targets)].float(), targets, reduction="none")  # (L - 1,)
+        sums.append(losses.double().sum().item())
+    return sums
+
+
+BIN = 32
+COLUMNS = ["window", "position", "tokens", "negative_log_likelihood"]
+
+
+def continuation_rows(
+    model: PreTrainedModel,
+    original: PreTrainedConfig,
+    input_ids: Tensor,
+    *,
+    prompt: int,
+    batch_size: int = 8,
+    new_cache: NewCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Negative log-likelihood of the text after each prompt, in bins of 32 positions.
+
+    Perplexity on whole windows does not show the loss by a smaller cache: no eviction happens before the window ends.
+    Here the prompt is read first, then the text after it is scored, token by token where the cache may shrink on the
+    way, at once where it cannot.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        original: of the model before anything was changed.
+        input_ids: (windows, prompt and text), with the tokens that begin a text, if any.
+        prompt: tokens of a window that are read; all others are predicted once.
+        batch_size: windows read together; changes speed and memory, not the result.
+        new_cache: makes the cache of each batch, and the text is scored token by token; None: a full cache.
+        progress: called with (windows done, windows).
+
+    Returns:
+        One row a bin: window, position (of its first token after the prompt, from 0), tokens,
+        negative_log_likelihood (their sum, nats), ratio (see `held_ratio`; after the prompt).
+
+    Raises:
+        ValueError: no prompt, or no text after it.
+    """
+    windows, length = input_ids.shape
+    if not 1 <= prompt < length:
+        raise ValueError(f"prompt: {prompt} of {length} tokens; at least one must be read and one predicted")
+    rows: list[tuple[int, int, int, float]] = []
+    bytes_per_token: list[float] = []
+    for start in range(0, windows, batch_size):
+        batch = input_ids[start : start + batch_size].to(model.device)
+        losses, batch_bytes = _losses(model, batch, prompt, new_cache)
+        bytes_per_token.append(batch_bytes)
+        for window, row in enumerate(losses.cpu(), start=start):
+            rows += [(window, BIN * number, len(part), part.sum().item()) for number, part in enumerate(row.split(BIN))]
+        if progress is not None:
+            progress(start + len(batch), windows)
+    return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
+
+
+@torch.no_grad()
+def _losses(model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: NewCache | None) -> tuple[Tensor, float]:
+    """Negative log-likelihoods (B, text) in float64, and the bytes held after the prompt for each of its tokens."""
+    cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
+    text = input_ids[:, prompt:]
+    output = model(input_ids=input_ids[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    bytes_per_token = held_bytes(cache, input_ids[:, :prompt].numel())
+    losses = [_loss(output.logits, text[:, :1])]
+    step = 1 if new_cache is not None else text.shape[1]
+    for start in range(0, text.shape[1] - 1, step):
+        shown, targets = text[:, start : min(start + step, text.shape[1] - 1)], text[:, start + 1 : start + step + 1]
+        losses.append(_loss(model(input_ids=shown, past_key_values=cache, use_cache=True).logits, targets))
+    return torch.cat(losses, dim=1), bytes_per_token
+
+
+def _loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Negative log-likelihood, (B, L), of targets (B, L) under logits (B, L, V)."""
+    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none").double()

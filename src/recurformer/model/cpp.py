@@ -1,0 +1,378 @@
+"""The C++ kernels of `kernels/` as functions on tensors: the selective scan, the causal convolution, one decoding step.
+
+Scan and convolution are torch operators with their own backward. They take float32 rows (B, L, X), also strided ones
+out of a larger projection, without copying them. Views and casts under ordinary autograd lead there from mamba_ssm's
+(B, X, L) and from other precisions. The functions of a step have no torch operator around them, which would cost more
+than the step does, and no gradients.
+"""
+
+from collections.abc import Iterable, Sequence
+from ctypes import Structure
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+from .native import Arguments, structure
+from .scan_inputs import (
+    ENVIRONMENT_VARIABLE,
+    NAMES,
+    BlockInputs,
+    ScanInputs,
+    StepInputs,
+    forced,
+    operator_name,
+    scan_operator,
+)
+
+STATES = (4, 8, 16, 32, 64)  # the widths N that the scan is compiled for
+TAPS = (2, 3, 4)  # the widths that the convolution is compiled for
+UNKNOWN_WIDTH = 1  # exit status of the scan; 2: A is not negative
+PARALLEL_FROM = 2**18  # state updates or taps; fewer are not worth waking a second thread
+SHARED_FROM = 2**15  # weights of a matrix; likewise
+MOST_ROWS = 8  # of a batch in a step; more are quicker by torch's matrix products
+
+
+def refuses(*tensors: Tensor | None) -> str | None:
+    """Return why the kernels cannot take these tensors, or None: they read float32 on the CPU."""
+    name = forced()
+    if name not in (None, "cpp"):
+        return f"{ENVIRONMENT_VARIABLE} is {name}"
+    for x in tensors:
+        if x is not None and (x.dtype != torch.float32 or x.device.type != "cpu"):
+            return f"the C++ kernels take float32 on the CPU, not {x.dtype} on {x.device}"
+    return native.refuses()
+
+
+ROWS = ("u", "delta", "B", "C", "z")
+SUMMED = ("A", "B", "C", "D", "delta_bias")  # gradients that the kernel adds to
+
+LONG_ROW, STATE = "batch length channels", "batch states channels"
+SCAN_SHAPES = {
+    "u": LONG_ROW,
+    "delta": LONG_ROW,
+    "A": "states channels",
+    "B": "batch length states",
+    "C": "batch length states",
+    "D": "?channels",
+    "z": f"?{LONG_ROW}",
+    "delta_bias": "?channels",
+    "initial_state": f"?{STATE}",
+}
+STARTS = "batch tiles states channels"
+
+ScanArguments = structure(
+    "ScanArguments",
+    SCAN_SHAPES,
+    "u_stride delta_stride z_stride B_stride C_stride batch length channels",
+    "states threads",
+)
+ScanOutputs = structure("ScanOutputs", {"y": LONG_ROW, "last_state": STATE, "starts": f"?{STARTS}"})
+ScanGradients = structure(
+    "ScanGradients", {"grad_y": f"?{LONG_ROW}", "grad_last": f"?{STATE}", "starts": STARTS, **SCAN_SHAPES}
+)
+
+
+def even_rows(x: Tensor) -> tuple[Tensor, int]:
+    """Return (B, L, X) with contiguous X and evenly spaced rows, copied only if it must be, and the rows' spacing."""
+    if x.dim() != 3:
+        raise RuntimeError(f"C++ kernels: rows must be (B, L, X), but their shape is {tuple(x.shape)}")
+    batch, length, width = x.shape
+    if x.stride(2) == 1 and (batch == 1 or x.stride(0) == length * x.stride(1)):
+        return x, x.stride(1)
+    return x.contiguous(), width
+
+
+def _run_scan(function: str, inputs: Sequence[Tensor | None], outputs: type[Arguments], results: Any) -> None:
+    """Call the kernel; copies of the inputs, where it needs any, live until it has returned."""
+    read: dict[str, Tensor | None] = {}
+    sizes = {"z_stride": 0}
+    for name, x in zip(NAMES, inputs, strict=True):
+        read[name] = None if x is None or name in ROWS else x.contiguous()
+        if x is not None and name in ROWS:
+            read[name], sizes[f"{name}_stride"] = even_rows(x)
+    (batch, length, channels), states = read["u"].shape, len(read["A"])  # type: ignore[union-attr, arg-type]
+    threads = 1 if batch * length * channels * states < PARALLEL_FROM else torch.get_num_threads()
+    sizes |= {"batch": batch, "length": length, "channels": channels, "states": states, "threads": threads}
+    sizes["tiles"] = -(-length // native.TILE_STEPS)
+    status = native.call(function, ScanArguments.of(read, sizes), outputs.of(results, sizes))
+    if status == UNKNOWN_WIDTH:
+        raise ValueError(f"selective_scan: the C++ kernel takes N in {STATES}, not {states}")
+    if status:
+        raise ValueError("selective_scan: A must be negative everywhere, it is the exponent of a decay")
+
+
+def _scan_forward(*inputs):
+    """Return y (B, L, D), the last state (B, N, D) and, for a backward pass, the state before every tile of steps."""
+    y, last_state, starts = _empty_scan(*inputs)
+    *tensors, keep_starts = inputs
+    results = {"y": y, "last_state": last_state, "starts": starts if keep_starts else None}
+    _run_scan("scan_forward", tensors, ScanOutputs, results)
+    return y, last_state, starts
+
+
+def _empty_scan(*inputs):
+    u, _, A, *_, keep_starts = inputs
+    (batch, length, channels), states = u.shape, len(A)
+    tiles = -(-length // native.TILE_STEPS) if keep_starts else 0
+    shapes = (batch, length, channels), (batch, states, channels), (batch, tiles, states, channels)
+    return tuple(u.new_empty(shape) for shape in shapes)
+
+
+def _scan_backward(grad_y, grad_last, starts, *inputs):
+    """Return the gradients of the inputs; empty for an absent one."""
+    tensors = inputs[:-1]
+    grads = dict(zip(NAMES, _empty_scan_gradients(grad_y, grad_last, starts, *inputs), strict=True))
+    for name in SUMMED:
+        grads[name].zero_()
+    results = {"grad_y": grad_y, "grad_last": grad_last}
+    results = {name: None if x is None else x.contiguous() for name, x in results.items()} | {"starts": starts}
+    results |= {name: None if x is None else grads[name] for name, x in zip(NAMES, tensors, strict=True)}
+    _run_scan("scan_backward", tensors, ScanGradients, results)
+    return list(grads.values())
+
+
+def _empty_scan_gradients(grad_y, grad_last, starts, *inputs):
+    return [starts.new_empty(0 if x is None else x.shape) for x in inputs[:-1]]
+
+
+scan_rows, scan_rows_backward = scan_operator(
+    __name__,
+    "scan_rows",
+    (_scan_forward, _scan_backward),
+    (_empty_scan, _empty_scan_gradients),
+    flag="keep_starts",
+    device="cpu",
+)
+
+
+def refuses_scan(u: Tensor, A: Tensor, delta_softplus: bool) -> str | None:
+    """Return why the scan cannot take these inputs, or None."""
+    if u.device.type != "cpu" or u.dtype == torch.float64:
+        return f"the C++ kernel takes CPU tensors up to float32, not {u.dtype} on {u.device}"
+    if A.shape[1] not in STATES or not delta_softplus:
+        return f"the C++ kernel takes N in {STATES} with softplus, not N={A.shape[1]}, delta_softplus={delta_softplus}"
+    return native.refuses()
+
+
+def scan_cpp(inputs: ScanInputs) -> tuple[Tensor, Tensor]:
+    """Run the C++ kernel; see `recurformer.model.scan.selective_scan`."""
+    turned = {"A": (0, 1), "initial_state": (1, 2), **dict.fromkeys(ROWS, (1, 2))}
+    tensors = [
+        None if x is None else (x.transpose(*turned[name]) if name in turned else x).float()
+        for name, x in zip(NAMES, inputs[:-1], strict=True)
+    ]
+    keep_starts = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, last_state, _ = scan_rows(*tensors, keep_starts)
+    return y.to(inputs.u.dtype).transpose(1, 2), last_state.transpose(1, 2)
+
+
+CONVOLUTION_TENSORS = "Tensor x, Tensor weight, Tensor? bias, Tensor? history"
+
+CONVOLUTION_SHAPES = {
+    "x": "batch length channels",
+    "weight": "channels taps",
+    "bias": "?channels",
+    "history": "?batch channels before",
+}
+
+ConvolutionArguments = structure(
+    "ConvolutionArguments", CONVOLUTION_SHAPES, "x_stride batch length channels", "taps threads"
+)
+ConvolutionGradients = structure("ConvolutionGradients", {"grad_y": CONVOLUTION_SHAPES["x"], **CONVOLUTION_SHAPES})
+
+
+def _convolution_inputs(
+    x: Tensor, weight: Tensor, bias: Tensor | None, history: Tensor | None
+) -> tuple[dict[str, Tensor | None], dict[str, int]]:
+    """Return the tensors as the kernel reads them, and the sizes."""
+    (x, stride), weight = even_rows(x), weight.contiguous()
+    history = None if history is None else history.contiguous()
+    (batch, length, channels), taps = x.shape, weight.shape[1]
+    sizes = {"batch": batch, "length": length, "channels": channels, "taps": taps, "before": taps - 1}
+    threads = 1 if x.numel() * taps < PARALLEL_FROM else torch.get_num_threads()
+    tensors = {"x": x, "weight": weight, "bias": bias, "history": history}
+    return tensors, sizes | {"x_stride": stride, "threads": threads}
+
+
+def _run_convolution(
+    function: str, tensors: dict[str, Tensor | None], sizes: dict[str, int], output: Structure | int
+) -> None:
+    if native.call(function, ConvolutionArguments.of(tensors, sizes), output):
+        raise ValueError(f"the C++ convolution takes {TAPS} taps, not {sizes['taps']}")
+
+
+def _convolve(*inputs):
+    y = _empty_convolution(*inputs)
+    _run_convolution("convolution_forward", *_convolution_inputs(*inputs), y.data_ptr())
+    return y
+
+
+def _empty_convolution(x, weight, bias, history):
+    return x.new_empty(x.shape)
+
+
+def _convolve_backward(grad_y, *inputs):
+    grad_y = grad_y.contiguous()
+    grads = dict(zip(CONVOLUTION_SHAPES, _empty_convolution_gradients(grad_y, *inputs), strict=True))
+    for name in ("weight", "bias"):  # the kernel adds to sums over rows
+        grads[name].zero_()
+    tensors, sizes = _convolution_inputs(*inputs)
+    wanted = {name: None if tensors[name] is None else grad for name, grad in grads.items()}
+    _run_convolution(
+        "convolution_backward", tensors, sizes, ConvolutionGradients.of({"grad_y": grad_y, **wanted}, sizes)
+    )
+    return list(grads.values())
+
+
+def _empty_convolution_gradients(grad_y, *inputs):
+    return [grad_y.new_empty(0 if x is None else x.shape) for x in inputs]
+
+
+def _convolution_operator(name: str, function: Any, schema: str) -> Any:
+    name = operator_name(__name__, name)
+    return torch.library.custom_op(name, function, mutates_args=(), device_types="cpu", schema=schema)
+
+
+convolve_rows = _convolution_operator("convolve_rows", _convolve, f"({CONVOLUTION_TENSORS}) -> Tensor")
+convolve_rows_backward = _convolution_operator(
+    "convolve_rows_backward", _convolve_backward, f"(Tensor grad_y, {CONVOLUTION_TENSORS}) -> Tensor[]"
+)
+convolve_rows.register_fake(_empty_convolution)
+convolve_rows_backward.register_fake(_empty_convolution_gradients)
+
+
+def _differentiate_convolution(ctx, grad_y):
+    inputs = ctx.saved_tensors  # read once: activation checkpointing recomputes at each reading
+    grads = convolve_rows_backward(grad_y, *inputs)
+    return tuple(None if x is None else grad for x, grad in zip(inputs, grads, strict=True))
+
+
+convolve_rows.register_autograd(
+    _differentiate_convolution, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
+def refuses_convolution(x: Tensor, weight: Tensor, *others: Tensor | None) -> str | None:
+    """Return why the convolution cannot take these tensors, or None."""
+    if weight.shape[1] not in TAPS:
+        return f"the C++ convolution takes {TAPS} taps, not {weight.shape[1]}"
+    return refuses(x, weight, *others)
+
+
+ROW, ROW_OF_STATES = "batch channels", "batch states"
+StepArguments = structure(
+    "StepArguments",
+    {
+        "u": ROW,
+        "delta": ROW,
+        "A": "channels states",
+        "B": ROW_OF_STATES,
+        "C": ROW_OF_STATES,
+        "D": "channels",
+        "z": ROW,
+        "state": f"{ROW} states",
+        "y": ROW,
+    },
+    "u_stride delta_stride z_stride B_stride C_stride batch channels states",
+)
+WindowArguments = structure(
+    "WindowArguments",
+    {"x": ROW, "weight": "channels taps", "bias": "?channels", "window": f"{ROW} taps", "y": ROW},
+    "x_stride batch channels taps",
+)
+ProductArguments = structure(
+    "ProductArguments",
+    {"x": "batch features", "weight": "outputs features", "bias": "?outputs", "y": "batch outputs"},
+    "x_stride batch features outputs",
+    "threads",
+)
+BlockArguments = structure(
+    "BlockArguments",
+    {
+        "x": "batch features",
+        "in_proj": "projected features",
+        "weight": "channels one taps",
+        "bias": "channels",
+        "selection": "selected channels",
+        "selection_bias": "?selected",
+        "step_weight": "?channels steps",
+        "step_bias": "?channels",
+        "A": "channels states",
+        "D": "channels",
+        "window": f"{ROW} taps",
+        "state": f"{ROW} states",
+        "y": ROW,
+    },
+    "x_stride batch features channels steps states taps",
+    "threads",
+)
+
+
+def refuses_step(
+    rows: Iterable[Tensor | None], dense: Iterable[Tensor | None], most_rows: int | None = None
+) -> str | None:
+    """Return why a step cannot take `rows` (B, X), parts of wider ones too, and `dense` tensors, or None."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return "a step by the C++ kernels has no gradients and cannot be compiled"
+    given_rows, given_dense = ([x for x in tensors if x is not None] for tensors in (rows, dense))
+    if most_rows is not None and len(given_rows[0]) > most_rows:
+        return f"a matrix product of more than {most_rows} rows is quicker in torch"
+    reason = refuses(*given_rows, *given_dense)
+    if reason is not None:
+        return reason
+    gaps = any(x.stride(-1) != 1 for x in given_rows) or any(not x.is_contiguous() for x in given_dense)
+    return "the C++ kernels read tensors without gaps" if gaps else None
+
+
+def conv_step(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Shift x (B, D) into `window` (B, D, taps) and return silu(bias + weight . window), (B, D)."""
+    y = x.new_empty(x.shape)
+    tensors = {"x": x, "weight": weight, "bias": bias, "window": window, "y": y}
+    sizes = {"x_stride": x.stride(0), "batch": len(x), "channels": x.shape[1], "taps": weight.shape[1]}
+    native.call("convolution_step", WindowArguments.of(tensors, sizes))
+    return y
+
+
+def state_step(inputs: StepInputs) -> Tensor:
+    """Advance the state by one step, in place; returns y (B, D)."""
+    y = inputs.u.new_empty(inputs.u.shape)
+    strides = {f"{name}_stride": getattr(inputs, name).stride(0) for name in ("u", "delta", "z", "B", "C")}
+    sizes = {"batch": len(y), "channels": y.shape[1], "states": inputs.A.shape[1]}
+    native.call("scan_step", StepArguments.of({**inputs._asdict(), "y": y}, strides | sizes))
+    return y
+
+
+def _threads(weight: Tensor) -> int:
+    return 1 if weight.numel() < SHARED_FROM else torch.get_num_threads()
+
+
+def block_step(inputs: BlockInputs) -> Tensor:
+    """Mix one token, window and state in place; returns the gated channels (B, D)."""
+    x, channels, states = inputs.x, len(inputs.A), inputs.A.shape[-1]
+    selected, y = len(inputs.selection), x.new_empty(len(x), channels)
+    sizes = {
+        "x_stride": x.stride(0),
+        "batch": len(x),
+        "features": x.shape[1],
+        "channels": channels,
+        "steps": selected - 2 * states,
+        "states": states,
+        "taps": inputs.weight.shape[-1],
+        "threads": _threads(inputs.in_proj),
+        "projected": 2 * channels,
+        "selected": selected,
+        "one": 1,
+    }
+    native.call("block_step", BlockArguments.of({**inputs._asdict(), "y": y}, sizes))
+    return y
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + bias (B, outputs) for few rows x (B, features)."""
+    y = x.new_empty(len(x), len(weight))
+    sizes = {"x_stride": x.stride(0), "batch": len(x), "features": x.shape[1], "outputs": len(weight)}
+    tensors = {"x": x, "weight": weight, "bias": bias, "y": y}
+    native.call("product", ProductArguments.of(tensors, sizes | {"threads": _threads(weight)}))
+    return y

@@ -1,0 +1,175 @@
+"""Fused weights: products of a hybrid layer's weights that take the place of their factors in inference.
+
+    dt_proj . x_proj's rows of the step size                        (when the channels are few against the rank)
+    o_proj's columns of replaced heads . out_proj                   (when the replaced heads are many)
+
+Each layer fuses whatever saves multiply-adds. -exp(A_log) is kept beside the products, as it changes no more often.
+`folded` is the switch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .attention import RecurFormerAttention
+from .layout import refuse_adapter
+from .mamba import CausalConv, FusedWeights
+
+
+class LayerSizes(NamedTuple):
+    """Features of one layer: the residual stream, retained and replaced heads, the Mamba block's channels."""
+
+    hidden: int
+    retained: int
+    replaced: int
+    channels: int
+    states: int
+    rank: int
+
+
+class Folds(NamedTuple):
+    """Which products take the place of their factors."""
+
+    step: bool
+    output: bool
+
+
+def multiply_adds(sizes: LayerSizes, folds: Folds) -> int:
+    """Count the multiply-adds of one token from the convolution to the layer's end, the scan left out.
+
+    It is also the number of weights that a decode step reads.
+    """
+    hidden, retained, replaced, channels, states, rank = sizes
+    selection = channels * (channels if folds.step else 2 * rank) + channels * 2 * states
+    behind = channels if folds.output else replaced
+    return selection + hidden * (retained + behind) + (0 if folds.output else replaced * channels)
+
+
+def cheapest_folds(sizes: LayerSizes) -> Folds:
+    """Return the folds with the fewest multiply-adds; of equal ones those with fewer operations."""
+    return min((Folds(*choice) for choice in product((True, False), repeat=2)), key=lambda f: multiply_adds(sizes, f))
+
+
+def _matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Matrix product, rounded once: half precision is multiplied in float32."""
+    wide = torch.promote_types(left.dtype, torch.float32)
+    return (left.to(wide) @ right.to(wide)).to(left.dtype)
+
+
+def _sizes(layer: Any) -> LayerSizes:
+    mamba = layer.mamba
+    replaced, channels = mamba.out_proj.weight.shape
+    hidden, mixed = layer.o_proj.weight.shape
+    return LayerSizes(hidden, mixed - replaced, replaced, channels, mamba.d_state, mamba.dt_rank)
+
+
+def fuse(layer: Any) -> FusedWeights:
+    """Fuse those weights of a layer (`RecurFormerAttention`) whose product is cheaper than its factors."""
+    mamba, sizes = layer.mamba, _sizes(layer)
+    folds, device = cheapest_folds(sizes), layer.o_proj.weight.device.type
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        selection = output = None
+        if folds.step:
+            step, matrices = mamba.x_proj.weight.split([sizes.rank, 2 * sizes.states])
+            bias = mamba.dt_proj.bias
+            selection = (
+                torch.cat([_matmul(mamba.dt_proj.weight, step), matrices]),
+                torch.cat([bias, bias.new_zeros(2 * sizes.states)]),
+            )
+        if folds.output:
+            retained, replaced = layer.o_proj.weight.split([sizes.retained, sizes.replaced], 1)
+            output = torch.cat([retained, _matmul(replaced, mamba.out_proj.weight)], 1)
+        A, D = mamba.transition()
+        return FusedWeights(selection, output, A, D)
+
+
+class Folding:
+    """A layer's fused weights, made when they are first needed and again after a factor has changed.
+
+    A change is seen by the parameter's version counter or its place in memory. Fused optimizers raise no counter, so a
+    forward pass with gradients forgets the fused weights too. Nothing shows a write through `.data`.
+    """
+
+    def __init__(self) -> None:
+        self.fused: FusedWeights | None = None
+        self.factors: list[tuple[dict[str, Any], str, Tensor, int]] = []
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of the model is not folded: nothing would end it, and it has weights of its own."""
+        return type(None), ()
+
+    def __call__(self, layer: nn.Module) -> FusedWeights | None:
+        """Return the layer's fused weights; None with gradients, and in traced code, which would freeze them."""
+        if torch.compiler.is_compiling():
+            return None
+        if torch.is_grad_enabled():
+            self.fused = None
+            return None
+        if self.fused is None or self.changed():
+            self.fused = fuse(layer)
+            self.factors = list(_factors(layer))
+        return self.fused
+
+    def changed(self) -> bool:
+        """Return whether a factor has changed since the weights were fused."""
+        return any(
+            owner[name]._version != version or owner[name].data_ptr() != factor.data_ptr()
+            for owner, name, factor, version in self.factors
+        )
+
+
+def _factors(layer: Any) -> Iterator[tuple[dict[str, Any], str, Tensor, int]]:
+    """Yield the place of every factor, the factor (held, so that nothing else takes its memory), and its version."""
+    for module in (layer.o_proj, *layer.mamba.modules()):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield module._parameters, name, parameter.detach(), parameter._version
+
+
+PLAIN = (nn.Linear, CausalConv)
+
+
+def _check(layer: Any) -> None:
+    for name, module in (("o_proj", layer.o_proj), *layer.mamba.named_children()):
+        refuse_adapter(module, f"folded: {name} of layer {layer.layer_idx}")
+        if type(module) not in PLAIN:
+            raise ValueError(
+                f"folded: {name} of layer {layer.layer_idx} is a {type(module).__name__}, not an ordinary layer; use"
+                " the model without folded"
+            )
+        if any(parameter.is_meta for parameter in module.parameters()):
+            raise ValueError(f"folded: {name} of layer {layer.layer_idx} has no weights here (offloaded or on meta)")
+
+
+@contextmanager
+def folded(model: nn.Module) -> Iterator[None]:
+    """Inside, forward passes without gradients compute with fused weights: fewer operations, the same result.
+
+    The same but for rounding. Weights are fused at the first such pass and again whenever one has changed; they cost
+    memory of about the output projections' size until the end. The model's parameters and saved checkpoints stay as
+    they are. Training passes and compiled code use the parameters. Changes through `parameter.data` are not seen, and
+    forward hooks on projections inside a Mamba block are not called. Of several on one model the last entered must be
+    the first left.
+
+    Args:
+        model: a converted model; others, and those with another mixer than Mamba, have nothing to fold.
+
+    Raises:
+        ValueError: a projection has been wrapped, quantized or offloaded.
+    """
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, RecurFormerAttention)]
+    # other mixers have nothing to fuse, and inside another `folded` there is nothing to do
+    layers = [layer for layer in layers if layer.config.mixer == "mamba" and layer.folding is None]
+    for layer in layers:
+        _check(layer)
+    for layer in layers:
+        layer.folding = Folding()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.folding = None

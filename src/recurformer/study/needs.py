@@ -1,0 +1,134 @@
+"""What a job of each rule asks a machine for: memory, a time limit, GPUs. Torch-free: the workflow asks for every job.
+
+The constants are rounded up from the recorded studies, and a test holds every request against the record. A job that
+takes more asks for more at its next attempt (`--retries`), or by `--set-resources RULE:mem_mb=…`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Self
+
+from recurformer.published import PUBLISHED
+
+SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replaces the other
+FLOAT32, MB = 4, 2**20
+GPU_LIBRARY_MB = 3000  # of the host: CUDA's own libraries
+BYTE_VOCABULARY = 259  # of the byte tokenizer of random backbones
+LOGITS_BYTES = 12  # for each token and word: float32 logits, what the loss derives from them, and their gradient
+
+
+@dataclass(frozen=True)
+class Need:
+    """Needs of a rule: megabytes of libraries and data, float32 copies of the backbone's weights beside them, minutes
+    after which a job is taken to hang, whether it uses a GPU where the study has one, whether it trains, and whether it
+    fills the memory that the study names.
+    """
+
+    base_mb: int = 700
+    copies: float = 0.0
+    minutes: int = 60
+    gpu: bool = False
+    trains: bool = False
+    fills: bool = False
+
+
+READ, WRITE = Need(700, 1, 240, gpu=True), Need(700, 3, 480, gpu=True)
+TRAIN = Need(900, 4, 1440, gpu=True, trains=True)  # weight, gradient and AdamW's two moments (ZeRO, section 3.1)
+COPY = Need(500, 2)
+NEEDS = {
+    "corpus": Need(2000, minutes=240),
+    "backbone": Need(500, 2, 240),
+    **dict.fromkeys(["convert", "convert_to_mixer", "pool_kv"], COPY),
+    **dict.fromkeys(
+        ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map"], READ
+    ),
+    **dict.fromkeys(["hashhop", "baseline", "hashhop_sizes", "perplexity"], READ),
+    **dict.fromkeys(["head_scores", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
+    **dict.fromkeys(["influence"], Need(700, 2, 240, gpu=True)),
+    **dict.fromkeys(["needle", "continuation", "ablation_hashhop"], WRITE),
+    **dict.fromkeys(["train_text", "train_changed_on_text", "recover"], TRAIN),
+    **dict.fromkeys(["pretrain_hashhop", "train_hashhop", "train_changed_on_hashhop"], TRAIN),
+    "mqar": Need(1000, minutes=1440, gpu=True),
+    **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
+    "pyramidinfer": Need(1000),
+    **dict.fromkeys(["table", "figure", "claims", "ablation_claims", "select", "select_other"], Need(500)),
+}
+"""Rule -> its needs; those of any other rule are `Need()`."""
+
+
+def need_of(rule: str) -> Need:
+    """The needs of a rule. A workflow that imports this one may put a prefix before the names of its rules."""
+    known = [name for name in NEEDS if f"_{rule}".endswith(f"_{name}")]
+    return NEEDS[max(known, key=len)] if known else Need()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a backbone; `width` of all queries of a layer, `kv_width` of all keys."""
+
+    hidden: int
+    inner: int
+    layers: int
+    width: int
+    kv_width: int
+    words: int
+    heads: int
+    tied: bool = False
+
+    @classmethod
+    def of(cls, backbone: Mapping[str, Any]) -> Self:
+        """The published sizes of a backbone, or a random one's own."""
+        if not backbone.get("shape"):
+            hidden, head_dim = backbone["hidden_size"], backbone["head_dim"]
+            width, kv_width = backbone["heads"] * head_dim, backbone["kv_heads"] * head_dim
+            inner, words = (
+                backbone.get("intermediate_size") or 4 * hidden,
+                backbone.get("vocabulary") or BYTE_VOCABULARY,
+            )
+            return cls(hidden, inner, backbone["layers"], width, kv_width, words, backbone["heads"])
+        shape = PUBLISHED[backbone["shape"]]
+        hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+        kv_width = hidden // heads * shape["num_key_value_heads"]
+        layers, words, tied = shape["num_hidden_layers"], shape["vocab_size"], shape["tie_word_embeddings"]
+        return cls(hidden, shape["intermediate_size"], layers, hidden, kv_width, words, heads, tied)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the float32 weights, without norms and biases."""
+        layer = self.hidden * (2 * self.width + 2 * self.kv_width + 3 * self.inner)
+        return FLOAT32 * (self.layers * layer + self.words * self.hidden * (1 if self.tied else 2))
+
+    def training_bytes(self, tokens: int) -> int:
+        """Bytes beside the weights that a training step of so many tokens keeps: what projections, norms and the
+        activation read (Korthikanti et al., arXiv 2205.05198, section 4.1; fused kernels recompute attention), and the
+        logits.
+        """
+        kept = self.layers * (8 * self.hidden + 2 * self.kv_width + 4 * self.inner)
+        return tokens * (FLOAT32 * kept + LOGITS_BYTES * self.words)
+
+
+def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
+    """What a job of `rule` asks for, with Snakemake's names: `mem_mb` of the host, `runtime` in minutes, `gpu`.
+
+    Args:
+        rule: its name, perhaps with the prefix of a workflow that imports this one.
+        study: as `Study.model_dump` gives it.
+        names: wildcards of the job.
+    """
+    need, on_gpu = need_of(rule), study["device"] == "gpu"
+    spread = study["distributed"].get(names.get("backbone")) if need.trains else None
+    processes = spread["processes"] if spread else 1
+    held = study["caches"]["sizes"]["memory_gib"] * 2**30 if need.fills and not on_gpu else 0.0
+    if need.copies and "backbone" in names:
+        sizes = Sizes.of(study["backbones"][names["backbone"]])
+        held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
+        if need.trains and not on_gpu:
+            training, tokens = study["language"]["training"], study["language"]["tokens"]
+            held += sizes.weight_bytes + sizes.training_bytes(tokens * training["batch_size"])  # and the original
+    megabytes = SLACK * (need.base_mb + held / MB) + (GPU_LIBRARY_MB if on_gpu and need.gpu else 0)
+    return {
+        "mem_mb": processes * 100 * ceil(megabytes / 100),
+        "runtime": need.minutes,
+        "gpu": processes if on_gpu and need.gpu else 0,
+    }

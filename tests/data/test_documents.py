@@ -1,0 +1,173 @@
+"""A user's own texts: which documents there are, and which of them are held out."""
+
+import os
+import subprocess
+import sys
+
+import datasets
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from recurformer.data import documents
+from recurformer.data.documents import read_documents
+from recurformer.data.fetch import ResourceError
+
+
+def texts(folder, count):
+    for number in range(count):
+        (folder / f"{number}.txt").write_text(f"document {number}")
+    return sorted(folder.glob("*.txt"))
+
+
+def test_each_text_file_is_one_document_and_the_seed_splits_them(tmp_path):
+    files = texts(tmp_path, 10)
+    first = read_documents(files, seed=0)
+    assert len(first.held_out) == 2 and len(first.train) == 8
+    assert sorted(first.train + first.held_out) == sorted(file.read_text() for file in files)
+    assert read_documents(files, seed=0) == first
+    assert any(read_documents(files, seed=seed) != first for seed in range(1, 4))
+
+
+def test_a_column_split_is_obeyed_and_no_document_is_on_both_sides(tmp_path):
+    rows = [("a", "train"), ("b", "validation"), ("a", "validation"), ("c", "train"), (" ", "train")]
+    pd.DataFrame(rows, columns=["text", "split"]).to_parquet(tmp_path / "articles.parquet")
+    assert read_documents([tmp_path / "articles.parquet"]) == (["a", "c"], ["b"])
+
+
+def test_articles_without_a_split_are_split(tmp_path):
+    pd.DataFrame({"text": list("abcde")}).to_parquet(tmp_path / "articles.parquet")
+    found = read_documents([tmp_path / "articles.parquet"])
+    assert len(found.held_out) == 1 and sorted(found.train + found.held_out) == list("abcde")
+
+
+def test_the_end_of_a_lone_document_is_held_out(tmp_path):
+    (tmp_path / "book.txt").write_text("chapters " * 80 + "epilogues " * 18)
+    pd.DataFrame({"text": ["a lone text", None]}).to_parquet(tmp_path / "articles.parquet")
+    (start,), (end,) = read_documents([tmp_path / "book.txt"])
+    assert start == "chapters " * 80 and end == "epilogues " * 18
+    assert read_documents([tmp_path / "articles.parquet"]) == (["a lone te"], ["xt"])
+
+
+def test_a_folder_gives_its_text_files(tmp_path):
+    texts(tmp_path, 3)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/notes.md").write_text("# notes")
+    (tmp_path / "inner/model.bin").write_bytes(b"\xff\xfe")
+    train, held_out = read_documents([tmp_path])
+    assert sorted(train + held_out) == ["# notes", *(f"document {number}" for number in range(3))]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty: a folder without any \.txt or \.md file"):
+        read_documents([tmp_path / "empty"])
+
+
+def test_tables_of_the_library_are_read(tmp_path):
+    rows = Dataset.from_dict({"text": ["007", "b", "c"], "split": ["train", "train", "test"]})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.to_json(tmp_path / "rows.jsonl")
+    for name in ("rows.parquet", "rows.jsonl"):
+        assert read_documents([tmp_path / name]) == (["007", "b"], ["c"])
+
+
+def test_files_are_read_as_other_programs_write_them(tmp_path):
+    """A byte-order mark is no text; capitals in a suffix; a file without one; numbers that no integer type holds."""
+    (tmp_path / "A.TXT").write_text("a", encoding="utf-8-sig")
+    (tmp_path / "b").write_text("b")
+    (tmp_path / "c.jsonl").write_text(
+        '{"text": "c", "id": 1234567890123456789012}\n\n{"text": "d"}\n', encoding="utf-8-sig"
+    )
+    train, held_out = read_documents([tmp_path / "A.TXT", tmp_path / "b", tmp_path / "c.jsonl"])
+    assert sorted(train + held_out) == list("abcd")
+    assert read_documents([tmp_path]).train == ["a"]  # of a folder, only files with the suffix of a text
+
+
+def test_the_first_documents_of_a_data_set_are_read(tmp_path, monkeypatch):
+    """The library itself, which finds the rows of the data set in a file here."""
+    Dataset.from_dict({"text": list("abcdefg")}).to_parquet(tmp_path / "rows.parquet")
+    asked, load = [], datasets.load_dataset
+
+    def load_here(*names, **options):
+        asked.append(names)
+        return load("parquet", data_files=str(tmp_path / "rows.parquet"), **options)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_here)
+    monkeypatch.setattr(documents, "MOST_OF_HUB", 5)
+    train, held_out = read_documents(["owner/name:small"])
+    assert sorted(train + held_out) == list("abcde")
+    assert asked == [("owner/name", "small")]
+    Dataset.from_dict({"body": ["a"]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ResourceError, match="owner/name: the data set has no texts in a column 'text'"):
+        read_documents(["owner/name"])
+
+
+def test_a_data_set_that_cannot_be_fetched_is_named():
+    code = "from recurformer.data.documents import read_documents; read_documents(['owner/name'])"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    last = answer.stderr.splitlines()[-1]
+    assert "ResourceError: owner/name: no such file or folder; cannot read the data set owner/name of the hub: " in last
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, "missing.txt: cannot be read"),
+        ("picture.txt", b"\x89PNG\xff", "picture.txt: not UTF-8 text; give .txt or .md files, folders of them"),
+        ("cut.parquet", b"PAR1", "cut.parquet: not a readable Parquet file"),
+        ("other.parquet", {"body": ["a"]}, "other.parquet: column 'text' is missing; there are: body"),
+        ("cut.jsonl", b'{"text": "a"', "cut.jsonl: not a readable JSONL file"),
+        ("other.jsonl", b'{"body": "a"}', "other.jsonl: column 'text' is missing"),
+        ("data/missing", None, "data/missing: cannot be read"),
+        ("numbers.parquet", {"text": [1]}, "numbers.parquet: column 'text' holds 1 in row 1, not a text"),
+        ("half.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}', r"half.jsonl: column 'text' holds '\\ud83d' in row 2"),
+        ("cut.jsonl", b'{"text": "a"}\n{"text": "b"', "cut.jsonl: not a readable JSONL file .line 2: "),
+        ("nul.jsonl", b'{"text": "a"}\n{"text": "b\\u0000"}', "nul.jsonl: column 'text' holds a NUL in row 2"),
+        ("nul.txt", b"a\nb\0", "nul.txt: not UTF-8 text, with a NUL in line 2; give .txt or .md files"),
+        ("list.jsonl", b'\n["a"]', "list.jsonl: not a readable JSONL file .line 2: not an object"),
+        (
+            "records.json",
+            b'[{"text": "a"}]',
+            "records.json: a .json file is not read; give .txt or .md files, folders of",
+        ),
+        ("table.csv", b"text\na\n", "table.csv: a .csv file is not read; .* .parquet or .jsonl files with a column"),
+        ("letter.docx", b"PK", "letter.docx: a .docx file is not read"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, name, content, message):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    elif content:
+        pd.DataFrame(content).to_parquet(tmp_path / name)
+    with pytest.raises(ValueError, match=message):
+        read_documents([tmp_path / name])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.txt", "a text".encode("utf-16-le"), "not UTF-8 text"),
+        ("a.jsonl", b"\n\n", "it holds no line"),
+        ("a.jsonl", b'{"text": ' + b"[" * 100_000, "line 1: too deeply nested"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
+        read_documents([tmp_path / name])
+
+
+def test_files_that_were_joined_have_no_marks_in_their_middle(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffone\n\ufefftwo", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('\ufeff{"text": "three"}\n\ufeff{"text": "four"}\n', encoding="utf-8")
+    found = read_documents([tmp_path / "a.txt", tmp_path / "b.jsonl"])
+    assert {*found.train, *found.held_out} == {"one\ntwo", "three", "four"}
+
+
+def test_a_mark_is_one_only_where_a_line_begins(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffa zero\ufeffwidth sign", encoding="utf-8")
+    lines = ' \ufeff{"text": "behind a space"}\n{"text": "\ufeffa zero\ufeffwidth sign, too"}\n'
+    (tmp_path / "b.jsonl").write_text(lines, encoding="utf-8")
+    found = read_documents([tmp_path / "a.txt", tmp_path / "b.jsonl"])
+    signs = {"a zero\ufeffwidth sign", "\ufeffa zero\ufeffwidth sign, too"}
+    assert {*found.train, *found.held_out} == {"behind a space", *signs}

@@ -1,0 +1,127 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recurformer.data.hashhop import byte_tokenizer
+from recurformer.data.passkey import FILLER, NEEDLE_TASKS, OWNERS, PasskeyTask, score_passkey
+
+BYTES = byte_tokenizer()
+TEXT = [
+    "One short sentence. Another one follows it, much longer than the first was! A third?",
+    "Then a second text. It ends.",
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(600, 3000), st.floats(0, 1), st.sampled_from([FILLER, TEXT]), st.integers(0, 2**32))
+def test_length_depth_and_needle(tokens, depth, filler, seed):
+    task = PasskeyTask(BYTES, tokens, depth, filler=filler)
+    sample = task.sample(np.random.default_rng(seed))
+    longest = max(task.sizes)
+    assert sample.tokens == len(BYTES(sample.prompt)["input_ids"])
+    assert tokens - longest <= sample.tokens <= tokens
+    hay = tokens - 350  # what is not hay takes less than 350 bytes
+    assert abs(sample.depth - depth) <= longest / hay + 1e-9
+    (key,) = sample.keys
+    assert sample.prompt.count(key) == 2 and len(key) == 5
+    assert sample.prompt.endswith("The pass key is") and sample.answer == f" {key}"
+    place = sample.prompt.index(f"The pass key is {key}")
+    assert abs((place - 200) / hay - depth) < 0.5
+
+
+def test_sentences_are_kept_whole_and_in_order():
+    sample = PasskeyTask(BYTES, 1000, 0.5).sample(np.random.default_rng(0))
+    hay = sample.prompt.split(" The pass key is")[0].split("there. ")[1]
+    assert hay.replace(" ", "") in (FILLER[0].replace(" ", "") * 20)
+
+
+def test_depth_and_key_are_drawn_from_the_generator():
+    task = PasskeyTask(BYTES, 2000)
+    rng = np.random.default_rng(0)
+    samples = [task.sample(rng) for _ in range(100)]
+    depths = [sample.depth for sample in samples]
+    assert min(depths) < 0.1 and max(depths) > 0.9 and np.mean(depths) == pytest.approx(0.5, abs=0.1)
+    assert len({sample.keys for sample in samples}) > 95
+    assert task.sample(np.random.default_rng(7)) == task.sample(np.random.default_rng(7))
+
+
+@pytest.mark.parametrize(
+    ("generated", "right"),
+    [
+        (" 12345", True),
+        (" 12345. Remember", True),
+        ("is 12345", True),
+        (" 1234", False),
+        (" 123456", False),
+        ("", False),
+        ("no 1 12345", False),
+    ],
+)
+def test_score(generated, right):
+    assert score_passkey(generated, ["12345"]) == right
+
+
+@pytest.mark.parametrize(
+    ("generated", "right"),
+    [
+        (" 11. The pass key of Bob is 22. The pass key of Carol is 33", 3),
+        (" 11. The pass key of Bob is 99. The pass key of Carol is 33", 2),
+        (" 22. The pass key of Bob is 11", 2),
+        (" 11, 11, 11", 1),
+        (" 98, 99, 97, 11, 22, 33", 0),
+        (" nothing", 0),
+    ],
+)
+def test_each_of_several_keys_counts_once_in_any_order(generated, right):
+    assert score_passkey(generated, ["11", "22", "33"]) == right
+
+
+def owned_keys(prompt):
+    return {owner: key for owner in OWNERS for key in re.findall(rf"pass key of {owner} is (\d+)", prompt)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1400, 3000), st.floats(0, 1), st.sampled_from(sorted(NEEDLE_TASKS)), st.integers(0, 2**32))
+def test_needles_with_owners(tokens, depth, name, seed):
+    """Each is there once with an owner of its own, the question names whose are asked for, and the depth is theirs."""
+    task = PasskeyTask(BYTES, tokens, depth, filler=TEXT, **NEEDLE_TASKS[name])
+    sample = task.sample(np.random.default_rng(seed))
+    keys = owned_keys(sample.prompt)
+    assert len(set(keys.values())) == len(keys) == NEEDLE_TASKS[name]["needles"]
+    assert tokens - max(task.sizes) <= len(BYTES(sample.prompt)["input_ids"]) == sample.tokens <= tokens
+    question = re.search(r"What (?:is|are) the pass keys? (.*)\? The pass key of (\w+) is$", sample.prompt)
+    asked = re.findall(r"of (\w+)", question[1])
+    assert sample.keys == tuple(keys[owner] for owner in asked) and asked[0] == question[2]
+    assert len(asked) == NEEDLE_TASKS[name]["queries"]
+    assert owned_keys(f"The pass key of {asked[0]} is{sample.answer}") == {owner: keys[owner] for owner in asked}
+    assert abs(sample.depth - depth) <= max(task.sizes) / (tokens - 800)
+    assert score_passkey(sample.answer, sample.keys) == len(asked)
+
+
+def test_several_that_are_asked_for_stand_about_the_depth_in_any_order():
+    task = PasskeyTask(BYTES, 3000, 0.75, needles=4, queries=4)
+    orders = set()
+    for seed in range(20):
+        sample = task.sample(np.random.default_rng(seed))
+        places = [sample.prompt.index(f"is {key}.") / 3000 for key in sample.keys]
+        orders.add(tuple(np.argsort(places)))
+        assert 0.5 < min(places) < 0.65 and 0.8 < max(places) < 0.95
+    assert len(orders) > 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": 50}, "tokens is 50"),
+        ({"depth": 1.5}, "depth is 1.5"),
+        ({"needles": 2, "queries": 3}, "queries is 3 of 2 needles; there can be 1 to 8"),
+        ({"needles": 9}, "queries is 1 of 9 needles"),
+        ({"filler": [" "]}, "no sentence"),
+    ],
+)
+def test_impossible_tasks_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PasskeyTask(BYTES, **arguments)

@@ -1,0 +1,132 @@
+"""Key-value lists: what is asked is in the list, once, and nowhere else to be had."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from recurformer.data import IGNORED, recall
+from recurformer.data.draw import draw_distinct, draw_weighted
+from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
+from recurformer.data.recall import key_value_samples
+
+PAIRS, QUESTIONS = 6, 3
+
+
+def read_lines(row: torch.Tensor) -> list[tuple[str, str]]:
+    text = byte_tokenizer().decode(row)
+    assert text.endswith("\n")
+    return [tuple(line.split(":")) for line in text.splitlines()]
+
+
+def test_every_question_repeats_a_line_of_the_list_and_asks_its_value():
+    input_ids, labels = key_value_samples(byte_tokenizer(), 5, PAIRS, QUESTIONS, seed=1)
+    assert input_ids.dtype == labels.dtype == torch.int64 and input_ids.shape == labels.shape
+    for row, label in zip(input_ids, labels, strict=True):
+        lines = read_lines(row)
+        listed, asked = lines[:PAIRS], lines[PAIRS:]
+        assert len({item for line in listed for item in line}) == 2 * PAIRS  # all keys and values differ
+        assert len(set(asked)) == QUESTIONS and set(asked) <= set(listed)
+        places = label != IGNORED
+        assert torch.equal(label[places], row[places])
+        assert [byte_tokenizer().decode([token]) for token in label[places]] == [value for _, value in asked]
+
+
+def test_the_same_seed_gives_the_same_lists():
+    one, again, other = (key_value_samples(byte_tokenizer(), 2, PAIRS, QUESTIONS, seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "pairs", "questions", "message"),
+    [
+        (byte_tokenizer(), 2, 3, "3 questions need as many pairs, there are 2"),
+        (byte_tokenizer(), 40, 3, "80 different items are needed"),
+        (hash_tokenizer(), 2, 1, "4 different items are needed"),
+    ],
+)
+def test_impossible_lists_are_refused(tokenizer, pairs, questions, message):
+    with pytest.raises(ValueError, match=message):
+        key_value_samples(tokenizer, 1, pairs, questions)
+
+
+sizes = st.integers(1, 16).flatmap(
+    lambda pairs: st.tuples(st.just(pairs), st.integers(2 * pairs, 60).map(lambda n: 2 * n))
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(sizes, st.integers(0, 2**32))
+def test_every_key_is_asked_once_and_labelled_with_its_value(size, seed):
+    pairs, length = size
+    vocabulary = 2 * (length + 1)
+    input_ids, labels = recall.mqar_batch(np.random.default_rng(seed), 3, vocabulary, length, pairs)
+    assert input_ids.shape == labels.shape == (3, length) and input_ids.dtype == labels.dtype == torch.int64
+    for ids, marks in zip(input_ids.tolist(), labels.tolist(), strict=True):
+        keys, values = ids[0 : 2 * pairs : 2], ids[1 : 2 * pairs : 2]
+        assert len(set(keys)) == len(set(values)) == pairs
+        assert all(1 <= key < vocabulary // 2 for key in keys)
+        assert all(vocabulary // 2 <= value < vocabulary for value in values)
+        asked = {ids[place]: (place, mark) for place, mark in enumerate(marks) if mark != -100}
+        assert {key: mark for key, (_, mark) in asked.items()} == dict(zip(keys, values, strict=True))
+        assert all(place >= 2 * pairs and place % 2 == 0 for place, _ in asked.values())
+        assert sum(token != 0 for token in ids) == 3 * pairs
+
+
+@pytest.mark.parametrize(("length", "pairs"), [(64, 16), (1024, 256)])
+def test_a_quarter_of_the_length_uses_every_slot(length, pairs):
+    """With kv = L/4 the power law has nothing to choose: all slots hold a query."""
+    _, labels = recall.mqar_batch(np.random.default_rng(0), 2, 8192, length, pairs)
+    assert (labels[:, 2 * pairs :: 2] != -100).all()
+    assert (labels[:, 2 * pairs + 1 :: 2] == -100).all()
+
+
+def test_power_law_puts_most_queries_first():
+    """At (64, 4) and a = 0.01, 60 % of the queries stand in the first quarter; a = 1 is uniform (the control)."""
+    for power, expected in ((0.01, 0.60), (1.0, 0.25)):
+        _, labels = recall.mqar_batch(np.random.default_rng(0), 5000, 256, 64, 4, power=power)
+        places = (labels != -100).nonzero()[:, 1]
+        slots = (places - 8) // 2  # 28 slots of two tokens
+        assert (slots < 7).float().mean() == pytest.approx(expected, abs=0.02)
+
+
+def test_gaps_follow_the_law_of_successive_draws():
+    """Against numpy's own weighted choice without replacement, which zoology uses: first draws and sets of draws."""
+    weights = np.arange(1, 9, dtype=float) ** -0.99
+    share = weights / weights.sum()
+    draws = draw_weighted(np.random.default_rng(0), weights, 20_000, 3)
+    assert chisquare(np.bincount(draws[:, 0], minlength=8), share * 20_000).pvalue > 0.01
+    reference_rng = np.random.default_rng(1)
+    reference = np.stack([reference_rng.choice(8, 3, replace=False, p=share) for _ in range(5000)])
+    expected = np.bincount(reference.ravel(), minlength=8) / 5000
+    assert np.bincount(draws.ravel(), minlength=8) / 20_000 == pytest.approx(expected, abs=0.03)
+    assert all(len(set(row)) == 3 for row in draws[:200].tolist())
+
+
+def test_distinct_draws_are_uniform_in_every_place():
+    draws = draw_distinct(np.random.default_rng(0), 10, 20_000, 10)
+    assert (np.sort(draws, axis=1) == np.arange(10)).all()
+    for place in (0, 4, 9):
+        assert chisquare(np.bincount(draws[:, place], minlength=10)).pvalue > 0.01
+    joint = np.bincount(draws[:, 0] * 10 + draws[:, 1], minlength=100).reshape(10, 10)
+    assert chisquare(joint[~np.eye(10, dtype=bool)]).pvalue > 0.01
+
+
+def test_one_generator_decides_everything():
+    first, second = (recall.mqar_batch(np.random.default_rng(3), 4, 256, 64, 8) for _ in range(2))
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+
+
+def test_counting_right_answers():
+    _, labels = recall.mqar_batch(np.random.default_rng(0), 4, 256, 64, 8)
+    perfect = labels.clamp(min=0)
+    assert [part.tolist() for part in recall.count_correct(perfect, labels)] == [[8] * 4, [8] * 4]
+    logits = torch.nn.functional.one_hot(perfect, 256).float()
+    assert recall.count_correct(logits, labels)[0].tolist() == [8] * 4
+    first = (labels[0] != -100).nonzero()[0, 0]
+    perfect[0, first] += 1
+    assert recall.count_correct(perfect, labels)[0].tolist() == [7, 8, 8, 8]
+    shifted = labels.clamp(min=0).roll(-1, dims=1)  # negative control: a second shift finds nothing
+    assert recall.count_correct(shifted, labels)[0].sum() == 0

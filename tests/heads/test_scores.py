@@ -1,0 +1,264 @@
+"""Measured scores of heads against whole attention matrices, and the samples that they are measured on."""
+
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+from torch.nn import functional as F
+
+from recurformer.data import IGNORED
+from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
+from recurformer.heads import scores
+from recurformer.heads.attention import attending
+from recurformer.heads.scores import (
+    HashHopProbes,
+    TextProbes,
+    echo_scores,
+    induction_scores,
+    lookup_accuracy,
+    repeated_tokens,
+    retrieval_scores,
+    sensitivity_scores,
+)
+from recurformer.model.layout import sliding_layers
+from recurformer.study import HashHopTask, HeadScores
+from tests.model.tiny_models import HEADS, LAYERS, QUERY_HEADS, make_backbone, shared_converted, tokens
+
+SAMPLES, LENGTH, WINDOW, SINKS = 2, 24, 6, 2
+BACKBONES = {
+    "llama_gqa_tied": {},
+    "qwen2_gqa": {},
+    "mistral_gqa": {"sliding_window": 10},
+    "granite": {},
+    "gemma3_text": {"final_logit_softcapping": 5.0},
+}
+PLACES = [(layer, head) for layer in range(LAYERS) for head in range(QUERY_HEADS)]
+
+
+sensitivity_of_windows = partial(sensitivity_scores, window_tokens=WINDOW, sink_tokens=SINKS)
+
+
+@pytest.fixture(params=BACKBONES)
+def model(request):
+    return make_backbone(request.param, **BACKBONES[request.param]).double()
+
+
+@pytest.fixture
+def samples():
+    input_ids = tokens(SAMPLES, LENGTH)
+    labels = input_ids.masked_fill(
+        torch.rand(SAMPLES, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.6, IGNORED
+    )
+    return input_ids, labels
+
+
+@torch.no_grad()
+def loss(model, input_ids, labels, **arguments) -> float:
+    logits = model(input_ids, use_cache=False, **arguments).logits
+    return float(F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+
+
+def of_full_attention(model, expected):
+    """Heads of layers with a sliding window have no score."""
+    expected[sliding_layers(model.config)] = float("nan")
+    return expected
+
+
+def direct_retrieval(model, layer, head, samples) -> float:
+    changed = deepcopy(model)
+    width = changed.config.hidden_size // QUERY_HEADS
+    changed.model.layers[layer].self_attn.o_proj.weight.data[:, head * width : (head + 1) * width] = 0
+    return loss(model, *samples) - loss(changed, *samples)
+
+
+def direct_sensitivity(model, layer, head, samples) -> float:
+    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    near = torch.tensor([[i - j < WINDOW or j < SINKS for j in range(LENGTH)] for i in range(LENGTH)])
+
+    def attend(index, query, key, value, mask, scaling):
+        key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
+        visible = (seen if mask is None else mask).expand(len(query), QUERY_HEADS, LENGTH, LENGTH).clone()
+        if index == layer:
+            visible[:, head] &= near
+        scores = (query @ key.mT * scaling).masked_fill(~visible, float("-inf"))
+        return (scores.softmax(-1) @ value).transpose(1, 2)
+
+    windowed = loss(attending(model), *samples, attend=attend)
+    return loss(model, *samples) - windowed
+
+
+def test_retrieval_is_the_loss_without_the_heads_output_weights(model, samples):
+    scores = retrieval_scores(model, *samples, minimum_accuracy=0)
+    expected = torch.tensor([direct_retrieval(model, *place, samples) for place in PLACES]).view(scores.shape)
+    assert expected.std() > 0.01  # heads differ
+    expected = of_full_attention(model, expected.double())
+    torch.testing.assert_close(scores, expected, atol=1e-7, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("subject", ["llama_gqa_tied", "converted"])
+@pytest.mark.parametrize("measure", [partial(retrieval_scores, minimum_accuracy=0), sensitivity_of_windows])
+def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monkeypatch):
+    """Losses are means: those of all samples are those of their parts, whichever heads are looked at together."""
+    model = shared_converted("llama_gqa_tied", "ragged") if subject == "converted" else make_backbone(subject)
+    input_ids = tokens(3, LENGTH)
+    together = measure(model, input_ids, input_ids)
+    assert together[~together.isnan()].std() > 0.01
+    for size in (1, 2, 3):
+        monkeypatch.setattr(scores, "samples_per_batch", lambda device, count, size=size: size)
+        parts = input_ids.split(size)
+        apart = sum(measure(model, part, part) * len(part) for part in parts) / len(input_ids)
+        torch.testing.assert_close(apart, together, atol=1e-5, rtol=0, equal_nan=True)
+
+
+def test_sensitivity_is_the_loss_under_an_explicit_mask(model, samples):
+    input_ids, labels = samples
+    scores = sensitivity_scores(model, input_ids, labels, WINDOW, SINKS)
+    labels[:, : WINDOW + SINKS + 1] = IGNORED  # the window hides nothing from what predicts these
+    expected = torch.tensor([direct_sensitivity(model, *place, samples) for place in PLACES]).view(scores.shape)
+    assert expected.std() > 0.01
+    expected = of_full_attention(model, expected.double())
+    torch.testing.assert_close(scores, expected, atol=1e-7, rtol=0, equal_nan=True)
+
+
+def test_the_model_is_left_as_it_was(samples):
+    model = make_backbone("llama_mha").train()
+    implementation = model.config._attn_implementation
+    retrieval_scores(model, *samples, minimum_accuracy=0)
+    assert model.training and model.config._attn_implementation == implementation
+    assert not any(layer._forward_pre_hooks for layer in model.model.layers)
+
+
+def test_layers_that_do_not_hand_their_attention_over_are_refused(samples):
+    model = make_backbone("llama_mha")
+    model.model.layers = make_backbone("llama_mha").model.layers  # they read another configuration
+    with pytest.raises(ValueError, match="LlamaForCausalLM does not attend through transformers' attention interface"):
+        retrieval_scores(model, *samples, minimum_accuracy=0)
+
+
+def test_replaced_heads_of_a_converted_model_have_no_score(samples):
+    scores = retrieval_scores(shared_converted("llama_gqa_tied", "mixed"), *samples, minimum_accuracy=0)
+    missing = {(layer, head) for layer, heads in enumerate(HEADS["mixed"]) for head in heads}
+    assert {tuple(place) for place in scores.isnan().nonzero().tolist()} == missing
+
+
+def test_a_model_that_looks_nothing_up_is_refused(samples):
+    model = make_backbone("llama_mha")
+    input_ids, labels = samples
+    with torch.no_grad():
+        found = model(input_ids).logits[:, :-1].argmax(-1)
+    asked = labels[:, 1:] != IGNORED
+    right = float((found == labels[:, 1:])[asked].double().mean())
+    assert lookup_accuracy(model, input_ids, labels) == right < 0.9
+    with pytest.raises(ValueError, match=r"looks up \d+% of the values, below minimum_accuracy=0.9"):
+        retrieval_scores(model, input_ids, labels, minimum_accuracy=0.9)
+    with pytest.raises(ValueError, match="labels ask nothing"):
+        retrieval_scores(model, input_ids, torch.full_like(labels, IGNORED), minimum_accuracy=0)
+
+
+def test_a_window_over_everything_is_refused(samples):
+    with pytest.raises(ValueError, match="window_tokens=20 and sink_tokens=4 hide nothing of 24 tokens"):
+        sensitivity_scores(make_backbone("llama_mha"), *samples, 20, 4)
+
+
+PERIOD = 70  # three periods are more than one block of query rows
+
+
+@torch.no_grad()
+def direct_share(model, input_ids, shift) -> torch.Tensor:
+    """Written down: every query after the first period, every earlier occurrence."""
+    model.set_attn_implementation("eager")
+    attentions = torch.stack(model(input_ids, output_attentions=True).attentions).double()  # (layers, B, H, L, L)
+    shares = torch.zeros_like(attentions[:, :, :, 0, 0])
+    for query in range(PERIOD, input_ids.shape[1]):
+        for earlier in range(query % PERIOD, query, PERIOD):
+            assert (input_ids[:, earlier] == input_ids[:, query]).all()
+            shares += attentions[..., query, earlier + shift]
+    return shares.mean(1) / (input_ids.shape[1] - PERIOD)
+
+
+@pytest.mark.parametrize(("measure", "shift"), [(echo_scores, 0), (induction_scores, 1)])
+def test_shares_are_those_of_the_whole_matrix(measure, shift):
+    model = make_backbone("qwen2_gqa", vocab_size=len(byte_tokenizer()))
+    input_ids, period = repeated_tokens(byte_tokenizer(), 2, PERIOD, 3, seed=0)
+    scores = measure(model, input_ids, period)
+    torch.testing.assert_close(-scores, direct_share(model, input_ids, shift), atol=1e-6, rtol=0)
+
+
+def distance_head(model, layer: int, head: int, distance: int) -> None:
+    """Make one head attend to the token `distance` back: constant queries and keys that rotation aligns there."""
+    attention, width = model.model.layers[layer].self_attn, model.config.hidden_size // QUERY_HEADS
+    group = QUERY_HEADS // model.config.num_key_value_heads
+    query = attention.q_proj, slice(head * width, (head + 1) * width)
+    key = attention.k_proj, slice(head // group * width, (head // group + 1) * width)
+    angles = model.model.rotary_emb.inv_freq * distance
+    for (projection, rows), phase in ((query, torch.zeros_like(angles)), (key, angles)):
+        projection.weight.data[rows] = 0
+        projection.bias.data[rows] = 10 * torch.cat([phase.cos(), phase.sin()])
+
+
+def test_a_constructed_induction_head_has_the_lowest_score():
+    model = make_backbone("qwen2_gqa", vocab_size=len(byte_tokenizer()))
+    input_ids, period = repeated_tokens(byte_tokenizer(), 4, 16, 2, seed=0)
+    distance_head(model, 1, 2, period - 1)
+    distance_head(model, 2, 4, period)
+    echo, induction = echo_scores(model, input_ids, period), induction_scores(model, input_ids, period)
+    assert divmod(int(induction.argmin()), QUERY_HEADS) == (1, 2) and induction.min() < -0.9
+    assert divmod(int(echo.argmin()), QUERY_HEADS) == (2, 4) and echo.min() < -0.9
+
+
+def test_samples_that_do_not_repeat_are_refused():
+    with pytest.raises(ValueError, match="period=24 must be at least 2 and below the 24 tokens"):
+        echo_scores(make_backbone("llama_mha"), tokens(1, 24), 24)
+
+
+TEXTS = [f"fox {number} jumps over dog " * 9 for number in range(9)]
+
+
+TASK = HashHopTask(vocabulary=64, chains=2, hops=4, pairs=8)
+
+
+def make_probes(kind: str, seed: int):
+    settings = HeadScores(samples=3, tokens=40, windows=2, window_tokens=8, repeated_tokens=30, repetitions=3)
+    if kind == "text":
+        return TextProbes(byte_tokenizer(), TEXTS, settings, seed)
+    return HashHopProbes(hash_tokenizer(64), TASK, settings, seed)
+
+
+@pytest.mark.parametrize("kind", ["text", "hashhop"])
+def test_probes_depend_on_their_seed_only(kind):
+    one, again, other = (make_probes(kind, seed) for seed in (1, 1, 2))
+    for name in ("lookups", "language", "repeats"):
+        first = getattr(one, name)()[0]
+        assert torch.equal(first, getattr(again, name)()[0]), name
+        assert not torch.equal(first, getattr(other, name)()[0]), name
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
+    """With BOS once, where the tokenizer itself puts one, and no score asks for it."""
+    tokenizer = byte_tokenizer()
+    if begins:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+        )
+    probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2, window_tokens=8), 0)
+    for input_ids, labels in (probes.lookups(), probes.language()):
+        places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
+        assert places.tolist() == [0] * (len(input_ids) * begins)
+        assert not (labels[:, 1:] == tokenizer.bos_token_id).any()
+
+
+def test_repeats_are_different_ordinary_tokens():
+    for probes, special in ((make_probes("text", 0), 3), (make_probes("hashhop", 0), 6)):
+        input_ids, period = probes.repeats()
+        assert len(set(input_ids[0, :period].tolist())) == period and input_ids.min() >= special
+        assert torch.equal(input_ids[:, :period], input_ids[:, period : 2 * period])
+    assert period == make_probes("hashhop", 0).lookups().input_ids.shape[1] // 3
+
+
+def test_hashes_in_letters_are_refused():
+    probes = HashHopProbes(byte_tokenizer(), HashHopTask(form="text", characters=400), HeadScores(), 0)
+    with pytest.raises(ValueError, match="task-form text: a model that reads text is measured on --articles"):
+        probes.lookups()

@@ -1,0 +1,75 @@
+"""Operations counted, the orders of growth of Table 1, and speed of models side by side."""
+
+import pytest
+import torch
+
+from recurformer import convert
+from recurformer.measure.device import speed_rows
+from recurformer.measure.growth import Operations, measure_complexity
+from recurformer.render.tables.table1 import growth_exponent
+from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
+
+
+def test_orders_of_table_1():
+    lengths = [1024, 4096, 16384]
+    frame = measure_complexity(lengths)
+    assert len(frame) == 2 * 2 * 2 * len(lengths)
+    assert set(frame.width) == {128}
+    expected = {
+        ("attention", "prefill", "cache_peak"): 2,
+        ("attention", "prefill", "cache_size"): 1,
+        ("attention", "generation", "cache_peak"): 1,
+        ("attention", "generation", "cache_size"): 1,
+        ("mamba", "prefill", "cache_peak"): 1,
+        ("mamba", "prefill", "cache_size"): 0,
+        ("mamba", "generation", "cache_peak"): 0,
+        ("mamba", "generation", "cache_size"): 0,
+    }
+    for key, rows in frame.groupby(["mixer", "phase", "quantity"]):
+        exponent = growth_exponent(rows.length.to_numpy(), rows.bytes.to_numpy())
+        assert exponent == pytest.approx(expected[key], abs=0.05), key
+    sizes = frame.pivot_table(index=["mixer", "phase", "length"], columns="quantity", values="bytes")
+    assert (sizes.cache_peak >= sizes.cache_size).all()  # the cache is part of what is held
+    first = frame[(frame.mixer == "attention") & (frame.quantity == "cache_size") & (frame.length == 1024)]
+    assert first.bytes.tolist() == [2 * 1024 * 128 * 4, 2 * 1025 * 128 * 4]
+    operations = frame.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
+    growth = {(phase, mixer): growth_exponent(rows.index.get_level_values("length").to_numpy(), rows[mixer].to_numpy())
+              for phase, rows in operations.groupby("phase") for mixer in ("attention", "mamba")}  # fmt: skip
+    assert growth["prefill", "mamba"] == pytest.approx(1, abs=0.01) and abs(growth["generation", "mamba"]) < 1e-9
+    assert growth["prefill", "attention"] > 1.8 and growth["generation", "attention"] > 0.9
+    with pytest.raises(ValueError, match="lengths must be at least 1"):
+        measure_complexity([])
+
+
+def test_operations_of_products_and_of_numbers():
+    left, right = torch.ones(3, 4), torch.ones(4, 5)
+    with Operations() as operations:
+        (left @ right).view(5, 3).exp()
+    assert operations.total == 2 * 3 * 4 * 5 + 15
+
+
+def test_the_models_take_turns_over_the_same_tokens():
+    original = make_backbone("llama_gqa_tied")
+    models = {"original": original, "converted": convert(original, HEADS["mixed"], **MAMBA)}
+    read = []
+    for name, model in models.items():
+        model.register_forward_pre_hook(lambda _, words, name=name: read.append((name, words[0])))
+    rows = speed_rows(models, tokens(1, 12), decoded=3, repetitions=2)
+    once = [(name, length) for name in models for length in (9, 1, 1, 1)]
+    assert [(name, ids.shape[1]) for name, ids in read] == 3 * once
+    for name in models:
+        text = torch.cat([ids for other, ids in read if other == name][:4], dim=1)
+        assert torch.equal(text, tokens(1, 12))
+    assert list(zip(rows.repetition, rows.model, rows.phase, rows.tokens, strict=True)) == [
+        (repetition, name, phase, count)
+        for repetition in range(2)
+        for name in models
+        for phase, count in (("prefill", 9), ("decode", 3))
+    ]
+    assert (rows.seconds > 0).all()
+
+
+@pytest.mark.parametrize("decoded", [0, 12])
+def test_both_phases_need_tokens(decoded):
+    with pytest.raises(ValueError, match=f"decoded={decoded} must lie between 1 and 11"):
+        speed_rows({"model": make_backbone("llama_gqa_tied")}, tokens(1, 12), decoded=decoded, repetitions=1)

@@ -1,0 +1,227 @@
+"""Fused weights in place of their factors: the same numbers, never stale, never in a checkpoint, never dearer."""
+
+import io
+from copy import deepcopy
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tiny_models import HEADS, MAMBA, PAD, carrying_far, difference, make_backbone, tokens
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, DynamicCache
+
+import recurformer
+from recurformer.model.attention import RecurFormerAttention
+from recurformer.model.convert import convert
+from recurformer.model.fused import Folding, Folds, LayerSizes, cheapest_folds, multiply_adds
+
+SCATTERED = [[0, 5], [0, 4], [1, 2, 3, 4]]  # under GQA: value heads that are no neighbours
+CASES = [
+    (backbone, heads, rank)
+    for backbone in ("llama_mha", "llama_gqa_tied", "qwen2_gqa")
+    for heads in ("mixed", "beta_one", "ragged", "scattered")
+    for rank in (3, 50)  # with 50 the step sizes are folded in every layer
+]
+every_case = pytest.mark.parametrize(("backbone", "heads", "rank"), CASES)
+
+
+def make(backbone="llama_gqa_tied", heads="mixed", rank=50):
+    torch.manual_seed(0)
+    chosen = SCATTERED if heads == "scattered" else HEADS[heads]
+    return carrying_far(convert(make_backbone(backbone), chosen, **MAMBA | {"dt_rank": rank}))
+
+
+@cache
+def shared(backbone, heads, rank, dtype):
+    return make(backbone, heads, rank).to(dtype).requires_grad_(False)
+
+
+@torch.no_grad()
+def run_everything(model):
+    """Logits of left-padded rows: at once, in pieces, and token by token behind them."""
+    ids = torch.cat([tokens(2, 14), tokens(1, 14, seed=1)])
+    mask = torch.ones_like(ids)
+    ids[1, :4], mask[1, :4] = PAD, 0
+    results, cache, seen = [model(ids, attention_mask=mask).logits[mask.bool()]], DynamicCache(config=model.config), 0
+    for size in (5, 4, 2, 1, 1, 1):
+        seen += size
+        piece = ids[:, seen - size : seen]
+        logits = model(piece, attention_mask=mask[:, :seen], past_key_values=cache, use_cache=True).logits
+        results.append(logits[mask[:, seen - size : seen].bool()])
+    return results
+
+
+@every_case
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_folded_equals_unfolded(backbone, heads, rank, dtype, tolerance):
+    model = shared(backbone, heads, rank, dtype)
+    expected = run_everything(model)
+    with recurformer.folded(model):
+        results = run_everything(model)
+        for layer in (module for module in model.modules() if hasattr(module, "folding")):
+            assert (layer.folding.fused.selection is not None) == (rank == 50)
+    scale = max(float(logits.abs().max()) for logits in expected)
+    for result, unfolded in zip(results, expected, strict=True):
+        assert float((result - unfolded).abs().max()) < tolerance * scale
+
+
+@pytest.mark.parametrize("backbone", ["llama_mha", "qwen2_gqa"])
+def test_bfloat16_stays_as_near_to_float32(backbone):
+    exact, model = make(backbone), make(backbone).to(torch.bfloat16)
+    ids = tokens(2, 30)
+    with torch.no_grad():
+        expected, unfolded = exact(ids).logits, model(ids).logits
+        with recurformer.folded(model):
+            result = model(ids).logits
+    assert result.dtype == torch.bfloat16
+    assert difference(result, expected) < 1.5 * difference(unfolded, expected) < 0.2
+
+
+def scale_in_place(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    return model
+
+
+def load(model):
+    model.load_state_dict({name: tensor * 0.9 for name, tensor in model.state_dict().items()})
+    return model
+
+
+def assign(model):
+    model.load_state_dict({name: tensor * 0.9 for name, tensor in model.state_dict().items()}, assign=True)
+    return model
+
+
+def there_and_back(model):
+    return model.to(torch.bfloat16).to(torch.float32)
+
+
+def train_fused(model):
+    """Fused optimizers do not raise the version counter of what they change."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    ids = tokens(1, 6)
+    model.train()(ids, labels=ids).loss.backward()
+    optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("change", [scale_in_place, load, assign, there_and_back, train_fused])
+@torch.no_grad()
+def test_a_changed_weight_is_seen(change):
+    model, ids = make(), tokens(2, 9)
+    with recurformer.folded(model):
+        before = model(ids).logits
+        with torch.enable_grad():
+            change(model)
+        after = model(ids).logits
+    assert difference(after, before) > 1e-4
+    assert difference(after, model(ids).logits) < 1e-5
+
+
+def test_weights_are_fused_once():
+    model, made = make(), []
+    with torch.no_grad(), recurformer.folded(model):
+        for _ in range(3):
+            model(tokens(1, 4))
+            made.append(model.model.layers[0].self_attn.folding.fused)
+    assert made[0] is made[1] is made[2] is not None
+
+
+def test_gradients_are_those_of_the_factors():
+    model, ids = make(), tokens(2, 9)
+    gradients = []
+    for _ in range(2):
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+        with recurformer.folded(model):
+            model.zero_grad()
+            model(ids, labels=ids).loss.backward()
+            for name, parameter in model.named_parameters():
+                assert torch.equal(parameter.grad, gradients[-1][name])
+
+
+def test_the_end_forgets_and_nothing_is_saved(tmp_path):
+    model, ids = make(), tokens(1, 6)
+    names = list(model.state_dict())
+    with torch.no_grad(), recurformer.folded(model):
+        model(ids)
+        with recurformer.folded(model):  # inside another it changes nothing
+            model(ids)
+        assert model.model.layers[0].self_attn.folding.fused is not None
+        assert list(model.state_dict()) == names
+        model.save_pretrained(tmp_path)
+    assert model.model.layers[0].self_attn.folding is None
+    assert set(load_file(tmp_path / "model.safetensors")) == set(names) - {"lm_head.weight"}
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, model(ids).logits)
+
+
+def test_layers_that_are_not_what_they_seem_are_refused():
+    model = make()
+    model.model.layers[0].self_attn.o_proj = nn.Sequential(model.model.layers[0].self_attn.o_proj)
+    with pytest.raises(ValueError, match="o_proj of layer 0 is a Sequential"), recurformer.folded(model):
+        pass
+    model = make().to("meta")
+    with pytest.raises(ValueError, match="o_proj of layer 0 has no weights here"), recurformer.folded(model):
+        pass
+    stock = make_backbone("llama_mha")
+    with recurformer.folded(stock):  # nothing to fold
+        stock(tokens(1, 3))
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.builds(LayerSizes, *[st.integers(1, 4096)] * 6))
+def test_the_cheapest_is_chosen(sizes):
+    costs = {folds: multiply_adds(sizes, folds) for folds in map(Folds._make, [(0, 0), (0, 1), (1, 0), (1, 1)])}
+    assert multiply_adds(sizes, cheapest_folds(sizes)) == min(costs.values())
+
+
+@pytest.mark.parametrize("rank", [3, 50])
+@pytest.mark.parametrize("backbone", ["llama_mha", "qwen2_gqa"])
+@torch.no_grad()
+def test_the_count_is_what_torch_counts(backbone, rank):
+    model = make(backbone, "mixed", rank).requires_grad_(False)
+    for layer in (model.model.layers[0].self_attn, model.model.layers[2].self_attn):
+        x = torch.randn(1, 2, 48)  # a single token is read by kernels that torch does not count
+        position = model.model.rotary_emb(x, torch.arange(2).unsqueeze(0))
+        replaced = layer.mamba.out_proj.out_features
+        sizes = LayerSizes(48, 48 - replaced, replaced, 2 * replaced, 4, rank)
+        flops = []
+        for layer.folding in (None, Folding()):
+            layer(x, position)
+            with FlopCounterMode(display=False) as counter:
+                layer(x, position)
+            flops.append(counter.get_total_flops())
+        layer.folding = None
+        saved = multiply_adds(sizes, Folds(False, False)) - multiply_adds(sizes, cheapest_folds(sizes))
+        assert flops[0] - flops[1] == 2 * 2 * saved  # two tokens, and a multiply-add is two of them
+
+
+def pickled(model):
+    """A copy by way of a file."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, pickled])
+@torch.no_grad()
+def test_a_copy_of_a_folded_model_is_not_folded_and_its_own(copied):
+    model, ids = make(), tokens(2, 9)
+    with recurformer.folded(model):
+        expected = model(ids).logits
+        copy = copied(model)
+    layers = [module for module in copy.modules() if isinstance(module, RecurFormerAttention)]
+    assert layers and all(layer.folding is None for layer in layers)
+    assert difference(copy(ids).logits, expected) < 1e-4
+    for parameter in copy.parameters():
+        parameter.zero_()
+    with recurformer.folded(model):
+        assert torch.equal(model(ids).logits, expected)

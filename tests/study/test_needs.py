@@ -1,0 +1,52 @@
+"""What jobs ask for: memory by the size of the backbone, GPUs where a study has them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recurformer.cli.study import read_study
+from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.published import PUBLISHED
+from recurformer.study.needs import NEEDS, Sizes, request
+
+ROOT = Path(__file__).parents[2]
+PAPER = read_study(ROOT / "config/paper.yaml").model_dump(mode="json")
+SIZES = {"hidden_size": 32, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_weights_are_those_of_the_real_model(name):
+    parameters = meta_model(load_shape(name)).num_parameters()
+    assert Sizes.of({"shape": name}).weight_bytes == pytest.approx(4 * parameters, rel=1e-3)
+
+
+def test_the_weights_of_a_random_backbone_are_counted_too():
+    model = make_random("llama", **SIZES, vocab_size=40)
+    assert Sizes.of({**SIZES, "vocabulary": 40}).weight_bytes == pytest.approx(4 * model.num_parameters(), rel=0.02)
+
+
+def test_every_rule_with_needs_exists():
+    text = "".join(file.read_text() for file in (ROOT / "workflow/rules").glob("*.smk"))
+    assert set(NEEDS) <= set(re.findall(r"^ *(?:use )?rule (?:\w+ as )?(\w+)", text, re.MULTILINE))
+
+
+def test_only_what_trains_or_measures_models_asks_for_a_gpu():
+    names = {"backbone": "qwen2-7b"}
+    asked = {rule for rule in NEEDS if request(rule, PAPER, names)["gpu"]}
+    light = {"corpus", "backbone", "convert", "convert_to_mixer", "pool_kv", "pyramidinfer", "table", "figure"}
+    assert asked == set(NEEDS) - light - {"claims", "ablation_claims", "select", "select_other"}
+    assert not any(request(rule, PAPER | {"device": "cpu"}, names)["gpu"] for rule in NEEDS)
+
+
+def test_a_distributed_training_asks_for_a_gpu_for_each_process():
+    names, spread = {"backbone": "qwen2-7b"}, {"qwen2-7b": {"processes": 4}}
+    alone, shared = (request("train_text", PAPER | {"distributed": one}, names) for one in ({}, spread))
+    assert (alone["gpu"], shared["gpu"]) == (1, 4)
+    assert shared["mem_mb"] == 4 * alone["mem_mb"]
+
+
+def test_a_rule_keeps_its_needs_under_a_prefix_and_an_unknown_one_is_light():
+    names = {"backbone": "llama2-7b"}
+    assert request("replication_train_text", PAPER, names) == request("train_text", PAPER, names)
+    assert request("article_lengths", PAPER, names) == {"mem_mb": 900, "runtime": 60, "gpu": 0}
