@@ -72,7 +72,7 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"train-hashhop", "convert"}),
-        ("measure/answers.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        ("measure/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         (
             "data/windows.py",

@@ -25,7 +25,7 @@ Task = Annotated[HashHopTask, "task-"]
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
     """Generation quality on HashHop: the share of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
     rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
@@ -43,7 +43,7 @@ def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvalu
     """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.heads.scores import HashHopProbes
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
@@ -70,7 +70,7 @@ def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, t
     import pandas as pd
 
     from recurformer.cli.checkpoints import open_tokenizer
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
