@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from recurformer.render.measurements import groups
 from recurformer.render.style import WIDTH, add_note, series, styled
+from recurformer.results.frames import groups
 
 MEDIANS = "medians over rounds in which all lines take turns."
 

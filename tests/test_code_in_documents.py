@@ -14,7 +14,6 @@ import yaml
 
 import recurformer
 from recurformer.data.backbones import open_random, save_backbone
-from recurformer.recover.recipe import Recipe
 from tests.snippets import ROOT, Block, blocks, run
 
 DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")
@@ -24,7 +23,7 @@ REPLACED = {
     "docs/tutorial.md": {"--minutes 1": "--minutes 0.2", "range(600)": "range(20)"},
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
     "docs/export.md": {"--tasks hellaswag": TASK},
-    "docs/adapt.md": {"--minutes 30": "--minutes 0.1 --tokens 64", "minutes=30": "minutes=0.1, recipe=recipe"},
+    "docs/adapt.md": {"--minutes 30": "--minutes 0.1 --tokens 64", "minutes=30": "minutes=0.1, tokens=64"},
     "docs/studies.md": {"snakemake ": DRY_RUN},
     "README.md": {
         "FILES... --minutes 30": "a.txt b.txt --minutes 0.1 --tokens 64",
@@ -90,7 +89,7 @@ def names(tmp_path, monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    return {"dataset": Rows(), "long_texts": texts, "recipe": Recipe(tokens=64)}
+    return {"dataset": Rows(), "long_texts": texts}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from recurformer import convert, select_heads
 from recurformer.claims.claim import STATEMENTS, Statement
-from recurformer.claims.register import all_claims
+from recurformer.claims.ledger import all_claims
 from recurformer.cli.main import main
 from recurformer.cli.stage import STAGES
 from recurformer.data.backbones import make_random
@@ -24,8 +24,8 @@ from recurformer.model.families import FAMILIES
 from recurformer.model.mixers import MIXERS
 from recurformer.model.modeling import BACKBONES, define
 from recurformer.render.figures import FIGURES
-from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import Entry
+from recurformer.results.frames import COLUMNS
 from tests.evict.test_evicting_cache import held_slots
 from tests.snippets import ROOT, blocks
 from tests.workflow.dry_runs import DryRun
@@ -51,7 +51,7 @@ def model():
 
 
 def test_every_file_of_an_example_exists_or_is_new():
-    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures/articles.py"}
+    new = {"src/recurformer/model/mixer_own.py", "src/recurformer/render/figures_articles.py"}
     assert {file for file in BLOCKS if not (ROOT / file).exists()} == new
 
 
@@ -112,7 +112,7 @@ def test_a_stage_and_a_figure(monkeypatch, tmp_path):
     finally:
         STAGES.pop("article-lengths", None)
     assert pd.read_csv(rows)["characters"].tolist() == [11, 5]
-    drawn = added("src/recurformer/render/figures/articles.py")["articles"]
+    drawn = added("src/recurformer/render/figures_articles.py")["articles"]
     monkeypatch.setitem(FIGURES, "articles", drawn)
     assert main(["figure", "articles", str(rows), "--out", str(tmp_path / "articles.svg")]) == 0
     assert "characters" in (tmp_path / "articles.svg").read_text()
@@ -131,4 +131,4 @@ def test_its_rule_is_planned(tmp_path):
     target = "results/smoke/corpus/article_lengths.csv"
     planned = DryRun(tmp_path, target, "--configfile", "config/smoke.yaml")
     assert "recurformer article-lengths results/smoke/corpus/articles.parquet" in planned.out + planned.err
-    assert planned.jobs[0].resources["runtime"] == "60"
+    assert [job.resources["runtime"] for job in planned.jobs if job.rule == "article_lengths"] == ["60"]

@@ -4,6 +4,7 @@ A bare start of Python with torch and transformers is the baseline: it is most o
 with a model can be faster.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -13,19 +14,17 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.case import Call, Candidate, Case, Options
 
-BACKBONE = (
-    "--source random --architecture qwen2 --hidden-size 32 --layers 2 --heads 4 --kv-heads 2 --head-dim 16"
-    " --intermediate-size 64 --initializer-range 0.05 --tokenizer hash --vocabulary 32 --seed 0"
-)
-TASK = "--task-form tokens --task-hops 2 --task-vocabulary 32 --task-chains 2 --task-pairs 4"
+BACKBONE = {"source": "random", "architecture": "qwen2", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2}
+BACKBONE |= {"head_dim": 16, "intermediate_size": 64, "initializer_range": 0.05, "tokenizer": "hash", "vocabulary": 32}
+TASK = {"form": "tokens", "hops": 2, "vocabulary": 32, "chains": 2, "pairs": 4}
 STAGES = {
-    "backbone": f"backbone base --downloads downloads {BACKBONE}",
-    "profile": f"profile-hashhop base profile.parquet --name tiny --samples 8 --window 2 {TASK}",
-    "select": "select profile.parquet heads.json --beta 0.5",
-    "convert": "convert base converted --heads heads.json --d-state 8 --d-conv 4 --expand 2 --dt-rank 8",
-    "hashhop": f"hashhop converted hashhop.csv --name tiny --beta 0.5 --samples 8 {TASK}",
+    "backbone": ("backbone base --downloads downloads", BACKBONE),
+    "profile": ("profile-hashhop base profile.parquet --name tiny", {"samples": 8, "window": 2, "task": TASK}),
+    "select": ("select profile.parquet heads.json --beta 0.5", {}),
+    "convert": ("convert base converted --heads heads.json", {"mamba": {"d_state": 8, "dt_rank": 8}}),
+    "hashhop": ("hashhop converted hashhop.csv --name tiny --beta 0.5", {"samples": 8, "task": TASK}),
 }
-"""Name -> arguments; each reads what those before it wrote."""
+"""Name -> arguments and settings; each reads what those before it wrote."""
 START = "from recurformer.cli.main import import_libraries as go; go(); import recurformer.model.modeling"
 
 
@@ -48,7 +47,8 @@ def _python(options: Options, folder: str, *words: str) -> None:
 
 
 def _stage(options: Options, folder: str, name: str) -> None:
-    _python(options, folder, "-m", "recurformer.cli.main", *STAGES[name].split())
+    words, settings = STAGES[name]
+    _python(options, folder, "-m", "recurformer.cli.main", *words.split(), "--settings", json.dumps(settings))
 
 
 @cache

@@ -1,5 +1,6 @@
-"""The entry of the `recurformer` command: a Ctrl-C during the first imports is one line too."""
+"""The entry of the `recurformer` command. Ctrl-C and SIGTERM, by which schedulers end a job, end it in one line."""
 
+import signal
 import sys
 
 STOPPED = 130
@@ -8,6 +9,7 @@ STOPPED = 130
 
 def main() -> int:
     """Run one stage, by `recurformer.cli.main`; the exit codes are the same."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from recurformer.cli.main import main
 

@@ -93,7 +93,7 @@ def _logged(place: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ValueError: a log is damaged.
     """
-    from recurformer.render.measurements import packed_rows  # imports pandas
+    from recurformer.results.frames import packed_rows  # imports pandas
 
     rows = []
     for log in (place.parent / name for name in record["outputs"] if Path(name).name.endswith(LOG)):

@@ -8,18 +8,20 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims import THIS_STUDY, Evidence
-from recurformer.paper import BACKBONE_LABELS, CELLS, EXPONENTS
-from recurformer.paper.sizes import (
+from recurformer.paper import (
+    BACKBONE_LABELS,
     CACHE_LENGTHS,
+    CELLS,
     D_CONV,
     D_STATE,
     EXPAND,
+    EXPONENTS,
     LLAMA2_7B_LAYERS,
     LLAMA2_7B_WIDTH,
     SETTINGS,
 )  # fmt: skip
-from recurformer.render.measurements import COLUMNS
-from recurformer.render.training import TRAINED
+from recurformer.results.frames import COLUMNS
+from recurformer.results.learned import TRAINED
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}

@@ -145,10 +145,10 @@ def judged(claim: str, name: str) -> bool | None:
 @cache
 def mutations_of(claim: str) -> list[str]:
     """The mutations that change what the claim looks at."""
-    evidence = world(ideal())
     with suppress(Missing):
-        CLAIMS[claim].judge(evidence)
-    return [name for name, kind in CHANGED.items() if f"{kind}.csv" in evidence.used]
+        looked_at = CLAIMS[claim].judge(world(ideal())).rows
+        return [name for name, kind in CHANGED.items() if kind in looked_at]
+    return []
 
 
 def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

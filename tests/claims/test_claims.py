@@ -23,10 +23,10 @@ from mutated_worlds import (
 
 from recurformer.claims import all_claims, decide
 from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, Statement, fact_of
-from recurformer.claims.register import REVIEWER
+from recurformer.claims.ledger import REVIEWER
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.words import (
+from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.results.words import (
     NOT_RUN,
     REPRODUCED,
     UNDECIDED,

@@ -7,10 +7,10 @@ from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, RECOVERY, SHOWN_NOWHER
 
 from recurformer.claims import decide, make_ledger
 from recurformer.claims.claim import STATEMENTS
-from recurformer.claims.text import markdown
+from recurformer.claims.ledger import markdown
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.words import (
+from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
     FAILS_SMALL,
@@ -44,8 +44,8 @@ def test_the_strongest_evidence_decides(sources, verdict, decided_by):
     decision = decide(TREND, evidence)
     assert decision.verdict == verdict
     assert decision.evidence.source == decided_by
-    assert decision.evidence.used == {"hashhop.csv", "baseline.csv"}
-    assert decision.evidence.seeds == {0, 1}
+    assert decision.files == ["baseline.csv", "hashhop.csv"]
+    assert decision.seeds == 2
     assert decision.finding.samples == 400
 
 
@@ -78,7 +78,7 @@ def test_the_intervals_of_several_seeds_are_those_over_seeds():
     claim = CLAIMS["text/quality-kept"]
     decision = decide(claim, [world(ideal() | {"hashhop": seeds})])
     alone = decide(claim, [world(ideal())])
-    assert decision.evidence.seeds == {0, 1, 2}
+    assert decision.seeds == 3
     assert decision.finding.ours != alone.finding.ours
 
 

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
-from recurformer.paper import CELLS
-from recurformer.paper.sizes import CACHE_LENGTHS, LLAMA2_7B_LAYERS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.paper import CACHE_LENGTHS, CELLS, LLAMA2_7B_LAYERS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 from recurformer.published import PUBLISHED
 
 PRINTED = {cell.id: cell.printed for cell in CELLS} | {name: said.quote for name, said in STATEMENTS.items()}

@@ -8,14 +8,13 @@ from claims_world import world
 from mutated_worlds import CLAIMS, FALLS, OF_ABLATIONS, decided, found, ideal, recurformer_rows, with_column
 
 from recurformer.claims import decide
-from recurformer.claims.cells import quality
 from recurformer.claims.claim import Finding
-from recurformer.claims.comparisons import judge_comparisons
-from recurformer.claims.pairings import Comparison
+from recurformer.claims.comparisons import Comparison, judge_comparisons
+from recurformer.claims.numbers import quality
 from recurformer.data.interval import Estimate
 from recurformer.paper import CELLS
-from recurformer.render.ablations import NEEDLE
-from recurformer.render.words import (
+from recurformer.results.scores import NEEDLE
+from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
     NOT_RUN,
@@ -101,7 +100,7 @@ def test_who_fails_after_twice_the_steps_has_had_the_last_word(steps, decided):
     evidence = world(apart, mqar={"training_steps": "450"})
     evidence.settings["again.csv"] = evidence.settings["mqar.csv"] | {"training_steps": str(steps)}
     for claim in ("figure4/poor-without-attention", "figure4/attention-necessary"):
-        decision = decide(CLAIMS[claim], [evidence.fresh()])
+        decision = decide(CLAIMS[claim], [evidence])
         assert (decision.verdict != UNDECIDED) is decided
         assert ("twice the steps" in decision.reason) is decided
 
@@ -158,7 +157,7 @@ def test_few_chosen_heads_say_nothing_about_the_settings_of_ra_i(chosen, kept, h
 
 
 def test_a_decided_finding_goes_before_one_that_is_not():
-    findings = {"open": Finding(True, "", False, still_open="few"), "sure": Finding(True, "", False)}
+    findings = {"open": Finding(True, "", False, {}, still_open="few"), "sure": Finding(True, "", False, {})}
     judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
     assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
     findings["open"] = replace(findings["open"], tokens=10**6)

@@ -9,9 +9,9 @@ from claims_world import world
 from mutated_worlds import CLAIMS, OF_ABLATIONS, decided, found, ideal, smaller, with_column
 
 from recurformer.claims import decide, make_ledger
-from recurformer.claims.text import markdown
+from recurformer.claims.ledger import markdown
 from recurformer.paper import CELLS
-from recurformer.render.words import (
+from recurformer.results.words import (
     CONSISTENT,
     NOT_RUN,
     REPRODUCED,
@@ -62,12 +62,12 @@ REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i"}
 @pytest.mark.parametrize(
     ("claim", "kinds", "things", "seeds"),
     [
-        ("pareto", OF_ABLATIONS[:1], RA_I | EVICTED | REPLACED, {0}),
-        ("needle", ("needle",), RA_I | EVICTED, {0}),
-        ("granularity", OF_ABLATIONS, RA_I | {"layers-mamba-ra_i"}, {0}),
-        ("selectors", OF_ABLATIONS, RA_I | {"mixer-mamba-random"}, {0, 1, 2}),
-        ("length", ("continuation",), RA_I, {0}),
-        ("sizes", ("hashhop_sizes",), RA_I, {0}),
+        ("pareto", OF_ABLATIONS[:1], RA_I | EVICTED | REPLACED, 1),
+        ("needle", ("needle",), RA_I | EVICTED, 1),
+        ("granularity", OF_ABLATIONS, RA_I | {"layers-mamba-ra_i"}, 1),
+        ("selectors", OF_ABLATIONS, RA_I | {"mixer-mamba-random"}, 3),
+        ("length", ("continuation",), RA_I, 1),
+        ("sizes", ("hashhop_sizes",), RA_I, 1),
     ],
 )
 def test_the_evidence_of_a_reviewers_claim_is_what_its_judge_compared(claim, kinds, things, seeds):
@@ -76,9 +76,9 @@ def test_the_evidence_of_a_reviewers_claim_is_what_its_judge_compared(claim, kin
         if "family" in frame else frame
         for kind, frame in ideal().items()
     }  # fmt: skip
-    evidence = decide(CLAIMS[f"reviewer/{claim}"], [world(named)]).evidence
-    assert evidence.used == {f"{thing}/{kind}.csv" for thing, kind in product(things, kinds)}
-    assert evidence.seeds == seeds
+    decision = decide(CLAIMS[f"reviewer/{claim}"], [world(named)])
+    assert set(decision.files) == {f"{thing}/{kind}.csv" for thing, kind in product(things, kinds)}
+    assert decision.seeds == seeds
 
 
 def test_a_score_between_two_budgets_rests_on_these_two():
@@ -90,7 +90,7 @@ def test_a_score_between_two_budgets_rests_on_these_two():
     placed = budgets.assign(file=budgets["method"] + budgets["setting"].astype(str) + "/needle.csv").reset_index(
         drop=True
     )
-    used = decided("reviewer/needle", needle=placed).evidence.used
+    used = decided("reviewer/needle", needle=placed).files
     assert {file for file in used if "h2o" in file} == {"h2o0.3/needle.csv", "h2o0.8/needle.csv"}
 
 
@@ -100,7 +100,7 @@ def test_heads_are_no_samples():
     decision = decided("reviewer/head_maps", head_scores=scored)
     assert decision.finding.samples is None
     assert "64 heads" in decision.finding.ours
-    assert not decision.evidence.seeds
+    assert not decision.seeds
 
 
 def test_a_sentence_about_certain_models_is_not_decided_by_others():

@@ -1,5 +1,7 @@
 """The stages of the ablation study: from a checkpoint to rows that say what they are of."""
 
+import json
+
 import pandas as pd
 import pytest
 import torch
@@ -11,25 +13,24 @@ from recurformer.evict import methods
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
-from recurformer.render.measurements import COLUMNS
+from recurformer.results.frames import COLUMNS
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
 TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
+TASK = {"hops": 4, "chains": 2, "pairs": 8}
 STAGES = {
     "needle": (
-        ["--lengths", "500", "--depths", "0", "1", "--samples", "1", "--tasks", "passkey"],
+        {"lengths": [500], "depths": [0, 1], "samples": 1, "tasks": ["passkey"]},
         {"task", "length", "depth", "sample", "correct", "queries"},
     ),
     "continuation": (
-        ["--prompt", "60", "--tokens", "40", "--windows", "3"],
+        {"prompt": 60, "tokens": 40, "windows": 3},
         {"window", "position", "tokens", "negative_log_likelihood"},
     ),
-    "ablation-hashhop": (
-        ["--samples", "4", "--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"],
-        {"variant", "sample", "correct", "hops"},
-    ),
+    "ablation-hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops"}),
 }
+CONVERTED = "heads/ra_i-kv_group-0/beta-0.75/mamba/trained"
 
 
 @pytest.fixture(scope="module")
@@ -54,38 +55,37 @@ def read_rows(file):
     return pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, keep_default_na=False)
 
 
-def run_stage(world, stage, out, *words, checkpoint=""):
+def run_stage(world, stage, out, subject, *words, checkpoint="", **change):
     kind = "hashes" if stage == "ablation-hashhop" else "text"
     articles = [] if kind == "hashes" else ["--articles", str(world / "articles.parquet")]
     where = [str(world / f"{kind}{checkpoint}"), str(out), "--original", str(world / kind)]
-    return main([stage, *where, *articles, *STAGES[stage][0], "--name", "tiny", *words])
+    settings = json.dumps(STAGES[stage][0] | {"change": change})
+    return main([stage, *where, *articles, "--name", "tiny", "--subject", subject, "--settings", settings, *words])
 
 
 def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
     """A converted model answers otherwise than its original; what evicts is measured elsewhere."""
     where = ["--original", str(world / "text"), "--articles", str(world / "articles.parquet"), "--name", "tiny"]
-    tasks = ["--names", "wikipedia", "--samples", "1", "--tokens", "60"]
-    words = {"": [], "-converted": ["--family", "mixer", "--method", "mamba", "--setting", "0.75", "--trained", "True"]}
+    tasks = ["--settings", "{names: [wikipedia], samples: 1, tokens: 60, change: {budgets: [0.5]}}", "--subject"]
     rows = {}
-    for checkpoint, said in words.items():
+    for checkpoint, subject in {"": "original", "-converted": CONVERTED}.items():
         out = tmp_path / f"rows{checkpoint}.csv"
-        assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, *said]) == 0
+        assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, subject]) == 0
         rows[checkpoint] = read_rows(out)
         assert set(rows[checkpoint].columns) == {*COLUMNS["ablation_lm_eval"], "fall"}
     assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
         ["mixer", "mamba", 0.75, True]
     ]
     assert (rows[""].value != rows["-converted"].value).all()
-    evict = ["--evict", "streaming_llm", "--budgets", "0.5"]
-    assert main(["ablation-lm-eval", str(world / "text"), str(tmp_path / "x.csv"), *where, *tasks, *evict]) == 1
-    assert "--evict: lm-eval makes the cache itself" in capsys.readouterr().err
+    evicted = [*tasks, "evicted/streaming_llm"]
+    assert main(["ablation-lm-eval", str(world / "text"), str(tmp_path / "x.csv"), *where, *evicted]) == 1
+    assert "--subject evicted/streaming_llm: lm-eval makes the cache itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_rows_say_what_they_are_of(world, stage, tmp_path):
-    words = ["--family", "mixer", "--method", "mamba", "--setting", "0.75", "--by", "ra_i", "--trained", "True"]
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, *words, "--seed", "3", checkpoint="-converted") == 0
+    assert run_stage(world, stage, out, CONVERTED, "--seed", "3", checkpoint="-converted") == 0
     rows = read_rows(out)
     assert set(rows.columns) == STAGES[stage][1] | IDENTITY
     named = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
@@ -94,18 +94,18 @@ def test_rows_say_what_they_are_of(world, stage, tmp_path):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_original_is_what_is_measured_by_default(world, stage, tmp_path):
+def test_the_original_is_trained_where_the_task_is_learnt(world, stage, tmp_path):
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out) == 0
+    assert run_stage(world, stage, out, "original") == 0
     rows = read_rows(out)
     named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", False, 0, 1.0]]
+    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", "hashhop" in stage, 0, 1.0]]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_process_measures_every_budget(world, stage, tmp_path):
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, "--evict", "streaming_llm", "--budgets", "0.25", "0.5") == 0
+    assert run_stage(world, stage, out, "evicted/streaming_llm", budgets=[0.25, 0.5]) == 0
     rows = read_rows(out)
     assert rows.family.unique().tolist() == ["eviction"] and rows.method.unique().tolist() == ["streaming_llm"]
     assert rows.setting.unique().tolist() == [0.25, 0.5]
@@ -119,8 +119,8 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
     monkeypatch.setattr(
         methods, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
     )
-    words = ["--evict", "razor_attention", "--budgets", "0.5"]
-    assert run_stage(world, "ablation-hashhop", tmp_path / "rows.parquet", *words) == 0
+    out = tmp_path / "rows.parquet"
+    assert run_stage(world, "ablation-hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
     ((input_ids, _),) = seen
     sample = HashHopTokens(chains=2, hops=4, pairs=8).length
     assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
@@ -130,8 +130,8 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):
     held, out = tmp_path / "held.parquet", tmp_path / "rows.csv"
     pd.DataFrame({"ratio": [0.7, 0.8]}).to_parquet(held)
-    words = ["--evict", "streaming_llm", "--budgets", "0.5", "--match", str(held)]
-    assert run_stage(world, "continuation", out, *words) == 0
+    match = ["--match", str(held)]
+    assert run_stage(world, "continuation", out, "evicted/streaming_llm", *match, budgets=[0.5]) == 0
     held_by = read_rows(out).groupby("setting").ratio.first().to_dict()
     assert held_by == pytest.approx({0.5: 0.5, 0.75: 0.75}, rel=0.1)  # where the tokens stood counts too
 
@@ -139,12 +139,12 @@ def test_evictions_keep_as_much_as_others_held(world, tmp_path):
 def test_other_sizes_of_hashhop_stand_beside_that_of_the_training(world, tmp_path):
     sizes, usual = tmp_path / "sizes.parquet", tmp_path / "usual.parquet"
     where = [str(world / "hashes"), str(sizes), "--original", str(world / "hashes"), "--name", "tiny"]
-    task = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8", "--samples", "4"]
-    assert main(["hashhop-sizes", *where, "--sizes", "4:2", "2:3", *task]) == 0
+    settings = json.dumps({"sizes": [[4, 2], [2, 3]], "samples": 4, "task": TASK})
+    assert main(["hashhop-sizes", *where, "--settings", settings]) == 0
     rows = read_rows(sizes)
     assert set(rows.columns) == STAGES["ablation-hashhop"][1] | IDENTITY | {"size", "form", "as_trained"}
     assert rows[~rows.as_trained][["hops", "size", "form"]].drop_duplicates().to_numpy().tolist() == [[2, 3, "tokens"]]
-    assert run_stage(world, "ablation-hashhop", usual) == 0
+    assert run_stage(world, "ablation-hashhop", usual, "original") == 0
     trained = rows[rows.as_trained].drop(columns=["size", "form", "as_trained"])
     pd.testing.assert_frame_equal(trained.reset_index(drop=True), read_rows(usual))
 
@@ -155,9 +155,8 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
     out, profile, scores = (tmp_path / name for name in ("rows.parquet", "profile.parquet", "scores.parquet"))
     HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
     score_rows("tiny", "echo", 0, torch.tensor([[4.0, 4, 1, 1], [3, 3, 2, 2]])).to_parquet(scores)
-    words = ["--replace", "zero", "--betas", "0.0", "0.5", "--selection-by", "echo", "--selection-unit", unit]
     files = ["--profile", str(profile), "--scores", str(scores)]
-    assert run_stage(world, "ablation-hashhop", out, *words, *files) == 0
+    assert run_stage(world, "ablation-hashhop", out, f"replaced/echo-{unit}-0/zero", *files, betas=[0.0, 0.5]) == 0
     rows = read_rows(out)
     named = rows[["family", "method", "by", "trained"]].drop_duplicates()
     assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
@@ -167,8 +166,8 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
 def test_a_random_choice_of_heads_bears_its_seed(world, tmp_path):
     out, profile = tmp_path / "rows.csv", tmp_path / "profile.parquet"
     HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
-    words = ["--replace", "mean", "--betas", "0.5", "--selection-by", "random", "--choice", "2"]
-    assert run_stage(world, "continuation", out, *words, "--profile", str(profile)) == 0
+    subject = "replaced/random-kv_group-2/mean"
+    assert run_stage(world, "continuation", out, subject, "--profile", str(profile), betas=[0.5]) == 0
     assert read_rows(out).seed.unique().tolist() == [2]
 
 
@@ -176,7 +175,7 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     pooled, out = tmp_path / "pooled", tmp_path / "rows.csv"
     assert main(["pool-kv", str(world / "text"), str(pooled), "--kv-heads", "1"]) == 0
     where = [str(pooled), str(out), "--original", str(world / "text"), "--articles", str(world / "articles.parquet")]
-    words = ["--family", "pooled", "--method", "mean", "--name", "tiny"]
-    assert main(["continuation", *where, *STAGES["continuation"][0], *words]) == 0
+    words = ["--subject", "pooled/1/trained", "--name", "tiny", "--settings", json.dumps(STAGES["continuation"][0])]
+    assert main(["continuation", *where, *words]) == 0
     rows = read_rows(out)
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from recurformer.cli.main import main
-from recurformer.render.words import MARKS
+from recurformer.results.words import MARKS
 
 
 def write(folder, **claims):

@@ -1,6 +1,7 @@
 """Scores of heads from a checkpoint on disk to a choice of heads."""
 
 import json
+import shlex
 
 import pandas as pd
 import pytest
@@ -29,20 +30,20 @@ def place(tmp_path_factory):
 
 
 def run(place, *words) -> int:
-    return main([word.format(place=place) for line in words for word in line.split()])
+    return main([word.replace("PLACE", str(place)) for line in words for word in shlex.split(line)])
 
 
-SIZES = "--minimum-accuracy 0 --samples 2 --repeated-tokens 16"
-TEXT = f"--articles {{place}}/articles.parquet --tokens 64 --window-tokens 8 {SIZES}"
-TASK = f"--task-vocabulary 64 --task-hops 4 --task-pairs 8 --window-tokens 8 {SIZES}"
+SIZES = "minimum_accuracy: 0, samples: 2, repeated_tokens: 16, window_tokens: 8"
+TEXT = "--articles PLACE/articles.parquet", f"{SIZES}, tokens: 64"
+TASK = "", f"{SIZES}, task: {{vocabulary: 64, hops: 4, pairs: 8}}"
 
 
-@pytest.mark.parametrize(("model", "flags"), [("text", TEXT), ("hashes", TASK)])
-def test_all_rankings_come_into_one_file(place, model, flags):
+@pytest.mark.parametrize(("model", "text", "sizes"), [("text", *TEXT), ("hashes", *TASK)])
+def test_all_rankings_come_into_one_file(place, model, text, sizes):
     target = place / f"{model}.parquet"
-    command = f"head-scores {{place}}/{model} {target} --name tiny --seed 4"
-    command += " --random-seeds 4 5 6 --profile {place}/profile.parquet"
-    assert run(place, command, flags) == 0
+    command = f"head-scores PLACE/{model} {target} --name tiny --seed 4 {text}"
+    command += " --random-seeds 4 5 6 --profile PLACE/profile.parquet"
+    assert run(place, command, f"--settings '{{{sizes}}}'") == 0
     frame = pd.read_parquet(target)
     assert list(frame) == ["model", "by", "seed", "layer", "head", "score"]
     counts = frame.groupby("by").size()
@@ -52,7 +53,7 @@ def test_all_rankings_come_into_one_file(place, model, flags):
     measured = frame[frame["by"].isin(MEASURED)]
     assert (measured.groupby("by").score.std() > 0).all()
     again = place / "again.parquet"
-    assert run(place, command.replace(str(target), str(again)), flags, "--by echo retrieval") == 0
+    assert run(place, command.replace(str(target), str(again)), f"--settings '{{{sizes}, by: [echo, retrieval]}}'") == 0
     both = pd.read_parquet(again).merge(frame, on=["by", "seed", "layer", "head"])
     assert (both.score_x == both.score_y).all() and {"echo", "retrieval"} <= set(both["by"])
 
@@ -61,9 +62,9 @@ def test_select_takes_measured_scores(place):
     scores = torch.tensor([[0.0, -1.0, -4.0, -2.0], [-3.0, -3.0, -1.0, 0.0]])
     target, chosen = place / "scores.parquet", place / "heads.json"
     score_rows("tiny", "retrieval", 0, scores).to_parquet(target)
-    command = f"select {{place}}/profile.parquet {chosen} --beta 0.5 --by retrieval"
+    command = f"select PLACE/profile.parquet {chosen} --beta 0.5 --scores {target}"
     for unit in ("kv_group", "head", "layer"):
-        assert run(place, command, f"--unit {unit} --scores {target}") == 0
+        assert run(place, command, f"--settings '{{by: retrieval, unit: {unit}}}'") == 0
         assert json.loads(chosen.read_text())["heads"] == rank_heads(scores, KV_HEADS, 0.5, unit)
 
 
@@ -82,18 +83,19 @@ def refused(capsys, place, *words) -> str:
 
 
 def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
-    command = "select {place}/profile.parquet {place}/none.json --beta 0.5 --by"
+    command = "select PLACE/profile.parquet PLACE/none.json --beta 0.5 --scores PLACE/few.parquet --settings"
     score_rows("tiny", "retrieval", 0, torch.zeros(LAYERS, 3)).to_parquet(place / "few.parquet")
-    few = "--scores {place}/few.parquet"
-    assert "few.parquet: holds no scores 'echo', only retrieval" in refused(capsys, place, command, "echo", few)
-    assert "scores of (2, 3) layers and heads, profile of (2, 4)" in refused(capsys, place, command, "retrieval", few)
+    assert "few.parquet: holds no scores 'echo', only retrieval" in refused(capsys, place, command, "'{by: echo}'")
+    assert "scores of (2, 3) layers and heads, profile of (2, 4)" in refused(
+        capsys, place, command, "'{by: retrieval}'"
+    )
 
 
 def test_settings_of_ra_i_are_compared(place):
     target = place / "settings.csv"
-    command = f"ra-i-settings {{place}}/text {target} --articles {{place}}/articles.parquet --name tiny"
-    sizes = "--samples 4 --tokens 64 --window 8 --windows 4 8 16 --thresholds .3 .5 --betas .25 .5 --units head layer"
-    assert run(place, command, sizes) == 0
+    command = f"ra-i-settings PLACE/text {target} --articles PLACE/articles.parquet --name tiny --settings"
+    others = "{windows: [4, 8, 16], thresholds: [0.3, 0.5], betas: [0.25, 0.5], units: [head, layer]}"
+    assert run(place, command, f"'{{samples: 4, tokens: 64, window: 8, others: {others}}}'") == 0
     frame = pd.read_csv(target)
     assert len(frame) == 3 * 2 * 2 * 2
     assert (frame.shared <= frame.selected).all() and frame.rank_correlation.between(-1, 1).all()

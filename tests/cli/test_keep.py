@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import main
-from recurformer.cli.results import read_measurements
 from recurformer.records import find_records, read_record, record_of, run_record
+from recurformer.results.frames import read_frame, read_frames
 
 LEFT = [
     "results/backbones/tiny/config.json",
@@ -35,7 +35,7 @@ def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path):
         assert main(["keep", str(tmp_path / "results"), str(tmp_path / "figures"), str(tmp_path / "kept")]) == 0
     found = {str(path.relative_to(tmp_path / "kept")) for path in (tmp_path / "kept").rglob("*") if path.is_file()}
     assert found == {"runs.jsonl", "measurements/mqar.parquet", "results/tables/mqar.csv", "figures/figure1.png"}
-    rows = read_measurements([tmp_path / "kept/measurements/mqar.parquet"])["mqar"]
+    rows = read_frame(tmp_path / "kept/measurements/mqar.parquet")
     assert rows[["beta", "correct"]].to_numpy().tolist() == [[0, 3], [0, 4], [0.5, 3], [0.5, 4]]
     assert rows["run"].tolist() == [runs[0.0]] * 2 + [runs[0.5]] * 2
     place = tmp_path / "kept/results/mqar/beta-0.5"
@@ -65,7 +65,7 @@ def test_a_recording_is_named_by_its_card(tmp_path, monkeypatch):
     assert keep_by_card(tmp_path) == 0
     kept = tmp_path / "recorded/nvidia-h200"
     assert read_record(kept / "results/mqar/run.json")["accelerator"]["name"] == "NVIDIA H200"
-    assert read_measurements([kept / "measurements/mqar.parquet"])["mqar"]["file"].tolist() == [
+    assert read_frame(kept / "measurements/mqar.parquet")["file"].tolist() == [
         str(kept / "results/caches/mqar.csv"), str(kept / "results/mqar/mqar.csv"),
     ]  # fmt: skip
 
@@ -89,14 +89,14 @@ def test_a_recording_of_several_cards_or_of_unknown_code_is_refused(tmp_path, mo
 def test_a_recording_without_a_card_is_refused(tmp_path, monkeypatch, capsys):
     run_on(monkeypatch, tmp_path / "results/mqar", None)
     assert keep_by_card(tmp_path) == 1
-    assert "made on no card, not on one" in capsys.readouterr().err
+    assert "made on no GPU, not on one kind of GPU" in capsys.readouterr().err
 
 
 def test_measurement_files_are_read_by_their_names(tmp_path):
     frames = [pd.DataFrame({"beta": [0.5], "value": [number]}) for number in (1, 2)]
-    files = [tmp_path / "1/mqar.csv", tmp_path / "2/mqar.parquet"]
+    files = [tmp_path / "1/own.csv", tmp_path / "2/own.parquet"]
     for file in files:
         file.parent.mkdir()
     frames[0].to_csv(files[0], index=False)
     frames[1].to_parquet(files[1], index=False)
-    assert read_measurements(files)["mqar"].value.tolist() == [1, 2]
+    assert read_frames(files)["own"].value.tolist() == [1, 2]

@@ -25,8 +25,8 @@ from tests.one_thread import one_thread
 __all__ = ["one_thread"]  # a child would have only one of several
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = ["--steps", "8", "--batch-size", "2", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
-TASK = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"]
+RECIPE = {"steps": 8, "batch_size": 2, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
+TASK = {"hops": 4, "chains": 2, "pairs": 8}
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 OF_A_TRAINING, OF_A_RESUMED_ONE = 130, 40  # changes, and more; a later one that the seed draws would not be met
 WEIGHTS, MOMENTS = 200_000, 400_000  # about the bytes of the two largest files
@@ -103,7 +103,9 @@ def backbone(tmp_path_factory):
 def training(backbone, folder):
     """A training by the command line that writes its three outputs into a folder."""
     files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return lambda: main(["train-hashhop", backbone, str(folder / "trained"), *files, *RECIPE, *TASK])
+    return lambda: main(
+        ["train-hashhop", backbone, str(folder / "trained"), *files, "--settings", json.dumps(RECIPE | {"task": TASK})]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
-"""Trainings launched over several processes: how they end, what they leave, and that all others stay as they are."""
+"""Trainings launched over several processes: how they end, and what they leave."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,20 +9,15 @@ import time
 import psutil
 import pytest
 
-from recurformer.cli import launch, main
-from recurformer.cli.resumable import resumable_folder
-from recurformer.cli.stage import STAGES, code_of
+from recurformer.cli import main
 from recurformer.data.backbones import make_random
 from recurformer.data.hashhop import hash_tokenizer
-from recurformer.digest import files_used
 from recurformer.model.convert import convert
 from recurformer.records import read_record
-from recurformer.study import Distributed
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = ["--steps", "24", "--batch-size", "4", "--learning-rate", "0.003", "--log-every", "1", "--save-every", "2"]
-TASK = ["--task-hops", "4", "--task-chains", "2", "--task-pairs", "8"]
-SPREAD = ["--distributed-precision", "float32", "--distributed-processes"]
+RECIPE = {"steps": 24, "batch_size": 4, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
+TASK = {"hops": 4, "chains": 2, "pairs": 8}
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +28,17 @@ def checkpoint(tmp_path_factory):
     return str(folder)
 
 
-def words(checkpoint, folder):
+def words(checkpoint, folder, **distributed):
+    settings = (
+        RECIPE | {"task": TASK} | ({"distributed": {"precision": "float32"} | distributed} if distributed else {})
+    )
     files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, *RECIPE, *TASK]
+    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, "--settings", json.dumps(settings)]
 
 
-def started(checkpoint, folder, step, *spread):
+def started(checkpoint, folder, step, **spread):
     """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
-    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder), *SPREAD, *spread]
+    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder, processes=2, **spread)]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
         assert launcher.poll() is None, launcher.stderr.read()
@@ -64,25 +61,21 @@ def losses(folder):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     processes["1"].kill()
     said = launcher.communicate()[1].splitlines()
     assert launcher.returncode == 1
     assert said[-1] == "recurformer train-hashhop: process 1 of 2: killed by SIGKILL; the others were ended"
     assert not [process for process in processes.values() if process.is_running()]
 
-    launcher, processes = started(checkpoint, tmp_path, 8, "2", "--distributed-strategy", "ddp")
-    launcher.kill()
-    assert all_end(processes.values())
-    launcher.communicate()
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
-    launcher, _ = started(checkpoint, tmp_path, 14, "2", "--distributed-gradient-accumulation", "2")
+    launcher, _ = started(checkpoint, tmp_path, 8)
     assert launcher.wait() == 0
+    assert "keeps a run by other settings" not in launcher.communicate()[1]
     record = read_record(tmp_path / "run.json")
     assert record["training"].pop("samples_per_second") > 0
     assert record["training"] == {"processes": 2, "strategy": "fsdp"}
-    assert record["settings"]["distributed_processes"] == "2"
     assert {path.name for path in tmp_path.iterdir()} == {"trained", "metrics.jsonl", "run.json"}
 
     one = tmp_path / "one"
@@ -93,48 +86,47 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_pa
 
 @pytest.mark.slow
 def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2, "2")
+    launcher, processes = started(checkpoint, tmp_path, 2)
     launcher.send_signal(signal.SIGTERM)
     assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
     assert launcher.returncode == 1
     assert all_end(processes.values())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must be free")
-def test_a_process_ends_with_its_launcher_though_native_code_holds_the_interpreter():
-    stuck = "import ctypes; from recurformer.cli import distributed; distributed._end_with_launcher(); "
-    stuck += "print(flush=True); ctypes.PyDLL(None).sleep(600)"
-    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stuck!r}])"
-    launcher = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE)
-    launcher.stdout.readline()
-    (process,) = psutil.Process(launcher.pid).children()
-    launcher.kill()
-    assert all_end([process])
-    launcher.communicate()
-
-
-def test_a_process_ends_whose_launcher_was_gone_before_it_looked():
-    late = "import time; from recurformer.cli import distributed; distributed._end_with_launcher(); time.sleep(600)"
-    gone = os.environ | {launch.LAUNCHER: "0"}
-    assert subprocess.run([sys.executable, "-c", late], check=False, env=gone, timeout=60).returncode == 1
-
-
 def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setenv("RANK", "1")
-    assert main.main([*words(checkpoint, tmp_path), *SPREAD, "many"]) == 1
-    assert "--distributed-processes many" in json.loads((tmp_path / "error.json").read_text())["message"]
+    assert main.main(words(checkpoint, tmp_path, processes="many")) == 1
+    assert "--settings distributed.processes = 'many'" in json.loads((tmp_path / "error.json").read_text())["message"]
     assert capsys.readouterr().err == ""
 
 
-def test_a_training_in_one_process_knows_nothing_of_others(checkpoint, tmp_path):
-    """Neither its code, nor the folder from which it resumes."""
-    assert not [file for file in files_used(code_of("train_hashhop")) if "distributed" in file.name]
-    stage = STAGES["train-hashhop"]
-    args = main.arguments_of(stage, words(checkpoint, tmp_path)[1:])
-    assert launch.take_spread(args) is None
-    assert not [name for name in vars(args) if name.startswith("distributed")]
-    spread = main.arguments_of(stage, [*words(checkpoint, tmp_path)[1:], *SPREAD, "3"])
-    assert launch.take_spread(spread) == Distributed(processes=3, precision="float32")
-    assert resumable_folder(args, "out") == resumable_folder(spread, "out")
+@pytest.mark.slow
+def test_another_number_of_processes_starts_again_and_says_so(checkpoint, tmp_path):
+    launcher, _ = started(checkpoint, tmp_path, 2)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate()
+    command = [sys.executable, "-m", "recurformer", *words(checkpoint, tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "trained.checkpoints: keeps a run by other settings or other code; this one starts anew" in done.stderr
+    assert len(losses(tmp_path)) == 24
+
+
+@pytest.mark.slow
+def test_a_training_that_a_scheduler_ends_says_so_and_is_resumed(checkpoint, tmp_path):
+    command = [sys.executable, "-m", "recurformer", *words(checkpoint, tmp_path)]
+    training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("trained.checkpoints/*/checkpoint-4/complete")):
+        assert training.poll() is None
+    training.terminate()
+    said = training.communicate()[1].splitlines()
+    assert said[-1] == "recurformer train-hashhop: stopped; the same command continues where it stopped"
+    assert "Traceback" not in "".join(said)
+    assert training.returncode == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
+    assert subprocess.run(command, check=False).returncode == 0
+
+    one = tmp_path / "one"
+    assert main.main(words(checkpoint, one)) == 0
+    assert losses(tmp_path) == losses(one)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from recurformer.cli.main import main
 from recurformer.records import read_record, run_record, runs_behind
 from recurformer.render.style import save_figure
-from recurformer.render.words import MARKS
+from recurformer.results.words import MARKS
 
 CELL = "table4/llama2-7b/0.90/cs_10k"
 
@@ -76,7 +76,10 @@ def test_a_figure_without_its_sidecar_still_carries_its_runs(study, capsys, suff
 def test_each_run_names_the_line_where_its_code_begins(study, capsys):
     """And of a claim, the function that decides it."""
     out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
-    for key, ending, begins in (("stage", "cli/caches.py", "@stage("), ("judge", "claims/cells.py", "@at_paper_sizes")):
+    for key, ending, begins in (
+        ("stage", "cli/caches.py", "@stage("),
+        ("judge", "claims/numbers.py", "@at_paper_sizes"),
+    ):
         file, line = out[key].split(":")
         assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)
     assert "measure/cache.py:" in out["code"] and out["code"].endswith(" measure_cache")
@@ -84,7 +87,7 @@ def test_each_run_names_the_line_where_its_code_begins(study, capsys):
 
 def test_a_figure_names_what_drew_it_and_what_measured_its_inputs(study, capsys):
     first = traced(capsys, "figures/figure4.svg", "--direct").split("\n\n")[0]
-    assert re.search(r"code +\S+render/figures/figure4.py:\d+ figure4\n", first)
+    assert re.search(r"code +\S+render/figures.py:\d+ figure4\n", first)
     assert re.search(r"inputs +1 of cache: \S*measure/cache.py:\d+ measure_cache", first)
 
 

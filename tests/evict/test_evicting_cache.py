@@ -226,7 +226,7 @@ def test_a_cache_can_be_used_again_after_reset():
 
 @pytest.mark.parametrize("budget", [0, 0.0, 1.5, -1, True, "0.5"])
 def test_a_bad_budget_is_named(budget):
-    with pytest.raises(ValueError, match=r"budget=.* must be a share above 0 and up to 1\.0, or a whole number"):
+    with pytest.raises(ValueError, match=r"budget=.* must be a fraction above 0 up to 1\.0, or a whole number"):
         make_cache(model_of("llama_mha"), "h2o", budget)
 
 
@@ -234,7 +234,7 @@ def test_other_mistakes_are_named():
     model = model_of("llama_mha")
     with pytest.raises(ValueError, match="method='h3o' is unknown; choose one of streaming_llm, h2o"):
         make_cache(model, "h3o", 0.5)
-    with pytest.raises(ValueError, match="budget=32 of razor_attention must be a share"):
+    with pytest.raises(ValueError, match="budget=32 of razor_attention must be a fraction"):
         make_cache(model, "razor_attention", 32)
     with pytest.raises(ValueError, match=r"works only with the model that `evicting\(model\)` returns"):
         model(tokens(1, 4), past_key_values=make_cache(model, "h2o", 0.5))

@@ -177,7 +177,7 @@ def test_rounding(units, beta, count):
     [
         ({"beta": -0.1}, r"beta=-0.1 must lie in \[0, 1\]"),
         ({"unit": "group"}, "unit='group' is unknown; choose one of kv_group, head, layer"),
-        ({"unit": "layer", "scope": "layer"}, "scope='layer' takes a share of each layer, unit='layer' whole layers"),
+        ({"unit": "layer", "scope": "layer"}, "scope='layer' takes a fraction of each layer, unit='layer'"),
         ({"scope": "model"}, "scope='model' is unknown; choose one of global, layer"),
         ({"by": "best"}, "by='best' is not a ranking; choose one of ra_i, mean_rr, random, inverse_ra_i, retrieval"),
         ({"by": "echo"}, "by='echo' needs scores that `recurformer head-scores`"),

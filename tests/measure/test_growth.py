@@ -6,7 +6,7 @@ import torch
 from recurformer import convert
 from recurformer.measure.device import speed_rows
 from recurformer.measure.growth import Operations, measure_complexity
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.results.cells import growth_exponent
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
 

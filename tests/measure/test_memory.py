@@ -24,7 +24,7 @@ from recurformer.measure.memory import (
     weight_bytes,
 )
 from recurformer.model.prefill import attending_by
-from recurformer.render.tables.table1 import growth_exponent
+from recurformer.results.cells import growth_exponent
 
 TINY = {
     "hidden_size": 32,
@@ -266,7 +266,7 @@ def test_what_does_not_fit_has_no_value(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 def test_a_missing_gpu_is_named(tmp_path, capsys):
-    words = ["--name", "x", "--betas", "0.5", "--backbone-source", "shape", "--backbone-shape", "llama2-7b"]
+    words = ["--name", "x", "--betas", "0.5", "--settings", "{backbone: {source: shape, shape: llama2-7b}}"]
     assert main(["cache-peak", str(tmp_path / "memory.csv"), *words]) == 1
     assert "torch finds no CUDA device" in capsys.readouterr().err
 

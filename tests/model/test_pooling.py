@@ -114,7 +114,7 @@ def test_the_stages(checkpoint, tmp_path, capsys):
     heads = tmp_path / "heads.json"
     heads.write_text(json.dumps({"heads": [[0, 1]]}))
     command = ["convert", str(checkpoint), str(tmp_path / "converted"), "--heads", str(heads), "--mixer"]
-    assert main([*command, "window", "--window-tokens", "7", "--sink-tokens", "0"]) == 0
+    assert main([*command, "window", "--settings", "{window: {window_tokens: 7, sink_tokens: 0}}"]) == 0
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "converted").config
     assert (config.mixer, config.window_tokens, config.sink_tokens) == ("window", 7, 0)
     assert main([*command, "hyena"]) == 1

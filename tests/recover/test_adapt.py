@@ -3,7 +3,6 @@
 import json
 import shutil
 from argparse import Namespace
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -21,13 +20,13 @@ from recurformer.data.documents import read_documents
 from recurformer.data.fetch import ResourceError
 from recurformer.files import LOCK
 from recurformer.measure.cache import count_cache
-from recurformer.recover.adapt_steps import text_windows
+from recurformer.recover.adapt import text_windows
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.quality import quality_rows
-from recurformer.recover.recipe import RECIPES, Plan, Recipe, plan_steps
-from recurformer.recover.transfer import Transfer
+from recurformer.recover.learn import Transfer
+from recurformer.recover.measures import quality_rows
+from recurformer.recover.recipe import PASSES, RECIPES, Plan, plan_steps
 
-STEPS = "recurformer.recover.adapt_steps"
+ADAPT, RUN = "recurformer.recover.adapt", "recurformer.recover.run"
 
 
 def measured(folder):
@@ -59,9 +58,9 @@ def test_the_numbers_are_those_of_the_written_model(adapted):
     model, original = (
         AutoModelForCausalLM.from_pretrained(adapted / name, dtype="float32") for name in ("out", "backbone")
     )
-    recipe, tokenizer = Recipe(tokens=64), AutoTokenizer.from_pretrained(adapted / "out")
+    tokenizer = AutoTokenizer.from_pretrained(adapted / "out")
     documents = read_documents(sorted(adapted.glob("text*.txt")))
-    train_ids, held_out = text_windows(documents, tokenizer, recipe, seed=0)
+    train_ids, held_out = text_windows(documents, tokenizer, 64, seed=0)
     rows = quality_rows(original, model, held_out)
     assert stages["adapted"]["divergence"] == pytest.approx(rows.divergence.mean(), rel=1e-4)
     assert stages["original"]["divergence"] == pytest.approx(0, abs=1e-6)
@@ -97,12 +96,12 @@ def interrupt(monkeypatch, place, calls=0):
 @pytest.mark.parametrize(
     ("place", "calls"),
     [
-        (f"{STEPS}.profile_heads", 0),
-        (f"{STEPS}.calibrate", 0),
+        (f"{ADAPT}.profile_heads", 0),
+        (f"{RUN}.calibrate", 0),
         ("recurformer.recover.kept.save_file", 0),
-        (f"{STEPS}.plan_steps", 0),
+        (f"{ADAPT}.plan_steps", 0),
         ("transfer.__call__", 9),
-        ("recurformer.recover.distil.divergence", 15),
+        ("recurformer.recover.learn.divergence", 15),
         ("recurformer.render.adaptation.write_adaptation", 0),
     ],
 )
@@ -129,13 +128,13 @@ def spelled(folder, out, model, *more):
 def test_the_steps_are_counted_once(adapted, tmp_path, monkeypatch, out, model):
     world = tmp_path / "world"
     shutil.copytree(adapted, world, ignore=shutil.ignore_patterns("out"))
-    monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: Plan(2, 3, 1, 1))
+    monkeypatch.setattr(f"{ADAPT}.plan_steps", lambda *_: Plan(2, 3, 1))
     monkeypatch.chdir(world)
     with monkeypatch.context() as patch:
-        interrupt(patch, f"{STEPS}.distil", 1)  # the first call only takes the time
+        interrupt(patch, f"{RUN}.distil", 1)  # the first call only takes the time
         assert main(spelled(world, "out", "backbone")) == 130
-    monkeypatch.setattr(f"{STEPS}.plan_steps", lambda *_: pytest.fail("counted again"))
-    monkeypatch.setattr(f"{STEPS}.calibrate", lambda *_: pytest.fail("solved again"))
+    monkeypatch.setattr(f"{ADAPT}.plan_steps", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(f"{RUN}.calibrate", lambda *_: pytest.fail("solved again"))
     assert main(spelled(world, out.format(world), model.format(world))) == 0
     assert [len(rows) for rows in measured(world)["trainings"].values()] == [2, 3]
     assert {path.name for path in world.glob("*") if path.suffix != ".txt"} == {"backbone", "out"}
@@ -145,14 +144,14 @@ def test_the_state_of_another_run_stays(adapted, tmp_path, monkeypatch, capsys):
     shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
     monkeypatch.chdir(tmp_path / "world")
     with monkeypatch.context() as patch:
-        interrupt(patch, f"{STEPS}.calibrate")
+        interrupt(patch, f"{RUN}.calibrate")
         assert main(spelled(adapted, "out", "backbone")) == 130
     (state,) = Path("out.checkpoints").glob("*/*/quality-original.json")
     assert "out.checkpoints" not in capsys.readouterr().err
     assert main(spelled(adapted, "out", "backbone", "--minutes", "0.001")) == 0
     assert "out.checkpoints: keeps a run by other settings or other code; this one" in capsys.readouterr().err
     assert state.is_file()
-    monkeypatch.setattr(f"{STEPS}.profile_heads", lambda *_: pytest.fail("profiled again"))
+    monkeypatch.setattr(f"{ADAPT}.profile_heads", lambda *_: pytest.fail("profiled again"))
     assert main(spelled(adapted, "out", "backbone")) == 0
     assert not Path("out.checkpoints").exists()
 
@@ -196,17 +195,30 @@ def test_other_families_come_back_too(architecture, mixer, tmp_path):
     assert [len(layer) for layer in heads] == ([0, 2] if architecture == "gemma3_text" else [2, 2])
 
 
-def test_it_is_a_function_too(adapted, tmp_path):
+def test_it_is_a_function_too(adapted, tmp_path, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(adapted / "backbone", dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(adapted / "backbone")
     documents = read_documents(sorted(adapted.glob("text*.txt")))
-    recipe = Recipe(tokens=32, transfer_passes=0.5, distil_passes=0.5, passkey_lengths=(), trained="attention")
+    recipe = RECIPES["mamba"].model_copy(update={"trained": "attention", "transfer_steps": 3})
+    monkeypatch.setitem(PASSES, "distil", 0.5)
     said = []
     converted, found = recurformer.adapt(
-        model, tokenizer, documents, folder=tmp_path / "state", beta=0.25, minutes=60, recipe=recipe, say=said.append
+        model,
+        tokenizer,
+        documents,
+        folder=tmp_path / "state",
+        beta=0.25,
+        minutes=60,
+        tokens=32,
+        recipe=recipe,
+        say=said.append,
     )
     assert sum(map(len, converted.config.recurrent_heads)) == 2
-    assert found["recipe"]["tokens"] == 32 and said[0].startswith("original: perplexity")
+    assert (
+        found["recipe"]["tokens"] == 32
+        and found["plan"]["transfer_steps"] == 3
+        and said[0].startswith("original: perplexity")
+    )
     with pytest.raises(ValueError, match="already converted"):
         recurformer.adapt(converted, tokenizer, documents, folder=tmp_path / "again")
 
@@ -223,29 +235,33 @@ def test_a_name_that_is_no_folder_is_asked_of_the_hub(tmp_path, monkeypatch):
     [(-5, (0, 0)), (0, (0, 0)), (19, (0, 0)), (20, (0, 10)), (30, (10, 10)), (300, (100, 100)), (1e9, (500, 750))],
 )
 def test_the_time_is_divided(left, expected):
-    plan = plan_steps(left, 1.0, 2.0, 500, Recipe())
-    assert (plan.transfer_steps, plan.distil_steps) == expected
-    assert (plan.transfer_save_every, plan.distil_save_every) == (120, 60)
+    plan = plan_steps(left, {"transfer": 1.0, "distil": 2.0}, 500, RECIPES["mamba"])
+    assert (plan.transfer_steps, plan.distil_steps, plan.save_every) == (*expected, 60)
 
 
 def test_other_settings_start_anew_and_nothing_is_removed(tmp_path):
-    recipe, values = asdict(Recipe()), [torch.zeros(2)]
+    values = [torch.zeros(2)]
     (tmp_path / "state").mkdir()
     (tmp_path / "state/thesis.tex").write_text("years of work")
 
     def make(value):
         return lambda: values[0].fill_(value).tolist()
 
-    runs = (recipe, 1.0, 1.0), (recipe, 2.0, 1.0), ({"other": 1}, 3.0, 3.0), (recipe, 4.0, 1.0)
-    for about, given, expected in runs:
+    model, text = torch.nn.Linear(1, 1), torch.zeros(1, 2, dtype=torch.long)
+    one, runs = ([model], [text], 1), []
+    for number, other in enumerate(
+        (([model], [text], 2), ([model], [text + 1], 1), ([torch.nn.Linear(2, 1)], [text], 1))
+    ):
+        runs += [(one, 10.0 + number, 10.0), (other, float(number), float(number))]
+    for (models, windows, setting), given, expected in runs:
         values[0] = torch.zeros(2)
-        kept = KeptSteps(tmp_path / "state", about)
+        kept = KeptSteps(tmp_path / "state", models, windows, setting=setting)
         assert kept.change("step", {"values": values[0]}, make(given)) == [expected] * 2
         assert values[0].tolist() == [expected] * 2 and set(kept.seconds) == {"step"}
     assert (tmp_path / "state/thesis.tex").read_text() == "years of work"
 
 
 def test_what_a_kill_left_unfinished_is_no_step(tmp_path):
-    kept = KeptSteps(tmp_path, {})
+    kept = KeptSteps(tmp_path)
     (kept.folder / ".unfinished-second.json").mkdir(parents=True)
     assert kept.result("first", lambda: 1) == 1 and set(kept.seconds) == {"first"}

@@ -7,10 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from recurformer import convert, distil, transfer
-from recurformer.recover.distil import Distillation, divergence
-from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
-from recurformer.recover.trained import TRAINED, only_training
-from recurformer.recover.transfer import Transfer
+from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
+from recurformer.recover.pair import divergence, inputs_of, relative_error, replaced_layers
 from recurformer.train.data import WindowDataset
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 

@@ -52,12 +52,10 @@ def good(tmp_path_factory):
     text = "The quick brown fox jumps over the lazy dog. " * 40
     rows = [(f"title {number}", text, "validation" if number else "train") for number in range(2)]
     pd.DataFrame(rows, columns=["title", "text", "split"]).to_parquet(folder / "articles.parquet")
-    words = (
-        "profile backbone profile.parquet --articles articles.parquet --name tiny --samples 2 --tokens 32 --window 4"
-    )
+    words = "profile backbone profile.parquet --articles articles.parquet --name tiny"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(words.split()) == 0
+        assert main([*words.split(), "--settings", "{samples: 2, tokens: 32, window: 4}"]) == 0
         assert main(["select", "profile.parquet", "heads.json", "--beta", "0.5"]) == 0
     heads = json.loads((folder / "heads.json").read_text())["heads"]
     save_backbone(convert(model, heads, "window"), tokenizer, folder / "converted")

@@ -1,27 +1,30 @@
 """Damaged and hostile files are refused in one line that names the file, and nothing in them is ever run."""
 
 import pickle
+import shlex
 
 import pytest
 from damages import Payload, both, code_of_its_own, columns, cut, edit, frame, heads, remove, weights_with_code, write
 
 ARTICLES = "--articles articles.parquet"
 ADAPT = "adapt backbone out --text"
-PROFILE = f"profile backbone out.parquet {ARTICLES} --name x --samples 1 --tokens 16 --window 4"
+PROFILE = f"profile backbone out.parquet {ARTICLES} --name x --settings '{{samples: 1, tokens: 16, window: 4}}'"
 SELECT = "select profile.parquet out.json --beta 0.5"
 CONVERT = "convert backbone out --heads heads.json --mixer window"
 
 PERPLEXITY = (
-    "perplexity out.csv --before backbone --converted converted --trained converted --name x --beta 1 --tokens 16 "
-    f"{ARTICLES}"
+    "perplexity out.csv --before backbone --converted converted --trained converted --name x --beta 1"
+    f" --settings '{{tokens: 16}}' {ARTICLES}"
 )
 TRAIN = (
-    "train converted out --metrics out.jsonl --name x --tokens 16 --steps 1 --batch-size 1 --learning-rate 1 "
-    f"{ARTICLES}"
+    "train converted out --metrics out.jsonl --name x --tokens 16"
+    f" --settings '{{steps: 1, batch_size: 1, learning_rate: 1}}' {ARTICLES}"
 )
-SCORES = f"{SELECT} --by echo --scores scores.parquet"
-NEEDLE = f"needle backbone out.csv --original backbone {ARTICLES} --name x --evict h2o --budgets 0.5 --match rows.csv"
-MATCH = f"{NEEDLE} --lengths 512 --tasks passkey --samples 1 --depths 0"
+SCORES = f"{SELECT} --settings '{{by: echo}}' --scores scores.parquet"
+NEEDLE = f"needle backbone out.csv --original backbone {ARTICLES} --name x --subject evicted/h2o --match rows.csv"
+MATCH = (
+    f"{NEEDLE} --settings '{{lengths: [512], tasks: [passkey], samples: 1, depths: [0], change: {{budgets: [0.5]}}}}'"
+)
 
 
 ROWS = {
@@ -185,5 +188,5 @@ ROWS = {
 def test_a_file(row, refuses, world):
     words, damage, named = ROWS[row]
     damage(world)
-    refuses(world, words.split(), named)
+    refuses(world, shlex.split(words), named)
     assert not (world / "PWN").exists()

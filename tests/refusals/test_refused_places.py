@@ -1,6 +1,7 @@
 """A disk that is full or a place that cannot be written is one line, and nothing half-written stays."""
 
 import resource
+import shlex
 
 import pytest
 
@@ -10,22 +11,23 @@ from recurformer.cli.main import STAGES
 LIMIT = 2048
 """Bytes that a file may have: a disk that fills up while it is written."""
 TRAIN = (
-    "train backbone out --metrics out.jsonl --name x --articles articles.parquet --tokens 16 --steps 2 --batch-size 1"
-    " --learning-rate 0.1"
+    "train backbone out --metrics out.jsonl --name x --articles articles.parquet --tokens 16"
+    " --settings '{{steps: 2, batch_size: 1, learning_rate: 0.1, save_every: {}}}'"
 )
 WRITES = {
     "a checkpoint": "convert backbone out --heads heads.json --mixer window",
     "a new checkpoint": (
-        "backbone out --downloads . --source random --architecture llama --hidden-size 16 --layers 2 --heads 2 "
-        "--kv-heads 2 --head-dim 8 --tokenizer byte"
+        "backbone out --downloads . --settings '{source: random, architecture: llama, hidden_size: 16, layers: 2,"
+        " heads: 2, kv_heads: 2, head_dim: 8, tokenizer: byte}'"
     ),
-    "a profile": "profile backbone out.parquet --articles articles.parquet --name x --samples 8 --tokens 99 --window 4",
+    "a profile": "profile backbone out.parquet --articles articles.parquet --name x"
+    " --settings '{samples: 8, tokens: 99, window: 4}'",
     "a figure": "figure figure6 profile.parquet --out out.svg",
     "a picture": "figure figure6 profile.parquet --out out.png",
-    "a table of measurements": "pyramidinfer out.csv --lengths " + " ".join(map(str, range(1000, 1100))),
+    "a table of measurements": f"pyramidinfer out.csv --settings '{{lengths: {list(range(1000, 1100))}}}'",
     "a ledger": "claims profile.parquet --out out.json",
-    "a trained model": TRAIN,
-    "a checkpoint of a training": f"{TRAIN} --save-every 1",
+    "a trained model": TRAIN.format(200),
+    "a checkpoint of a training": TRAIN.format(1),
 }
 
 
@@ -39,7 +41,7 @@ def full_disk():
 
 @pytest.mark.parametrize("what", WRITES)
 def test_no_space_is_left(what, refuses, world, full_disk):
-    refuses(world, WRITES[what].split(), "File too large")
+    refuses(world, shlex.split(WRITES[what]), "File too large")
 
 
 def test_a_record_that_cannot_be_written(refuses, world):
@@ -47,7 +49,7 @@ def test_a_record_that_cannot_be_written(refuses, world):
 
 
 RANDOM = WRITES["a new checkpoint"].replace("backbone out", "backbone thesis")
-RECIPE = "--steps 1 --batch-size 1 --learning-rate 0.1"
+RECIPE = "--settings '{steps: 1, batch_size: 1, learning_rate: 0.1}'"
 TEXT = "--metrics m.jsonl --name x --articles articles.parquet --tokens 16"
 FOLDERS = {
     "adapt": "adapt backbone thesis --text articles.parquet",
@@ -79,7 +81,7 @@ def test_a_folder_with_work_of_the_user_is_not_replaced(stage, spelled, refuses,
     (world / "thesis/thesis.tex").write_text("years of work")
     for work in ("backbone", "converted"):  # which would fail without its input
         (world / work / "config.json").unlink()
-    words = [spelled if word == "thesis" else word for word in FOLDERS[stage].split()]
+    words = [spelled if word == "thesis" else word for word in shlex.split(FOLDERS[stage])]
     refuses(world, words, "holds thesis.tex, which no earlier run wrote; name a new folder")
 
 

@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from recurformer.render.ablations import METHODS
-from recurformer.render.measurements import COLUMNS
-from recurformer.render.training import TRAINED
+from recurformer.results.frames import COLUMNS
+from recurformer.results.learned import TRAINED
+from recurformer.results.scores import METHODS
 
 SETTINGS = (0.25, 0.5, 0.75)
 SELECTORS = {"mean_rr": -0.01, "inverse_ra_i": -0.4, "retrieval": 0.01, "echo": -0.08, "sensitivity": 0.0}

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rendering import ALL_TABLES, render
 
 from recurformer.render.figures import FIGURES
-from recurformer.render.tables import Table
+from recurformer.render.table import Table
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from ablation_frames import ablation_frames
 
-from recurformer.render.measurements import COLUMNS
+from recurformer.results.frames import COLUMNS
 
 BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 SHAPES = {"llama2-7b": (32, 32, 1), "qwen2-7b": (28, 28, 7), "qwen2-0.5b": (24, 14, 7), "smollm2-135m": (30, 9, 3)}

@@ -2,18 +2,28 @@
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from itertools import cycle
 from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.questions import reviewer_questions
+from recurformer.claims import questions
 from recurformer.paper import CELLS
-from recurformer.render.tables import TABLES, Table
-from recurformer.render.words import MARKS
+from recurformer.render.table import Table
+from recurformer.render.tables import TABLES
+from recurformer.render.tables_studies import questions_table
+from recurformer.results.words import MARKS
 
 VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
 """Every printed cell has some verdict, each of them occurs."""
+
+
+@wraps(questions.reviewer_questions)
+def reviewer_questions(**frames: pd.DataFrame) -> Table:
+    return questions_table(questions.reviewer_questions(**frames))
+
+
 ALL_TABLES = {**TABLES, "reviewer_questions": reviewer_questions}
 GIVEN = {"verdicts": VERDICTS, "recorded": {}}
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from recurformer.render.ablations import METHODS
-from recurformer.render.figures.ablations import ABLATIONS
-from recurformer.render.figures.ablations.looks import OURS, look_of
+from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.render.panels import OURS, look_of
+from recurformer.results.scores import METHODS
 
 
 def perplexities(rows: pd.DataFrame, key: str) -> np.ndarray:

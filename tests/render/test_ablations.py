@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from recurformer.render.ablations import CONTINUATION, scores
-from recurformer.render.figures.ablations.quality import front
-from recurformer.render.selection import agreement
+from recurformer.render.figures_ablations import front
+from recurformer.results.scores import CONTINUATION, agreement, scores
 
 
 def test_the_front_is_what_no_other_point_dominates():

@@ -6,8 +6,8 @@ import pytest
 from layout import assert_labels_apart, assert_nothing_cut_off
 
 from recurformer.render.figures import FIGURES
-from recurformer.render.measurements import COLUMNS
-from recurformer.render.mqar import best_learning_rates, why_not_run
+from recurformer.results.frames import COLUMNS
+from recurformer.results.learned import best_learning_rates, why_mqar_not_run
 
 
 def mqar_runs(*runs: tuple[float, float, str, int, int]) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def of_baseline(*accuracies: tuple[str, int, int]) -> pd.DataFrame:
 )
 def test_a_baseline_that_has_not_learned_the_trained_lengths_says_nothing(accuracies, reason):
     mqar = of_baseline(*accuracies)
-    found = why_not_run(mqar, best_learning_rates(mqar))
+    found = why_mqar_not_run(mqar, best_learning_rates(mqar))
     assert bool(found) is bool(reason)
     assert reason in found
 
@@ -81,7 +81,7 @@ def test_the_baseline_is_judged_by_its_mean_over_the_seeds():
             mqar_runs((0.0, 1e-3, "validation", 64, correct)).assign(seed=seed)
             for seed, correct in enumerate((1000, second))
         ]
-        assert (why_not_run(pd.concat(seeds), {0.0: 1e-3}) == "") is learned
+        assert (why_mqar_not_run(pd.concat(seeds), {0.0: 1e-3}) == "") is learned
 
 
 def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned():

@@ -11,11 +11,10 @@ from frames import attention_map_frame, profile_frame
 from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.colors import LogNorm
 
-from recurformer.render.figures import FIGURES
-from recurformer.render.figures.figure6 import ra_i_matrix
-from recurformer.render.measurements import COLUMNS
+from recurformer.render.figures import FIGURES, ra_i_matrix
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import SERIES, save_figure
+from recurformer.results.frames import COLUMNS
 
 
 def heads_of(measurements: dict[str, pd.DataFrame], kind: str) -> pd.DataFrame:

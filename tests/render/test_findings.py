@@ -1,17 +1,19 @@
-"""The numbers that docs/findings.md states about the claims are those of the data."""
+"""The numbers that README.md and docs/findings.md state are those of the data."""
 
 import json
 import re
 from pathlib import Path
 
+import pandas as pd
+
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
-from recurformer.render.tables.comparison import PYRAMIDINFER
-from recurformer.render.words import MARKS
+from recurformer.results.cells import PYRAMIDINFER
+from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
-FINDINGS = " ".join((ROOT / "docs/findings.md").read_text().split())
+FINDINGS, README = (" ".join((ROOT / page).read_text().split()) for page in ("docs/findings.md", "README.md"))
 
 
 def test_it_counts_the_sentences_that_have_a_test():
@@ -40,3 +42,44 @@ def test_its_verdicts_are_those_of_the_recorded_ledger():
     recorded = json.loads((ROOT / "recorded/cpu/results/claims.json").read_text())
     assert shown == recorded["counts"]
     assert f"{recorded['by_definition']} of them by definition" in FINDINGS
+
+
+def recorded(study, table):
+    return pd.read_csv(ROOT / f"recorded/{study}/results/tables/{table}.csv")
+
+
+def test_the_readmes_perplexities_are_the_recorded_ones():
+    found = recorded("recovery", "recovery")
+    at = found[found.beta.isin([0, 0.5])].groupby(["arm", "tokens"]).perplexity.agg(list)
+    longest, states, windows = 524288, at["bytes_mamba", 98304], at["bytes_window", 98304]
+    for stated in (
+        f"it reaches perplexity {at['paper', longest][0]:.1f}.",
+        f"original has {at['original', 0][0]:.1f}, and {at['original', longest][0]:.1f} after the same training.",
+        f"the original's predictions reach {at['plus', longest][0]:.1f}.",
+        f"perplexity {windows[0]:.1f} and the Mamba state {min(states):.1f} to {max(states):.1f} (three seeds each)",
+    ):
+        assert stated in README
+    assert len(states) == len(windows) == 3 and len({f"{window:.1f}" for window in windows}) == 1
+
+
+def test_h_gq_is_stated_with_its_interval():
+    table = recorded("cpu", "table4").query("quantity == 'h_gq' and setting == 'official'")
+    at = {(row.model, row.beta): row for row in table.itertuples()}
+    small = [at[model, 0.9] for model in ("hashhop-llama", "hashhop-qwen2")]
+    lowest = at["hashhop-llama", 0.75]
+    shown = [f"{row.ours:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in (*small, lowest)]
+    assert (
+        f"{shown[0]} and {shown[1]} at β = 0.9" in FINDINGS
+        and f"the multi-head model falls to 0.86: {shown[2]}" in FINDINGS
+    )
+    assert "They keep {:.0f} % and {:.0f} % of the hops".format(*(100 * row.ours for row in small)) in README
+    assert f"interval of the first reaches down to {100 * small[0].low:.0f} %." in README
+
+
+def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():
+    table = recorded("cpu", "table3").query("model == 'smollm2-135m'")
+    at = {(row.stage, row.beta): row.ours for row in table.itertuples()}
+    before, after, original = at["converted", 0.5], at["trained", 0.5], at["trained", 0]
+    assert f"the perplexity from {before:,.0f} to {after:.0f}; the original's is {original:.1f} after" in FINDINGS
+    assert "measured exponents within 0.02 of the printed orders" in FINDINGS
+    assert 0.01 < recorded("cpu", "table1").difference.abs().max() < 0.02

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recurformer.cli.identity import fall_behind
+from recurformer.cli.subjects import fall_behind
 from recurformer.records import run_record
-from recurformer.render.measurements import packed_frames, packed_rows
-from recurformer.render.training import ALLOWED_FALL
-from recurformer.train.metrics import fall_of
+from recurformer.results.frames import packed_frames, packed_rows
+from recurformer.results.learned import ALLOWED_FALL
+from recurformer.train.trainer import fall_of
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu"
 NOISE = np.random.default_rng(0).normal(size=1000)

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from frames import profile_frame
 
-from recurformer.claims import THIS_STUDY, make_ledger, read_evidence
-from recurformer.claims.text import markdown
+from recurformer.claims import THIS_STUDY, evidence_of, make_ledger
+from recurformer.claims.ledger import markdown
 from recurformer.render.figures import FIGURES
-from recurformer.render.page.claims import claims_page
+from recurformer.render.page import claims_page
 from recurformer.render.style import save_figure
-from recurformer.render.tables.table import Table
+from recurformer.render.table import Table
 
 REPORT = Path(__file__).parents[2] / "workflow/report"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -35,7 +35,7 @@ def test_in_a_table(suffix, tmp_path):
 
 def hostile_ledger():
     """The ledger of a study without measurements, with markup in the place of every text that is not looked up."""
-    ledger = make_ledger(IMAGE, [read_evidence(THIS_STUDY, [])])
+    ledger = make_ledger(IMAGE, [evidence_of(THIS_STUDY, {})])
     entries = ledger.to_dict()
     for claim in entries["claims"]:
         claim.update(dict.fromkeys(("statement", "paper", "ours", "reason", "test", "tolerance", "kind"), IMAGE))

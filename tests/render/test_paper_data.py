@@ -3,9 +3,8 @@ from collections import Counter
 import pytest
 
 from recurformer.claims.claim import STATEMENTS
-from recurformer.paper import CELLS, NUMBERS
-from recurformer.paper.entries import KINDS
-from recurformer.render.tables.table5 import printed_contributions
+from recurformer.paper import CELLS, KINDS, NUMBERS
+from recurformer.render.tables import printed_contributions
 
 
 def test_every_printed_entry_is_there_with_a_name_and_a_place_of_its_own_and_a_kind():

@@ -4,9 +4,8 @@ import pandas as pd
 import pytest
 from rendering import ALL_TABLES, render
 
-from recurformer.cli.results import read_measurements
 from recurformer.render.figures import FIGURES
-from recurformer.render.measurements import NAMES, READERS, read_frame
+from recurformer.results.frames import NAMES, READERS, read_frame, read_frames
 
 
 def write(rows, path):
@@ -44,7 +43,7 @@ def renamed(measurements, tmp_path_factory):
     for file, frame in zip(files, measurements.values(), strict=True):
         names = [name for name in NAMES if name in frame]
         frame.assign(**{name: frame[name].replace(other) for name in names}).to_csv(file, index=False)
-    return read_measurements(files)
+    return read_frames(files)
 
 
 @pytest.mark.parametrize("renderer", [*ALL_TABLES.values(), *FIGURES.values()], ids=[*ALL_TABLES, *FIGURES])

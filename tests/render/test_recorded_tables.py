@@ -75,7 +75,7 @@ def test_table4_names_the_card(shown, measurements, tmp_path):
     assert lost["ours"].isna().all(), "the card could not hold it"
     heading = text.splitlines()[2]
     assert f"cs_10k, {CARD}" in heading and f"h_gq, {CARD}, appendix layout" in heading
-    assert f"- {CARD}: recorded on this card by another study." in text
+    assert f"- {CARD}: recorded on this GPU by another study." in text
     assert read_recordings(tmp_path / "recorded")[0].rows("cache_peak", model="llama2-7b").shape[0] == 12
 
 
@@ -99,7 +99,7 @@ def test_a_recording_without_a_card_has_no_columns(shown, measurements):
     long, text = shown("table4", recorded_frames(measurements), card=None)
     assert set(long["setting"]) == {"kv_group", "head", "official", "paper", "one_shot", "chunked"}
     assert "gpu-trained" not in set(long["model"])
-    assert "recorded on this card" not in text
+    assert "recorded on this GPU" not in text
 
 
 def test_every_committed_recording_is_evidence():

@@ -12,11 +12,12 @@ from rendering import ALL_TABLES, VERDICTS, kinds_of, render
 from recurformer.cli.main import main
 from recurformer.paper import CELLS
 from recurformer.render.figures import FIGURES
-from recurformer.render.measurements import COLUMNS
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import styled
-from recurformer.render.tables import TABLES, Table
-from recurformer.render.words import MARKS, number
+from recurformer.render.table import Table
+from recurformer.render.tables import TABLES
+from recurformer.results.frames import COLUMNS
+from recurformer.results.words import MARKS, number
 
 
 @pytest.mark.parametrize("renderer", [*ALL_TABLES.values(), *FIGURES.values()], ids=[*ALL_TABLES, *FIGURES])

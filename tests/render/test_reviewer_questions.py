@@ -11,9 +11,9 @@ from recurformer.claims.claim import ALLOWED_DROP, QUESTIONS
 from recurformer.claims.questions import NO, YES, reviewer_questions
 from recurformer.cli.main import main
 from recurformer.measure.lm_eval import LOCAL_TASKS
-from recurformer.render.ablations import HASHHOP, METHODS, scores
 from recurformer.render.figures import FIGURES
-from recurformer.render.words import NOT_RUN, UNDECIDED
+from recurformer.results.scores import HASHHOP, METHODS, scores
+from recurformer.results.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
 
 QUALITIES = ("ablation_hashhop", "needle", "continuation")
@@ -34,7 +34,7 @@ def answered(frames) -> pd.DataFrame:
 
 
 def answers(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    return reviewer_questions(**frames).frame.set_index("id")
+    return reviewer_questions(**frames).set_index("id")
 
 
 def ours(frame: pd.DataFrame) -> pd.Series:

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from rendering import build, lines_of, pick
 
-from recurformer.render.tables.table import escape
-from recurformer.render.tables.table1 import growth_exponent
-from recurformer.render.words import NOTHING
+from recurformer.render.table import escape
+from recurformer.results.cells import growth_exponent
+from recurformer.results.words import NOTHING
 
 
 @pytest.mark.parametrize(

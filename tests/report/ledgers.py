@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recurformer.claims import make_ledger
 from recurformer.claims.ledger import environment
-from recurformer.render.words import MARKS
+from recurformer.results.words import MARKS
 
 VERDICTS = tuple(MARKS)
 XEON = {"system": "Linux-6.1-x86_64", "processor": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "cores": 2}

@@ -6,7 +6,7 @@ from ledgers import INJECTION, RECORDS, claim, evidence, ledger, places
 from selenium.webdriver.common.by import By
 
 from recurformer.claims.ledger import environment
-from recurformer.render.page.claims import claims_page, difference
+from recurformer.render.page import claims_page, difference
 
 LEDGER = ledger()
 COUNTS = LEDGER["counts"]

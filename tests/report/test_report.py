@@ -7,7 +7,7 @@ from browsing import overhang, resize
 from ledgers import ledger
 from selenium.webdriver.common.by import By
 
-from recurformer.render.page.claims import claims_page
+from recurformer.render.page import claims_page
 from tests.workflow.dry_runs import ROOT, snakemake
 
 LEDGER = ledger()

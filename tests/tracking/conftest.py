@@ -1,5 +1,5 @@
 import pytest
-from tiny_training import MQAR
+import tiny_training
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -10,7 +10,7 @@ from recurformer.cli.main import main
 def mqar(tmp_path, monkeypatch):
     """Run a tiny training in a folder of its own; the exit code."""
     monkeypatch.chdir(tmp_path)
-    return lambda name="a", beta=0.5, steps=6: main(MQAR.format(name=name, beta=beta, steps=steps).split())
+    return lambda name="a", beta=0.5, steps=6: main(tiny_training.mqar(name, beta, steps))
 
 
 class Notebook(TrainerCallback):

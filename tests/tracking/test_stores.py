@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tiny_training import MQAR
+from tiny_training import mqar
 
 STORE = "results/tracking"
 STEPS = 300
@@ -36,7 +36,7 @@ def start(folder, tracker, words, code=None, python=sys.executable):
     if shared := os.environ.get("SHARED"):
         settings |= {"TRACKIO_DIR": shared, "MLFLOW_TRACKING_URI": f"sqlite:///{shared}.db"}
     return subprocess.Popen(
-        [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words.split()])],
+        [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words])],
         cwd=folder,
         env=settings | {"RECURFORMER_TRACKERS": tracker, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def importer(request):
 
 def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(importer, tmp_path):
     for name, beta in (("a", 0.0), ("b", 1.0)):
-        end(start(tmp_path, "", MQAR.format(name=name, beta=beta, steps=6)))
+        end(start(tmp_path, "", mqar(name=name, beta=beta, steps=6)))
     for count in (2, 0):
         said, runs = importer(tmp_path)
         assert f": {count} new runs of 2" in said
@@ -119,19 +119,19 @@ def test_studies_that_share_a_store_leave_each_others_runs(importer, tmp_path, m
     folders = [tmp_path / "one's", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-        end(start(folder, "", MQAR.format(name="a", beta=0.5, steps=6)))
+        end(start(folder, "", mqar(name="a", beta=0.5, steps=6)))
     for folder, new in ((folders[0], 1), (folders[1], 1), (folders[0], 0)):
         assert f": {new} new runs of 1" in importer(folder, read=False)
 
 
 def test_a_damaged_curve_is_named_and_its_run_left_out(importer, tmp_path):
-    end(start(tmp_path, "", MQAR.format(name="a", beta=0.5, steps=6)))
+    end(start(tmp_path, "", mqar(name="a", beta=0.5, steps=6)))
     (tmp_path / "results/a/metrics.jsonl").write_text("[]\n")
     assert ": 0 new runs of 1" in importer(tmp_path, read=False)
 
 
 def test_two_records_of_one_name_stay(importer, tmp_path):
-    end(start(tmp_path, "", MQAR.format(name="a", beta=0.5, steps=6)))
+    end(start(tmp_path, "", mqar(name="a", beta=0.5, steps=6)))
     record = json.loads((tmp_path / "results/a/run.json").read_text())
     (tmp_path / "results/a.run.json").write_text(json.dumps(record | {"run": "other"}))
     for count in (2, 0):
@@ -140,14 +140,14 @@ def test_two_records_of_one_name_stay(importer, tmp_path):
 
 def test_a_run_whose_result_was_replaced_is_replaced(importer, tmp_path):
     for beta in (0.0, 1.0):
-        end(start(tmp_path, "", MQAR.format(name="a", beta=beta, steps=6)))
+        end(start(tmp_path, "", mqar(name="a", beta=beta, steps=6)))
         _, runs = importer(tmp_path)
     ((_, _, settings),) = runs.values()
     assert float(settings["beta"]) == 1.0
 
 
 def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_path):
-    words = MQAR.format(name="a", beta=0.5, steps=STEPS) + " --training-save-every 20"
+    words = mqar(name="a", beta=0.5, steps=STEPS, save_every=20)
     killed = start(tmp_path, tracker, words)
     while not list(tmp_path.glob("results/a/mqar.csv.checkpoints/*/checkpoint-*/complete")):
         assert killed.poll() is None, killed.stderr.read()
@@ -162,7 +162,7 @@ def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_pat
 
 
 def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(tracker, tmp_path):
-    words = MQAR.format(name="a", beta=0.5, steps=STEPS)
+    words = mqar(name="a", beta=0.5, steps=STEPS)
     end(start(tmp_path, "", words))
     alone = (tmp_path / "results/a/mqar.csv").read_bytes()
     shutil.rmtree(tmp_path / "results")
@@ -181,5 +181,5 @@ def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(track
 def test_a_store_that_cannot_be_made_costs_one_line(tracker, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / STORE).write_text("in the way")
-    _, errors = end(start(tmp_path, tracker, MQAR.format(name="a", beta=0.5, steps=6)))
+    _, errors = end(start(tmp_path, tracker, mqar(name="a", beta=0.5, steps=6)))
     assert errors.count(f"tracker {tracker} gave up") == errors.count("\n") == 1

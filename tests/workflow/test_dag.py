@@ -1,5 +1,6 @@
 """The DAG of every study, by dry runs: what is asked for is planned, and nothing starts from a bad configuration."""
 
+import json
 import re
 from collections import Counter, defaultdict
 
@@ -69,6 +70,10 @@ PAPER = {
 shares, 4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
 
 
+def settings_of(words):
+    return json.loads(option(words, "--settings"))
+
+
 def test_the_paper_study_has_these_jobs(dry):
     assert dry("all", "paper").counts == PAPER
     asked = Counter(job.rule for job in dry("all", "paper").jobs if "gpu" in job.resources)
@@ -81,12 +86,14 @@ def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
     evaluated = [words for _, stage, *words in dry("all", "paper").commands if stage == "ablation-lm-eval"]
     told = {}
     for words in evaluated:
-        name = option(words, "--names")
+        settings = settings_of(words)
+        (name,) = settings["names"]
         assert words[1].endswith(f"/tasks/{name}/ablation_lm_eval.csv")
-        told.setdefault(name, set()).add(" ".join(words[words.index("--names") :][:6]))
-    assert told["mmlu"] == {"--names mmlu --limits --num-fewshot mmlu:5 --tokens"}
-    assert told["ruler"] == {"--names ruler --limits ruler:100 --num-fewshot --tokens"}
-    assert len(told) == 13 and all(len(settings) == 1 for settings in told.values())
+        asked = {key: settings[key] for key in ("limits", "num_fewshot")}
+        assert told.setdefault(name, asked) == asked
+    assert told["mmlu"] == {"limits": [], "num_fewshot": [["mmlu", 5]]}
+    assert told["ruler"] == {"limits": [["ruler", 100]], "num_fewshot": []}
+    assert len(told) == 13
     models = {words[1].split("/tasks/")[0] for words in evaluated if option(words, "--name") == "qwen2-7b"}
     below = "results/paper/ablations/language/qwen2-7b"
     assert models == {
@@ -124,14 +131,14 @@ def test_what_is_compared_is_trained_alike(dry):
 def test_the_paper_study_shows_the_head_of_figure_2(dry):
     """The 18th head of the 24th layer of Llama2-7B; no head is named for the others."""
     sinks = [words for _, stage, *words in dry("all", "paper").commands if stage == "sink"]
-    named = {option(words, "--name"): (option(words, "--layer"), option(words, "--head")) for words in sinks}
-    assert named == {"llama2-7b": ("23", "17"), "qwen2-0.5b": (None, None), "qwen2-7b": (None, None)}
+    named = {option(words, "--name"): settings_of(words).get("shown") for words in sinks}
+    assert named == {"llama2-7b": {"layer": 23, "head": 17}, "qwen2-0.5b": None, "qwen2-7b": None}
 
 
 def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
     trainings = [words for _, stage, *words in dry("all", "paper").commands if stage == "train"]
-    processes = {option(words, "--name"): option(words, "--distributed-processes") for words in trainings}
-    assert processes == {"llama2-7b": "4", "qwen2-7b": "4", "qwen2-0.5b": "1"}
+    processes = {option(words, "--name"): settings_of(words)["distributed"]["processes"] for words in trainings}
+    assert processes == {"llama2-7b": 4, "qwen2-7b": 4, "qwen2-0.5b": 1}
 
 
 def test_the_papers_own_method_is_trained_once_for_the_study_and_its_ablations(dry):

@@ -58,6 +58,10 @@ def made_by_commands(folder):
     return [path for path in folder.parent.rglob("PWN*") if path.is_file()]
 
 
+def settings_of(words):
+    return json.loads(words[words.index("--settings") + 1])
+
+
 def test_no_value_runs_as_a_command(folder):
     targets = [
         f"results/smoke/ablations/language/tiny/{CHANGED}/tasks/passkey/ablation_lm_eval.csv",
@@ -69,10 +73,9 @@ def test_no_value_runs_as_a_command(folder):
     assert made_by_commands(folder) == []
     called = [json.loads(line) for line in (folder / "argv.jsonl").read_text().splitlines()]
     (evaluated,) = (words for words in called if words[0] == "ablation-lm-eval")
-    assert evaluated[evaluated.index("--names") + 1] == "passkey"
-    (fetched,) = (words for words in called if words[0] == "backbone" and "hub" in words)
-    assert fetched[fetched.index("--repo") + 1] == REPO
-    assert fetched[fetched.index("--revision") + 1] == NAME
+    assert settings_of(evaluated)["names"] == ["passkey"]
+    fetched = [settings_of(words) for words in called if words[0] == "backbone"]
+    assert [(one["repo"], one["revision"]) for one in fetched if one["source"] == "hub"] == [(REPO, NAME)]
 
 
 def test_a_hostile_backbone_name_starts_nothing(folder):

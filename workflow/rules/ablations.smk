@@ -7,7 +7,9 @@ use rule select as select_other with:
     log:
         "<logs>/select_other/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
     params:
-        choice=choice_flags,
+        seed=lambda wildcards: wildcards.choice,
+        scores=files("scores"),
+        settings=settings(choice_of_heads),
 
 
 use rule convert as convert_to_mixer with:
@@ -24,8 +26,11 @@ use rule convert as convert_to_mixer with:
     log:
         "<logs>/convert_to_mixer/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}.log",
     params:
-        mixer=mixer_flag,
-        window=window_flags,
+        mixer=lambda wildcards: wildcards.mixer,
+        settings=settings(
+            mamba="mamba",
+            window=lambda wildcards: ABLATIONS[wildcards.task]["window"],
+        ),
 
 
 rule pool_kv:
@@ -95,14 +100,13 @@ rule needle:
     params:
         stage="needle",
         text=files("articles"),
-        settings=flags("ablations", "needle"),
-        more=[],
-        identity=identity("language"),
+        settings=settings("ablations.needle", change=change_of("language")),
+        subject=subject_words,
         code=code("needle"),
     shell:
         """
         recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --original {input.original:q} \
-            {params.text:q} {params.settings:q} {params.more:q} {params.identity:q} \
+            {params.text:q} {params.subject:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -118,7 +122,7 @@ use rule needle as continuation with:
         "<logs>/continuation/language/{backbone}/{subject}.log",
     params:
         stage="continuation",
-        settings=flags("ablations", "continuation"),
+        settings=settings("ablations.continuation", change=change_of("language")),
         code=code("continuation"),
 
 
@@ -133,7 +137,9 @@ use rule needle as ablation_lm_eval with:
         "<logs>/ablation_lm_eval/language/{backbone}/{subject}/{evaluated}.log",
     params:
         stage="ablation-lm-eval",
-        settings=lm_eval_flags,
+        settings=settings(
+            lm_eval_task, hashhop=hashhop_if_asked, change=change_of("language")
+        ),
         code=code("ablation_lm_eval"),
 
 
@@ -148,9 +154,9 @@ use rule needle as ablation_hashhop with:
     params:
         stage="ablation-hashhop",
         text=[],
-        settings=flags("hashhop", "evaluation"),
-        more=flags("hashhop", "task", prefix="task-"),
-        identity=identity("hashhop"),
+        settings=settings(
+            "hashhop.evaluation", task="hashhop.task", change=change_of("hashhop")
+        ),
         code=code("ablation_hashhop"),
 
 
@@ -162,7 +168,9 @@ use rule ablation_hashhop as hashhop_sizes with:
         "<logs>/hashhop_sizes/hashhop/{backbone}/{subject}.log",
     params:
         stage="hashhop-sizes",
-        settings=flags("ablations", "sizes"),
+        settings=settings(
+            "ablations.sizes", task="hashhop.task", change=change_of("hashhop")
+        ),
         code=code("hashhop_sizes"),
 
 

@@ -8,18 +8,13 @@ rule memory:
         **NEEDS,
     params:
         stage="memory",
-        what=as_flags({"betas": config["betas"], "seed": config["seed"]}),
-        settings=flags("caches", "sizes"),
-        search=[],
-        backbone=shape_flags,
-        selection=[],
-        mamba=flags("mamba", prefix="mamba-"),
+        what=["--betas", *map(str, config["betas"]), "--seed", str(config["seed"])],
+        settings=settings("caches.sizes", backbone=backbone_block, mamba="mamba"),
         code=code("memory"),
     shell:
         """
-        recurformer {params.stage:q} {output.rows:q} --name {wildcards.backbone:q} {params.what:q} {params.settings:q} \
-            {params.search:q} {params.backbone:q} {params.selection:q} {params.mamba:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
+        recurformer {params.stage:q} {output.rows:q} --name {wildcards.backbone:q} {params.what:q} \
+            --settings {params.settings:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
 
@@ -33,8 +28,13 @@ use rule memory as cache with:
         "<logs>/cache/{backbone}.log",
     params:
         stage="cache",
-        what=ranked_shares,
-        selection=flags("selection", prefix="selection-"),
+        what=ranked_betas,
+        settings=settings(
+            "caches.sizes",
+            backbone=backbone_block,
+            selection="selection",
+            mamba="mamba",
+        ),
         code=code("cache"),
 
 
@@ -49,7 +49,12 @@ use rule memory as longest_input with:
     params:
         stage="longest-input",
         what=one_search,
-        search=flags("caches", "search", prefix="search-"),
+        settings=settings(
+            "caches.sizes",
+            backbone=backbone_block,
+            search="caches.search",
+            mamba="mamba",
+        ),
         code=code("longest_input"),
 
 
@@ -63,12 +68,11 @@ rule complexity:
         **NEEDS,
     params:
         stage="complexity",
-        settings=flags("caches", "sizes"),
-        mamba=flags("mamba", prefix="mamba-"),
+        settings=settings("caches.sizes", mamba="mamba"),
         code=code("complexity"),
     shell:
         """
-        recurformer {params.stage:q} {output.rows:q} {params.settings:q} {params.mamba:q} \
+        recurformer {params.stage:q} {output.rows:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -81,5 +85,5 @@ use rule complexity as pyramidinfer with:
         "<logs>/pyramidinfer.log",
     params:
         stage="pyramidinfer",
-        mamba=[],
+        settings=settings("caches.sizes"),
         code=code("pyramidinfer"),

@@ -4,7 +4,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from recurformer.cli.arguments import flags as as_flags
 from recurformer.cli.main import code_of
 from recurformer.digest import code_digest
 from recurformer.render.registry import REGISTRY, heading
@@ -26,9 +25,6 @@ os.environ.update(PYTHONUTF8="1")
 os.environ.pop("MPLBACKEND", None)
 if config["device"] == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="")
-if config["job_minutes"]:
-    # not a parameter of any rule: the times at which a training or a search stops do not change its result
-    os.environ.update(RECURFORMER_MINUTES=str(config["job_minutes"]))
 # A job that the kernel ends can say nothing itself. Snakemake shows a prefix with any failure, so it holds no text.
 os.environ.update(
     RECURFORMER_KILLED="exit 137: this job was killed, most likely because the memory was full (README.md, troubleshooting)"
@@ -70,7 +66,7 @@ def study_folder():
     overwrite those of the unchanged one.
     """
     name = "" if config["study"] == "default" else config["study"]
-    changed = set(workflow.config_settings.config) - {"job_minutes"}
+    changed = set(workflow.config_settings.config)
     if "study" in changed or not changed:
         return name
     if changed != {"seed"}:
@@ -116,16 +112,6 @@ def code(stage):
 
 def stage_digest(stage, wildcards):
     return code_digest(code_of(stage))
-
-
-def training_code(stage):
-    """As `code`, of the training of a backbone: in one process, or over several."""
-
-    def of_backbone(wildcards):
-        distributed = wildcards.backbone in config["distributed"]
-        return code("distributed" if distributed else stage)
-
-    return of_backbone
 
 
 def base_checkpoint(wildcards):

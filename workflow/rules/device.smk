@@ -10,13 +10,8 @@ use rule memory as cache_peak with:
         **NEEDS,
     params:
         stage="cache-peak",
-        what=as_flags(
-            {
-                "device": DEVICE["device"],
-                "betas": config["betas"],
-                "seed": config["seed"],
-            }
-        ),
+        what=["--device", DEVICE["device"], "--betas", *map(str, config["betas"])]
+        + ["--seed", str(config["seed"])],
         code=code("cache_peak"),
 
 

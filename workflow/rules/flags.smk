@@ -1,114 +1,117 @@
 # Settings, inputs and wildcards of a job as words of its command line.
-def flags(*keys, prefix=""):
-    """The settings at `keys` as the words of a command line, for a parameter that is quoted by `:q`. A function, for
-    Snakemake would look for wildcards in a list.
+import json
+
+
+def words(options):
+    """Options as the words of a command line, none for one that is None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+def settings(own="", **blocks):
+    """The settings of a stage as the JSON of `--settings`, for a parameter that is quoted by `:q`.
+
+    Args:
+        own: where its own keys stand in the configuration, as in `language.profiling`; or a function of the wildcards
+            that returns them.
+        blocks: the same for each other block of the stage.
     """
-    return partial(settings_at, keys, prefix)
+
+    def of_job(wildcards):
+        inner = {name: block_at(place, wildcards) for name, place in blocks.items()}
+        return json.dumps(
+            {**block_at(own, wildcards), **{k: v for k, v in inner.items() if v}}
+        )
+
+    return of_job
 
 
-def settings_at(keys, prefix, wildcards):
-    """The settings at `keys` of the configuration as flags, none for a block that is absent."""
+def block_at(place, wildcards):
+    if callable(place):
+        return place(wildcards)
     block = config
-    for key in keys:
+    for key in filter(None, place.split(".")):
         block = block[key]
-    return as_flags(block or {}, prefix)
+    return block if place else {}
 
 
 def files(*names):
-    """Present inputs of a rule as flags of the same names."""
-    return partial(file_flags, names)
+    """Present inputs of a rule as options of the same names."""
+    return partial(file_words, names)
 
 
-def file_flags(names, wildcards, input):
-    return as_flags({name: str(input[name]) for name in names if input[name]})
+def file_words(names, wildcards, input):
+    return words({name: input[name] or None for name in names})
 
 
 def seed_of_job(wildcards):
     return wildcards.get("seed", config["seed"])
 
 
-def run_flags(wildcards):
-    """The share of replaced heads, where it is one of the study's own, and the seed."""
-    return as_flags({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
+def run_words(wildcards):
+    """The fraction of replaced heads, where it is one of the study's own, and the seed."""
+    return words({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
 
 
-def ranked_shares(wildcards, input):
-    """All shares of replaced heads, and the profile that ranks the heads; no profile: at random."""
-    profile = [str(input.profile)] if input.profile else []
-    return as_flags(
-        {"profile": profile, "betas": config["betas"], "seed": config["seed"]}
+def ranked_betas(wildcards, input):
+    """All fractions of replaced heads, and the profile that ranks the heads; no profile: at random."""
+    betas = ["--betas", *map(str, config["betas"])]
+    return (
+        file_words(["profile"], wildcards, input)
+        + betas
+        + ["--seed", str(config["seed"])]
     )
 
 
 def one_search(wildcards):
-    """One share of replaced heads and the protocol of reading."""
+    """One fraction of replaced heads and the protocol of reading."""
     search = {name: wildcards[name] for name in ("beta", "protocol")}
-    return as_flags({**search, "seed": config["seed"]})
+    return words({**search, "seed": config["seed"]})
 
 
-def doubled_steps(wildcards):
-    """Twice the steps of MQAR where the study asks for it: of two flags the last one counts."""
-    again = float(wildcards.beta) in config["mqar"]["doubled"]
-    steps = config["mqar"]["task"]["training"]["steps"]
-    return as_flags({"training_steps": 2 * steps} if again else {})
+def recall_task(wildcards):
+    """MQAR, with twice the steps where the study asks for them."""
+    task = config["mqar"]["task"]
+    if float(wildcards.beta) not in config["mqar"]["doubled"]:
+        return task
+    return task | {
+        "training": task["training"] | {"steps": 2 * task["training"]["steps"]}
+    }
 
 
-def as_measured():
-    """The type in which trained models, and the models beside them, are measured."""
-    return as_flags({"dtype": config["evaluation_dtype"]})
+def backbone_block(wildcards):
+    return config["backbones"][wildcards.backbone]
 
 
-def backbone_flags(wildcards):
-    return as_flags(config["backbones"][wildcards.backbone])
+def sink_head(wildcards):
+    return config["language"]["sink_heads"].get(wildcards.backbone, {})
 
 
-def sink_head_flags(wildcards):
-    return as_flags(config["language"]["sink_heads"].get(wildcards.backbone, {}))
+def processes(wildcards):
+    """The processes of a training, where the study names some for the backbone."""
+    return config["distributed"].get(wildcards.backbone, {})
 
 
-def shape_flags(wildcards):
-    return as_flags(config["backbones"][wildcards.backbone], "backbone-")
-
-
-def training_flags(task, recipe="training"):
-    """The recipe of a task, and the processes of the training, where the study names some for the backbone."""
-
-    def of_backbone(wildcards):
-        spread = config["distributed"].get(wildcards.backbone, {})
-        return settings_at([task, recipe], "", wildcards) + as_flags(
-            spread, "distributed-"
-        )
-
-    return of_backbone
-
-
-def curve_flags(wildcards, output):
-    """The flags by which a training on text measures its model meanwhile, in a study with a recovery block."""
+def curve_words(wildcards, output):
+    """The options by which a training on text measures its model meanwhile, in a study with a recovery block."""
     if not RECOVERY:
         return []
-    points = {key: RECOVERY[key] for key in ("held_out", "halvings")}
-    return as_flags({"recovery": str(output.recovery)} | points)
+    points = {"held-out": RECOVERY["held_out"], "halvings": RECOVERY["halvings"]}
+    return words({"recovery": output.recovery} | points)
 
 
-def arm_flags(wildcards):
-    """A recipe of recovery."""
+def arm_block(wildcards):
+    """A recipe of recovery, without the runs that there are of it."""
     arm = RECOVERY["arms"][wildcards.arm]
-    return as_flags(
-        {name: value for name, value in arm.items() if name not in {"betas", "seeds"}},
-        "arm-",
-    )
+    return {key: value for key, value in arm.items() if key not in {"betas", "seeds"}}
 
 
-def lm_eval_flags(wildcards):
-    """The settings of one task of lm-eval alone, with HashHop's sizes where it is that."""
-    task = Tasks(**config["language"]["tasks"]).alone(wildcards.evaluated)
-    sizes = config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}
-    return as_flags(task.model_dump(mode="json")) + as_flags(sizes, "hashhop-")
+def lm_eval_task(wildcards):
+    """The settings of one task of lm-eval alone."""
+    tasks = Tasks(**config["language"]["tasks"])
+    return tasks.alone(wildcards.evaluated).model_dump(mode="json")
 
 
-def mixer_flag(wildcards):
-    return as_flags({"mixer": wildcards.mixer})
-
-
-def window_flags(wildcards):
-    return as_flags(ABLATIONS[wildcards.task]["window"])
+def hashhop_if_asked(wildcards):
+    """HashHop's sizes, for lm-eval's task of that name alone."""
+    return config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}

@@ -12,14 +12,15 @@ rule train_hashhop:
     resources:
         **NEEDS,
     params:
-        run=run_flags,
-        settings=training_flags("hashhop"),
-        task=flags("hashhop", "task", prefix="task-"),
-        code=training_code("train_hashhop"),
+        run=run_words,
+        settings=settings(
+            "hashhop.training", task="hashhop.task", distributed=processes
+        ),
+        code=code("train_hashhop"),
     shell:
         """
         recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} {params.run:q} {params.settings:q} {params.task:q} \
+            --name {wildcards.backbone:q} {params.run:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -34,7 +35,9 @@ use rule train_hashhop as pretrain_hashhop with:
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
     params:
-        settings=training_flags("hashhop", "pretraining"),
+        settings=settings(
+            "hashhop.pretraining", task="hashhop.task", distributed=processes
+        ),
 
 
 rule hashhop:
@@ -48,15 +51,14 @@ rule hashhop:
     resources:
         **NEEDS,
     params:
-        run=run_flags,
-        settings=flags("hashhop", "evaluation"),
-        task=flags("hashhop", "task", prefix="task-"),
-        dtype=as_measured(),
+        run=run_words,
+        settings=settings("hashhop.evaluation", task="hashhop.task"),
+        dtype=words({"dtype": config["evaluation_dtype"]}),
         code=code("hashhop"),
     shell:
         """
         recurformer hashhop {input.checkpoint:q} {output.rows:q} --name {wildcards.backbone:q} {params.run:q} \
-            {params.settings:q} {params.task:q} {params.dtype:q} \
+            --settings {params.settings:q} {params.dtype:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -70,4 +72,4 @@ use rule hashhop as baseline with:
     log:
         "<logs>/baseline/{backbone}.log",
     params:
-        run=as_flags({"beta": 0, "seed": config["seed"]}),
+        run=words({"beta": 0, "seed": config["seed"]}),

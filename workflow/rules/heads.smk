@@ -13,14 +13,14 @@ rule profile_text:
     params:
         stage="profile",
         files=[],
-        settings=flags("language", "profiling"),
+        settings=settings("language.profiling"),
         more=[],
         seed=config["seed"],
         code=code("profile"),
     shell:
         """
         recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --articles {input.articles:q} {params.files:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} {params.more:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} --settings {params.settings:q} {params.more:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -33,8 +33,7 @@ use rule profile_text as sink with:
         "<logs>/sink/{backbone}.log",
     params:
         stage="sink",
-        settings=flags("language", "maps"),
-        more=sink_head_flags,
+        settings=settings("language.maps", shown=sink_head),
         code=code("sink"),
 
 
@@ -46,7 +45,7 @@ use rule profile_text as contribution with:
         "<logs>/contribution/{backbone}.log",
     params:
         stage="contribution",
-        settings=flags("language", "maps"),
+        settings=settings("language.maps"),
         code=code("contribution"),
 
 
@@ -63,7 +62,7 @@ use rule profile_text as attention_map with:
     params:
         stage="attention-map",
         files=files("profile"),
-        settings=flags("language", "maps"),
+        settings=settings("language.maps"),
         code=code("attention_map"),
 
 
@@ -81,8 +80,8 @@ use rule profile_text as influence with:
     params:
         stage="influence",
         files=files("trained", "profile"),
-        settings=flags("language", "maps"),
-        more=as_measured(),
+        settings=settings("language.maps"),
+        more=words({"dtype": config["evaluation_dtype"]}),
         code=code("influence"),
 
 
@@ -97,14 +96,13 @@ rule profile_hashhop:
     resources:
         **NEEDS,
     params:
-        settings=flags("hashhop", "profiling"),
-        task=flags("hashhop", "task", prefix="task-"),
+        settings=settings("hashhop.profiling", task="hashhop.task"),
         seed=config["seed"],
         code=code("profile_hashhop"),
     shell:
         """
         recurformer profile-hashhop {input.checkpoint:q} {output.profile:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} {params.settings:q} {params.task:q} \
+            --name {wildcards.backbone:q} --seed {params.seed:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -120,11 +118,14 @@ rule select:
     resources:
         **NEEDS,
     params:
-        choice=as_flags({"seed": config["seed"], **config["selection"]}),
+        seed=config["seed"],
+        scores=[],
+        settings=settings("selection"),
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} {params.choice:q} \
+        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --seed {params.seed:q} {params.scores:q} \
+            --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -143,15 +144,14 @@ rule convert:
     resources:
         **NEEDS,
     params:
-        mixer=[],
+        mixer="mamba",
         seed=seed_of_job,
-        mamba=flags("mamba"),
-        window=[],
+        settings=settings(mamba="mamba"),
         code=code("convert"),
     shell:
         """
-        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} {params.mixer:q} \
-            --seed {params.seed:q} {params.mamba:q} {params.window:q} \
+        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} --mixer {params.mixer:q} \
+            --seed {params.seed:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -170,9 +170,8 @@ rule head_scores:
     resources:
         **NEEDS,
     params:
-        settings=flags("ablations", "scores"),
-        task=flags("hashhop", "task", prefix="task-"),
-        by=score_flags,
+        settings=settings(asked_scores, task="hashhop.task"),
+        text=files("articles"),
         random_seeds=ABLATIONS["seeds"],
         seed=config["seed"],
         code=code("head_scores"),
@@ -180,7 +179,7 @@ rule head_scores:
         """
         recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
             --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
-            {params.settings:q} {params.task:q} {params.by:q} \
+            --settings {params.settings:q} {params.text:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -193,5 +192,5 @@ use rule profile_text as ra_i_settings with:
         "<logs>/ra_i_settings/language/{backbone}.log",
     params:
         stage="ra-i-settings",
-        more=flags("ablations", "recency"),
+        settings=settings("language.profiling", others="ablations.recency"),
         code=code("ra_i_settings"),

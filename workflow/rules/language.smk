@@ -21,16 +21,16 @@ rule train_text:
         **NEEDS,
     params:
         original=files("original"),
-        curve=curve_flags,
-        run=run_flags,
+        curve=curve_words,
+        run=run_words,
         tokens=config["language"]["tokens"],
-        settings=training_flags("language"),
-        code=training_code("train"),
+        settings=settings("language.training", distributed=processes),
+        code=code("train"),
     shell:
         """
         recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
             --metrics {output.metrics:q} {params.original:q} {params.curve:q} \
-            --name {wildcards.backbone:q} {params.run:q} --tokens {params.tokens:q} {params.settings:q} \
+            --name {wildcards.backbone:q} {params.run:q} --tokens {params.tokens:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -54,19 +54,17 @@ rule recover:
     resources:
         **NEEDS,
     params:
-        settings=training_flags("language"),
-        arm=arm_flags,
-        mamba=flags("mamba"),
+        settings=settings("language.training", arm=arm_block, mamba="mamba"),
         tokens=config["language"]["tokens"],
-        curve=curve_flags,
+        curve=curve_words,
         code=code("recover"),
     shell:
         """
         recurformer recover {input.checkpoint:q} {output.trained:q} --heads {input.heads:q} \
             --articles {input.articles:q} --metrics {output.metrics:q} {params.curve:q} \
-            --layer-errors {output.layer_errors:q} --arm {wildcards.arm:q} {params.arm:q} {params.mamba:q} \
+            --layer-errors {output.layer_errors:q} --arm {wildcards.arm:q} \
             --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            --tokens {params.tokens:q} {params.settings:q} \
+            --tokens {params.tokens:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -86,14 +84,14 @@ rule perplexity:
     resources:
         **NEEDS,
     params:
-        settings=flags("language", "perplexity"),
-        dtype=as_measured(),
+        settings=settings("language.perplexity"),
+        dtype=words({"dtype": config["evaluation_dtype"]}),
         code=code("perplexity"),
     shell:
         """
         recurformer perplexity {output.perplexity:q} --before {input.checkpoint:q} --converted {input.converted:q} \
             --trained {input.trained:q} --articles {input.articles:q} --name {wildcards.backbone:q} \
-            --beta {wildcards.beta:q} --seed {wildcards.seed:q} {params.settings:q} {params.dtype:q} \
+            --beta {wildcards.beta:q} --seed {wildcards.seed:q} --settings {params.settings:q} {params.dtype:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 

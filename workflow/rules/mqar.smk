@@ -8,14 +8,12 @@ rule mqar:
     resources:
         **NEEDS,
     params:
-        settings=flags("mqar", "task"),
-        doubled=doubled_steps,
-        mamba=flags("mamba", prefix="mamba-"),
+        settings=settings(recall_task, mamba="mamba"),
         code=code("mqar"),
     shell:
         """
         recurformer mqar {output.mqar:q} --metrics {output.metrics:q} \
             --beta {wildcards.beta:q} --rate {wildcards.learning_rate:q} --seed {wildcards.seed:q} \
-            {params.settings:q} {params.doubled:q} {params.mamba:q} \
+            --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

@@ -9,12 +9,12 @@ rule corpus:
         **NEEDS,
     params:
         downloads=DOWNLOADS,
-        settings=flags("corpus"),
+        settings=settings("corpus"),
         seed=config["seed"],
         code=code("corpus"),
     shell:
         """
-        recurformer corpus {output.articles:q} --downloads {params.downloads:q} --seed {params.seed:q} {params.settings:q} \
+        recurformer corpus {output.articles:q} --downloads {params.downloads:q} --seed {params.seed:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -30,10 +30,10 @@ rule backbone:
         **NEEDS,
     params:
         downloads=DOWNLOADS,
-        settings=backbone_flags,
+        settings=settings(backbone_block),
         code=code("backbone"),
     shell:
         """
-        recurformer backbone {output.checkpoint:q} --downloads {params.downloads:q} {params.settings:q} \
+        recurformer backbone {output.checkpoint:q} --downloads {params.downloads:q} --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """

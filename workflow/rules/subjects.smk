@@ -146,11 +146,11 @@ def probed_text(wildcards):
     return [] if hashes else "<results>/corpus/articles.parquet"
 
 
-def score_flags(wildcards, input):
-    """The measured scores that a task's selectors need, and the text to read."""
+def asked_scores(wildcards):
+    """The measured scores that a task's selectors need."""
     selectors = ABLATIONS[wildcards.task]["selectors"]
     names = [name for name in selectors if name in MEASURED_SCORES]
-    return as_flags({"by": names}) + file_flags(["articles"], wildcards, input)
+    return ABLATIONS["scores"] | ({"by": names} if names else {})
 
 
 def studys_own(task, backbone, beta):
@@ -203,39 +203,31 @@ def measured(task, file):
     return inputs
 
 
-def identity(task):
-    """The identity of a subject, as flags of the stages that measure it."""
+def subject_words(wildcards, input):
+    """What is measured, as options of the stages that measure it."""
+    subject = Subject.parse(wildcards.subject)
+    recovered = subject.kind == "recovered"
+    named = {"name": wildcards.backbone, "subject": wildcards.subject}
+    named["seed"] = seeds_of(subject.name)[0] if recovered else config["seed"]
+    named["dtype"] = config["evaluation_dtype"]
+    match = ["--match", *input.match] if input.match else []
+    return words(named) + file_words(["profile", "scores"], wildcards, input) + match
 
-    def words(wildcards, input):
-        subject = Subject.parse(wildcards.subject)
-        common = {"name": wildcards.backbone, "seed": config["seed"]}
-        common |= {"dtype": config["evaluation_dtype"]}
-        return as_flags({**common, **identity_of(task, subject, input)})
 
-    return words
+def change_of(task):
+    """The settings of a subject's change, where the stage that measures it makes the change."""
 
+    def of_job(wildcards):
+        kind = Subject.parse(wildcards.subject).kind
+        if kind in {"evicted", "combined"}:
+            return {"budgets": ABLATIONS["budgets"]}
+        if kind == "replaced":
+            return {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}
+        return (
+            {"recovered_by": config["selection"]["by"]} if kind == "recovered" else {}
+        )
 
-def identity_of(task, subject, input):
-    values = subject.identity()
-    if subject.kind in {"original", "original_trained"}:
-        values = {"trained": task == "hashhop" or subject.is_trained}
-    elif subject.kind == "evicted":
-        values = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
-        values["match"] = [str(file) for file in input.match] or None
-    elif subject.kind == "combined":
-        values = {"evict": subject.name, "budgets": ABLATIONS["budgets"]}
-        values |= {"trained": True}
-    elif subject.kind == "replaced":
-        values = {"replace": subject.name, "betas": ABLATIONS["betas"]}
-        values |= {"choice": subject.choice}
-        values |= {"selection": {"by": subject.by, "unit": subject.unit}}
-        values |= {
-            file: str(input[file]) for file in ("profile", "scores") if input[file]
-        }
-        values |= ABLATIONS[task]["window"]
-    elif subject.kind == "recovered":
-        values |= {"by": config["selection"]["by"], "seed": seeds_of(subject.name)[0]}
-    return values
+    return of_job
 
 
 def choosing(task, backbone, by):
@@ -251,8 +243,7 @@ def chosen_by(wildcards):
     return choosing(wildcards.task, wildcards.backbone, wildcards.by)
 
 
-def choice_flags(wildcards, input):
+def choice_of_heads(wildcards):
     """The choice of heads other than the study's own."""
     choice = {"by": wildcards.by, "unit": wildcards.unit}
-    choice |= {"scope": config["selection"]["scope"], "seed": wildcards.choice}
-    return as_flags(choice) + file_flags(["scores"], wildcards, input)
+    return choice | {"scope": config["selection"]["scope"]}

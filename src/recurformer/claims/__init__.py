@@ -1,9 +1,8 @@
 """The claims ledger: the paper's statements, the test that decides each, and the verdict on the evidence."""
 
-from recurformer.claims.claim import Claim, Finding, Missing
-from recurformer.claims.evidence import THIS_STUDY, Evidence, read_evidence, read_recordings
-from recurformer.claims.ledger import Decision, Ledger, decide, make_ledger
-from recurformer.claims.register import all_claims
+from recurformer.claims.claim import Claim, Finding
+from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, evidence_of, read_recordings
+from recurformer.claims.ledger import Decision, Ledger, all_claims, decide, make_ledger
 
 __all__ = [
     "THIS_STUDY",
@@ -15,7 +14,7 @@ __all__ = [
     "Missing",
     "all_claims",
     "decide",
+    "evidence_of",
     "make_ledger",
-    "read_evidence",
     "read_recordings",
 ]

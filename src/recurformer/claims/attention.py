@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import product
+from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.claim import Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper.sizes import LOCAL_SHARE, WINDOWS
-from recurformer.render.measurements import groups
+from recurformer.claims.claim import Finding
+from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
+from recurformer.paper import BACKBONE_LABELS, LOCAL_SHARE, WINDOWS, label
+from recurformer.results.frames import groups
 
 MINIMUM_WINDOWS = 32
 """Fewer windows of text say nothing about a model's attention."""
@@ -28,12 +28,15 @@ def _windows(rows: pd.DataFrame, kind: str) -> int:
 
 def _model_rows(
     evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS)
-) -> tuple[list[tuple[str, pd.DataFrame]], bool, int]:
-    """Rows by model, whether they are those of the paper over as many windows, and the fewest windows among them."""
+) -> tuple[list[tuple[str, pd.DataFrame]], dict[str, Any]]:
+    """Rows by model, and for a finding: whether they are those of the paper over as many windows, the fewest windows
+    among them, and the rows.
+    """
     models, papers = evidence.models(kind, named)
     by_model = [(model, evidence.rows(kind, model=model)) for model in models]
     windows = min(_windows(rows, kind) for _, rows in by_model)
-    return by_model, papers and windows >= WINDOWS[kind], windows
+    at_scale = papers and windows >= WINDOWS[kind]
+    return by_model, {"at_scale": at_scale, "samples": windows, "rows": {kind: labels(rows for _, rows in by_model)}}
 
 
 def _ra_i(rows: pd.DataFrame) -> pd.Series:
@@ -46,11 +49,11 @@ def heads(evidence: Evidence, recent: bool, least: float) -> Finding:
 
     `least` is the share that "certain" heads must have: fewer would free no cache to speak of.
     """
-    by_model, at_scale, windows = _model_rows(evidence, "profile")
+    by_model, about = _model_rows(evidence, "profile")
     above = {model: float((_ra_i(rows) > 0.5).mean()) for model, rows in by_model}
     shares = {model: share if recent else 1 - share for model, share in above.items()}
     text = ", ".join(f"{share:.0%} of the heads of {label(model)}" for model, share in shares.items())
-    return Finding(min(shares.values()) >= least, text, at_scale, windows)
+    return Finding(min(shares.values()) >= least, text, **about)
 
 
 def levels(evidence: Evidence, first_token: bool) -> Finding:
@@ -60,7 +63,7 @@ def levels(evidence: Evidence, first_token: bool) -> Finding:
     counts all of these tokens alike: how the attention falls off among them is another quantity. So near the diagonal
     is the nearer half's share among the recent tokens.
     """
-    by_model, at_scale, windows = _model_rows(evidence, "attention_map")
+    by_model, about = _model_rows(evidence, "attention_map")
     found: dict[str, list[float]] = {}
     for _, rows in by_model:
         reach = round(LOCAL_SHARE * (rows["query"].max() + 1))
@@ -75,7 +78,7 @@ def levels(evidence: Evidence, first_token: bool) -> Finding:
     share = {level: sum(shares) / len(shares) for level, shares in found.items()}
     larger, smaller = ("low", "high") if first_token else ("high", "low")
     text = ", ".join(f"{level} {share[level]:.2f}" for level in ("high", "mid", "low") if level in share)
-    return Finding(share[larger] > share[smaller], text, at_scale, windows)
+    return Finding(share[larger] > share[smaller], text, **about)
 
 
 def mean_ra_i(evidence: Evidence) -> Finding:
@@ -85,12 +88,12 @@ def mean_ra_i(evidence: Evidence) -> Finding:
     windows = min(_windows(found, "profile") for found in rows.values())
     holds = min(means["qwen2-0.5b"], means["qwen2-7b"]) > means["llama2-7b"]
     text = ", ".join(f"{label(model)} {mean:.2f}" for model, mean in means.items())
-    return Finding(holds, text, windows >= WINDOWS["profile"], windows)
+    return Finding(holds, text, windows >= WINDOWS["profile"], {"profile": labels(rows.values())}, windows)
 
 
 def sink(evidence: Evidence) -> Finding:
     """The sink head gives the first token more attention than all others together."""
-    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    by_model, about = _model_rows(evidence, "sink", named=["llama2-7b"])
     shares = {}
     for model, rows in by_model:
         attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
@@ -99,12 +102,12 @@ def sink(evidence: Evidence) -> Finding:
         on_first = attention.loc[attention["key"] == 0, "value"].sum()
         shares[model] = float(on_first / attention["value"].sum())
     text = ", ".join(f"{share:.0%} in {label(model)}" for model, share in shares.items())
-    return Finding(min(shares.values()) > 0.5, text, at_scale, windows)
+    return Finding(min(shares.values()) > 0.5, text, **about)
 
 
 def value_norm(evidence: Evidence) -> Finding:
     """Both norms of the first token's value over the mean of the others'; a norm that is higher decides alone."""
-    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    by_model, about = _model_rows(evidence, "sink", named=["llama2-7b"])
     ratios, absent = {}, []
     for (model, rows), (norm, quantity) in product(by_model, VALUE_NORMS.items()):
         norms = rows[rows["quantity"] == quantity].groupby("key")["value"].mean()
@@ -116,12 +119,12 @@ def value_norm(evidence: Evidence) -> Finding:
     holds = all(ratio < 1 for ratio in ratios.values())
     if holds and absent:
         raise Missing("; ".join([*absent, *([f"measured: {text}"] if text else [])]))
-    return Finding(holds, text, at_scale, windows)
+    return Finding(holds, text, **about)
 
 
 def value_spread(evidence: Evidence) -> Finding:
     """Share of the sink head's value vectors that differs between samples: the first token's, the others' mean."""
-    by_model, at_scale, windows = _model_rows(evidence, "sink", named=["llama2-7b"])
+    by_model, about = _model_rows(evidence, "sink", named=["llama2-7b"])
     shares = {}
     for model, rows in by_model:
         spread = rows[rows["quantity"] == "value_spread"].set_index("key")["value"]
@@ -129,21 +132,21 @@ def value_spread(evidence: Evidence) -> Finding:
             raise Missing(f"the spread of the value vectors of {label(model)} over the samples was not measured")
         shares[model] = float(spread[0]), float(spread.drop(0).mean())
     text = ", ".join(f"{first:.2f}, others {other:.2f} in {label(model)}" for model, (first, other) in shares.items())
-    return Finding(all(first < other for first, other in shares.values()), text, at_scale, windows)
+    return Finding(all(first < other for first, other in shares.values()), text, **about)
 
 
 def input_gate(evidence: Evidence) -> Finding:
     """Norm of the first token's value over the others' mean, before and after the input gate of a trained model."""
     if "norm" not in evidence.rows("influence"):
         raise Missing("the norms of the values after the input gate were not measured")
-    by_model, at_scale, windows = _model_rows(evidence, "influence")
+    by_model, about = _model_rows(evidence, "influence")
     texts, nearer = [], True
     for model, rows in by_model:
         norms = {mixer: found.set_index("key")["norm"] for mixer, found in groups(rows, "mixer")}
         before, after = (float(norms[mixer][0] / norms[mixer].drop(0).mean()) for mixer in ("attention", "mamba"))
         nearer &= abs(math.log(after)) < abs(math.log(before))
         texts.append(f"{before:.2f} of the others' before the gate, {after:.2f} after it in {label(model)}")
-    return Finding(nearer, "; ".join(texts), at_scale, windows)
+    return Finding(nearer, "; ".join(texts), **about)
 
 
 def contributions(evidence: Evidence, models: Sequence[str] = (), significant: float = 1.0) -> Finding:
@@ -154,7 +157,7 @@ def contributions(evidence: Evidence, models: Sequence[str] = (), significant: f
         models: those that the sentence is about, all of which are needed; else the paper's, or others.
         significant: what p of the paired test must be below.
     """
-    by_model, at_scale, windows = _model_rows(evidence, "contribution", models or BACKBONE_LABELS)
+    by_model, about = _model_rows(evidence, "contribution", models or BACKBONE_LABELS)
     if models and {model for model, _ in by_model} != set(models):
         raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
     texts, less = [], True
@@ -165,4 +168,4 @@ def contributions(evidence: Evidence, models: Sequence[str] = (), significant: f
         less &= all(found[norm, "first"] < found[norm, "other"] for norm in ("l1", "l2"))
         less &= significant >= 1 or bool(rows["p_value"].max() < significant)
         texts.append(f"{label(model)} L2 {found['l2', 'first']:.3f} first, {found['l2', 'other']:.3f} others")
-    return Finding(less, "; ".join(texts), at_scale, windows)
+    return Finding(less, "; ".join(texts), **about)

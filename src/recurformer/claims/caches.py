@@ -7,18 +7,24 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.cells import at_paper_sizes, ends_at_its_maximum, has_paper_width, pyramidinfer_ratio
-from recurformer.claims.claim import Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
-from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.claims.claim import ROUNDING, Finding
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
+from recurformer.claims.numbers import at_paper_sizes, has_paper_width, pyramidinfer_ratio
+from recurformer.paper import (
+    BACKBONE_LABELS,
+    CACHE_LENGTHS,
+    D_CONV,
+    D_STATE,
+    EXPAND,
+    LLAMA2_7B_LAYERS,
+    LLAMA2_7B_WIDTH,
+    label,
+)
 from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.paper.sizes import CACHE_LENGTHS, D_CONV, D_STATE, EXPAND, LLAMA2_7B_LAYERS, LLAMA2_7B_WIDTH
 from recurformer.records import ancestors, record_of
-from recurformer.render.measurements import groups
-from recurformer.render.tables.table1 import exponent_of
+from recurformer.results.cells import AT_LEAST, exponent_of, longest_values, replacing
+from recurformer.results.frames import groups
 
-ROUNDING = 1e-9
-"""Of ratios of whole bytes."""
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -42,11 +48,13 @@ def no_eviction(evidence: Evidence) -> Finding:
         retained = 1 - by_beta["kv_heads_freed"] / by_beta["kv_heads_freed"].loc[1.0]
         deviation = (by_beta["kv_bytes"] / by_beta["kv_bytes"].loc[0.0] - retained).drop(1.0).abs()
         largest = max(largest, float(deviation.max()))
-    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", papers)
+    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", papers, {"cache": counted.index})
 
 
-def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool]:
-    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta)."""
+def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool, pd.DataFrame]:
+    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta); whether the
+    models are the paper's; and the rows.
+    """
     counted, papers = _counted(evidence, unit)
     bytes_at = counted.pivot_table(index=["model", "beta"], columns="length", values="total_bytes")
     if not set(CACHE_LENGTHS.values()) <= set(bytes_at) or 0.0 not in bytes_at.index.get_level_values("beta"):
@@ -57,22 +65,23 @@ def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool]:
     converted = over[over.index.get_level_values("beta") > 0]
     if converted.empty:
         raise Missing("no cache of a converted model")
-    return converted, papers
+    return converted, papers, counted
 
 
 def growth(evidence: Evidence) -> Finding:
     """Growth of the cache over that of the original, at the smallest beta, which frees least."""
-    groups_of_heads, papers = _growth(evidence, "kv_group")
-    single_heads, _ = _growth(evidence, "head")
+    groups_of_heads, papers, by_group = _growth(evidence, "kv_group")
+    single_heads, _, by_head = _growth(evidence, "head")
     text = f"at most {groups_of_heads.max():.2f} of the original's growth (single heads: {single_heads.max():.2f})"
-    return Finding(float(groups_of_heads.max()) < 1, text, papers)
+    return Finding(float(groups_of_heads.max()) < 1, text, papers, {"cache": labels([by_group, by_head])})
 
 
 def constant(evidence: Evidence, allowed: float) -> Finding:
     """Mamba's cache does not grow with the generated text."""
     rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
     exponent = exponent_of(rows)
-    return Finding(abs(exponent) <= allowed, f"exponent {exponent:.2f}", has_paper_width(rows))
+    holds = abs(exponent) <= allowed
+    return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows), {"complexity": rows.index})
 
 
 def smaller(evidence: Evidence) -> Finding:
@@ -94,7 +103,7 @@ def smaller(evidence: Evidence) -> Finding:
         raise Undecided(f"no measured length is beyond the crossing: {counted}")
     start = int(lengths[lengths > crossing].min())
     text = f"at most {ratios.max():.2f} of attention's at the measured lengths from {start:,} tokens on; {counted}"
-    return Finding(float(ratios.max()) < 1, text, has_paper_width(rows))
+    return Finding(float(ratios.max()) < 1, text, has_paper_width(rows), {"complexity": rows.index})
 
 
 def operations(evidence: Evidence) -> Finding:
@@ -106,7 +115,7 @@ def operations(evidence: Evidence) -> Finding:
     ratios = (counted["mamba"] / counted["attention"]).groupby("phase")
     parts = [f"{phase} {ratio.max():.2f} to {ratio.min():.2f}" for phase, ratio in ratios]
     text = f"{', '.join(parts)} of attention's, from {rows['length'].min():,} to {rows['length'].max():,} tokens"
-    return Finding(bool((ratios.max() < 1).all()), text, has_paper_width(rows))
+    return Finding(bool((ratios.max() < 1).all()), text, has_paper_width(rows), {"complexity": rows.index})
 
 
 @at_paper_sizes
@@ -118,39 +127,46 @@ def similar(evidence: Evidence, model: str, near: float) -> Finding:
         model: in which PyramidInfer was counted.
         near: what their shares may differ by.
     """
-    pairs = []
-    for length in CACHE_LENGTHS.values():
-        rows = evidence.rows("cache", model=model, unit="kv_group", beta=BETAS[model], length=length)
-        pairs.append((float(rows["ratio"].iloc[0]), pyramidinfer_ratio(evidence, model, length)))
-    text = "; ".join(f"RecurFormer {ours:.4f}, PyramidInfer {theirs:.4f}" for ours, theirs in pairs)
-    return Finding(max(abs(ours - theirs) for ours, theirs in pairs) <= near, f"{label(model)}: {text}", at_scale=True)
+    lengths = list(CACHE_LENGTHS.values())
+    where = {"model": model, "unit": "kv_group", "beta": BETAS[model]}
+    ours = [evidence.rows("cache", **where, length=length) for length in lengths]
+    theirs = [evidence.rows("pyramidinfer", model=model, length=length) for length in lengths]
+    pairs = [(float(one["ratio"].iloc[0]), pyramidinfer_ratio(other)) for one, other in zip(ours, theirs, strict=True)]
+    text = "; ".join(f"RecurFormer {one:.4f}, PyramidInfer {other:.4f}" for one, other in pairs)
+    holds = max(abs(one - other) for one, other in pairs) <= near
+    return Finding(holds, f"{label(model)}: {text}", True, {"cache": labels(ours), "pyramidinfer": labels(theirs)})
 
 
 @at_paper_sizes
 def equation_3(evidence: Evidence) -> Finding:
     """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
-    row = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0).iloc[0]
+    rows = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0)
+    row = rows.iloc[0]
     precision = dict(part.split(":") for part in row["state_dtype"].split())
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
     found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
     text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return Finding(found == [conv, recurrent], text, at_scale=True)
+    return Finding(found == [conv, recurrent], text, True, {"cache": rows.index})
 
 
-def _counted_groups(evidence: Evidence, models: list[str]) -> pd.Series:
-    """Query heads for each key-value head of the models whose caches were counted, from the heads freed at beta = 1."""
-    rows = evidence.rows("cache", model=models, unit="kv_group", beta=1.0)
-    return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first()
-
-
-def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
-    """Query heads for each key-value head of every model, counted where its cache was, else from the record of the run
-    that made its backbone.
+def _counted_groups(evidence: Evidence, models: list[str]) -> tuple[pd.Series, pd.DataFrame]:
+    """Query heads for each key-value head of the models whose caches were counted, by the heads freed at beta = 1; and
+    the rows.
     """
-    found = {}
+    rows = evidence.rows("cache", model=models, unit="kv_group", beta=1.0)
+    return (rows["heads_replaced"] / rows["kv_heads_freed"]).groupby(rows["model"]).first(), rows
+
+
+def query_groups(evidence: Evidence, models: Iterable[str]) -> tuple[dict[str, float], Rows]:
+    """Query heads for each key-value head of every model, counted where its cache was, else from the record of the run
+    that made its backbone; and the rows that were counted.
+    """
+    found, counted = {}, []
     for model in models:
         with suppress(Missing):
-            found[model] = float(_counted_groups(evidence, [model]).iloc[0])
+            groups, rows = _counted_groups(evidence, [model])
+            found[model] = float(groups.iloc[0])
+            counted.append(rows)
             continue
         records = map(record_of, evidence.rows("baseline", model=model)["file"].unique())
         runs = (run for record in filter(None, records) for _, run in ancestors(record))
@@ -158,28 +174,31 @@ def query_groups(evidence: Evidence, models: Iterable[str]) -> dict[str, float]:
         if not backbone.get("heads"):
             raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
         found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
-    return found
+    return found, {"cache": labels(counted)} if counted else {}
 
 
 def attention_kinds(evidence: Evidence) -> Finding:
     """Replaced query heads for each freed key-value head at beta = 1."""
-    group = _counted_groups(evidence, list(BACKBONE_LABELS))
+    group, rows = _counted_groups(evidence, list(BACKBONE_LABELS))
     if set(group.index) != set(BACKBONE_LABELS):
         raise Missing("caches of all three backbones are needed")
     holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())
     text = ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items())
-    return Finding(holds, text, at_scale=True)
+    return Finding(holds, text, True, {"cache": rows.index})
 
 
 def longer_inputs(evidence: Evidence) -> Finding:
     """Measured l_m at Table 2's beta above that of the original, for every model of the paper."""
-    gains = []
+    gains, looked_at = [], []
     for model, beta in BETAS.items():
         measured = evidence.rows("memory", model=model, protocol="one_shot", source="measured")
-        rows = measured.set_index("beta")["l_m"]
-        if ends_at_its_maximum(measured[measured["beta"].isin([0.0, beta])]):
+        values = longest_values(measured)
+        places = [(replacing(model, share), "l_m", "one_shot") for share in (0.0, beta)]
+        known = [values[place] for place in places if place in values]
+        if any(value.source == AT_LEAST for value in known):
             raise Undecided(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
-        if not {0.0, beta} <= set(rows.index):
+        if len(known) < 2:
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
-        gains.append(float(rows.loc[beta] / rows.loc[0.0]))
-    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", at_scale=True)
+        gains.append(known[1].ours / known[0].ours)
+        looked_at.append(measured)
+    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", True, {"memory": labels(looked_at)})

@@ -5,22 +5,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from recurformer.claims.evidence import Evidence, Rows
 from recurformer.paper import CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.yaml_files import read_yaml
-
-if TYPE_CHECKING:
-    from recurformer.claims.evidence import Evidence
-
-
-class Missing(Exception):
-    """A source of evidence does not decide a claim; the message says why."""
-
-
-class Undecided(Missing):
-    """A source of evidence has measured a claim, but not well enough to decide it; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +21,7 @@ class Finding:
         holds: whether the test holds.
         ours: the measured value as text.
         at_scale: whether the models are those that the claim is about; the ledger also looks at the sizes of the runs.
+        rows: the measurements that it rests on.
         samples: over which a mean was taken, None where there is no mean.
         still_open: why other samples or more training might have said otherwise; empty where the test decides.
         remark: one sentence where `ours` needs one.
@@ -41,6 +32,7 @@ class Finding:
     holds: bool
     ours: str
     at_scale: bool
+    rows: Rows
     samples: int | None = None
     still_open: str = ""
     remark: str = ""
@@ -58,7 +50,7 @@ class Finding:
         return self.still_open or self.remark
 
 
-Judge = Callable[["Evidence"], Finding]
+Judge = Callable[[Evidence], Finding]
 """A test; raises `Missing` where the evidence has nothing to say."""
 
 
@@ -66,7 +58,7 @@ Judge = Callable[["Evidence"], Finding]
 class Claim:
     """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    `kind` is one of `recurformer.paper.entries.KINDS`; without a judge no stage measures it.
+    `kind` is one of `recurformer.paper.KINDS`; without a judge no stage measures it.
     """
 
     id: str
@@ -176,6 +168,8 @@ _PAIRS = {
     quantity: [(_CELLS[quantity, model, "Original Model"], _CELLS[quantity, model, "RecurFormer"]) for model in BETAS]
     for quantity in ("h_gq", "perplexity")
 }
+ROUNDING = 1e-9
+"""What numbers that are equal may differ by."""
 ALLOWED_DROP = max(before - after for before, after in _PAIRS["h_gq"])
 """The largest loss of h_gq that Table 2 prints and the text calls matching."""
 ALLOWED_RATIO = max(after / before for before, after in _PAIRS["perplexity"])

@@ -1,36 +1,177 @@
-"""RecurFormer beside others: which comparisons there are, and whether what was compared holds, and for sure."""
+"""RecurFormer beside others: what is set beside what, and whether what was compared holds, and for sure."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
-from recurformer.claims.pairings import PAIRINGS, Comparison, nearest_beta, recurformer
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided
 from recurformer.data.interval import Estimate
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import (
+from recurformer.results.frames import by_model, groups
+from recurformer.results.learned import FALL, why_undecided
+from recurformer.results.scores import (
     HASHHOP,
     MEASURES,
     METHODS,
     PAPERS_SELECTOR,
     Measure,
     after_training,
+    at_cache,
     method_label,
     of,
     original,
     why_not_run,
 )
-from recurformer.render.measurements import by_model, groups
+from recurformer.study.ablations import COMMON_BETA
+
+SAME_CACHE = 0.05
+"""Shares of the cache that differ by no more are about the same."""
+RECURFORMER = "RecurFormer"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """RecurFormer's score, `name` in print, beside that of another method, for one model at one β.
+
+    Attributes:
+        samples: behind RecurFormer's score.
+        falls: of the losses of both trainings, ours and theirs.
+        rows: labels of the measurements that it rests on.
+    """
+
+    measure: Measure
+    model: str
+    other: str
+    beta: float
+    ours: Estimate
+    theirs: Estimate
+    samples: int
+    falls: tuple[float, float]
+    rows: tuple[int, ...]
+    name: str = RECURFORMER
+
+    def why_undecided(self, allowed: float) -> str:
+        """Why it says nothing: the loss of the training that falls short by more than is allowed still falls."""
+        short = self.ours.mean + allowed < self.theirs.mean
+        reason = why_undecided(self.falls[0 if short else 1])
+        named = f"{label(self.model)}, {self.name if short else self.other} at β {self.beta:g}"
+        return f"{named}: {reason}" if reason else ""
+
+
+def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
+    """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
+    another recipe of recovery, an arm, gave.
+    """
+    return of(points, "recovered", arm) if arm else after_training(of(points, "mixer", "mamba"))
+
+
+def nearest_beta(points: pd.DataFrame) -> pd.DataFrame:
+    """One row, of the β nearest to the common one."""
+    return points.sort_values("setting", key=lambda setting: (setting - COMMON_BETA).abs(), kind="stable").head(1)
+
+
+def beside_same_cache(
+    points: pd.DataFrame, measure: Measure, ours: pd.DataFrame, family: str, *methods: str
+) -> list[Comparison]:
+    """RecurFormer beside each method of a family, or the named ones, at the cache that RecurFormer holds, the original
+    being all of it.
+    """
+    found = []
+    for method, rows in groups(after_training(of(points, family, *methods)), "method"):
+        span = pd.concat([rows, original(points, bool(rows["trained"].any()))])
+        for _, row in ours.iterrows():
+            theirs = at_cache(span, row["ratio"])
+            if theirs is not None:
+                found.append(_compare(measure, row, method_label(family, method), theirs))
+    return found
+
+
+def _alike(points: pd.DataFrame, other: pd.Series, method: str) -> pd.DataFrame:
+    """A mixer in the place of the heads that RA-I chooses, at the setting of another, trained or not as that one."""
+    ours = of(points, "mixer", method)
+    return ours[(ours["setting"] == other["setting"]) & (ours["trained"] == other["trained"])]
+
+
+def beside_mixers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, *methods: str) -> list[Comparison]:
+    """Mamba beside other mixers on the same heads, all of them trained, at those settings at which the model misses the
+    heads: where it does as well without them, nothing in their place can show what it is worth.
+    """
+    trained = points[points["trained"]]
+    removed, others = of(trained, "mixer", "zero"), of(trained, "mixer", *methods)
+    unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
+    return [
+        _compare(measure, ours, method_label("mixer", other["method"]), other, also=sum(removed["rows"], ()))
+        for _, other in others[~others["setting"].isin(unmissed)].iterrows()
+        for _, ours in _alike(points, other, "mamba").iterrows()
+    ]
+
+
+def beside_layers(points: pd.DataFrame, measure: Measure, _: pd.DataFrame) -> list[Comparison]:
+    """Heads beside whole layers, replaced by the same mixer, where both hold about the same cache: a share of few
+    layers is often not the share of heads that was asked for.
+    """
+    return [
+        replace(
+            _compare(measure, ours, method_label("layers", other["method"]), other),
+            name=f"heads by {method_label('mixer', other['method'])}",
+        )
+        for _, other in of(points, "layers").iterrows()
+        for _, ours in _alike(points, other, other["method"]).iterrows()
+        if abs(ours["ratio"] - other["ratio"]) <= SAME_CACHE
+    ]
+
+
+def beside_ranking(points: pd.DataFrame, measure: Measure, _: pd.DataFrame, by: str) -> list[Comparison]:
+    """Heads chosen by RA-I beside heads chosen by another ranking, replaced by the same mixer at equal β."""
+    return [
+        replace(
+            _compare(measure, ours, f"{by} choice", other),
+            name=f"RA-I's choice ({method_label('mixer', other['method'])})",
+        )
+        for _, other in points[(points["family"] == "mixer") & (points["by"] == by)].iterrows()
+        for _, ours in _alike(points, other, other["method"]).iterrows()
+    ]
+
+
+def beside_original(points: pd.DataFrame, measure: Measure, ours: pd.DataFrame) -> list[Comparison]:
+    """RecurFormer beside the original, trained likewise where it was."""
+    return [
+        _compare(measure, row, "the original", theirs.iloc[0])
+        for _, row in ours.iterrows()
+        if len(theirs := original(points, row["trained"]))
+    ]
+
+
+PAIRINGS: dict[str, Callable[..., list[Comparison]]] = {
+    "same_cache": beside_same_cache,
+    "mixers": beside_mixers,
+    "layers": beside_layers,
+    "ranking": beside_ranking,
+    "original": beside_original,
+}
+"""What RecurFormer is set beside -> the comparisons, from the scores of one model and RecurFormer's among them."""
+
+
+def _compare(
+    measure: Measure, ours: pd.Series, other: str, theirs: pd.Series, also: tuple[int, ...] = ()
+) -> Comparison:
+    """Two points side by side; `also` are the rows that decided whether they are compared."""
+    score = list(Estimate._fields)
+    return Comparison(
+        measure, ours["model"], other, ours["setting"], Estimate(*ours[score]), Estimate(*theirs[score]),
+        int(ours["samples"]), (ours[FALL], theirs[FALL]), (*ours["rows"], *theirs["rows"], *also),
+        RECURFORMER if ours["family"] != "recovered" else method_label("recovered", ours["method"]),
+    )  # fmt: skip
+
 
 ALLOWED = {"": 0.0, "h_gq": ALLOWED_DROP, "perplexity": math.log(ALLOWED_RATIO), "others_fall": -ALLOWED_DROP}
 """Printed quantity -> by how much the paper lets its score fall short; the last: how far the others must fall short."""
-ROUNDING = 1e-9
 
 
 def comparisons(
@@ -59,12 +200,19 @@ def comparisons(
             except Missing as missing:
                 reasons.append(missing)
                 continue
-            found += pairs
-            unchanged = of_model.loc[of_model["family"] == "original", "rows"]
-            evidence.count(measure.kind, *unchanged, *(one.rows for one in pairs))
+            unchanged = sum(of_model.loc[of_model["family"] == "original", "rows"], ())
+            found += [replace(one, rows=(*one.rows, *unchanged)) for one in pairs]
     if not found:
         raise because(reasons)
     return found
+
+
+def rows_of(found: Iterable[Comparison]) -> Rows:
+    """The measurements that comparisons rest on."""
+    rows: dict[str, list[int]] = {}
+    for one in found:
+        rows.setdefault(one.measure.kind, []).extend(one.rows)
+    return rows
 
 
 def because(reasons: Sequence[Missing]) -> Missing:
@@ -110,7 +258,7 @@ def judge_comparisons(found: Sequence[Comparison], by_beta: bool = False, allowe
     still_open = {_test_of(one, by_beta) for one, reason in zip(found, why, strict=True) if reason}
     decisive = [one for one in found if _test_of(one, by_beta) not in still_open]
     if decisive and not (lost := _judged(decisive, by_beta, allowed)).holds:
-        return lost
+        return replace(lost, rows=rows_of(found))
     return replace(_judged(found, by_beta, allowed), still_open="; ".join(filter(None, dict.fromkeys(why))))
 
 
@@ -137,7 +285,7 @@ def _judged(found: Sequence[Comparison], by_beta: bool, allowed: float) -> Findi
     if len(tests) > len(worst):
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
     at_scale = set(BACKBONE_LABELS) <= {one.model for one in found}
-    return Finding(holds, text, at_scale, samples, why)
+    return Finding(holds, text, at_scale, rows_of(found), samples, why)
 
 
 def _comparisons(
@@ -166,7 +314,7 @@ def compared(
         allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
         smallest: say too how small a cache may be.
         what: beside (name in `PAIRINGS` -> which of it), measures (of `MEASURES`; else the first three), common
-            (RecurFormer at the common β alone), arm (see `recurformer.claims.pairings.recurformer`).
+            (RecurFormer at the common β alone), arm (see `recurformer.claims.comparisons.recurformer`).
     """
     finding = judge_comparisons(_comparisons(evidence, **what), by_beta, ALLOWED[allowed])
     return _with_smallest(evidence, finding) if smallest else finding
@@ -176,7 +324,7 @@ def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
     """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is told besides, not counted."""
     told = ""
     with suppress(Missing):
-        plus = compared(evidence.fresh(), arm="plus", **how)
+        plus = compared(evidence, arm="plus", **how)
         holds = "holds" if plus.holds else "fails"
         told = f"; not counted: {plus.ours} ({holds if plus.decided else f'{holds}, undecided'})"
     try:
@@ -221,10 +369,10 @@ def _with_smallest(evidence: Evidence, finding: Finding) -> Finding:
     learned = {model: found for model, found in by_model(points) if not why_not_run(found, HASHHOP)}
     chosen = points["by"].isin([PAPERS_SELECTOR, ""]) & points["family"].isin(METHODS)
     shown = points[chosen & points["model"].isin(learned)]
-    evidence.count(HASHHOP.kind, *shown["rows"])
     said = [
         f"{label(model)} stays within {ALLOWED_DROP:g} of the original's h_gq down to a cache of {found}"
         for model, of_model in learned.items()
         if (found := _smallest_caches(of_model))
     ]
-    return replace(finding, ours="; ".join([finding.ours, *said]))
+    rows = {**finding.rows, HASHHOP.kind: [*finding.rows.get(HASHHOP.kind, ()), *sum(shown["rows"], ())]}
+    return replace(finding, ours="; ".join([finding.ours, *said]), rows=rows)

@@ -1,89 +1,59 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from recurformer.claims.claim import Missing, Undecided
 from recurformer.costs import cost_of
-from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.paper.sizes import SETTINGS
-from recurformer.records import PACK, ancestors, read_record, record_of
-from recurformer.render.ablations import Measure, scores
-from recurformer.render.measurements import COLUMNS, groups, packed_frames, read_frame, require
-from recurformer.render.tables.measured import ranked_by_profile
-from recurformer.render.training import TRAINED, largest_fall, why_undecided
+from recurformer.paper import BACKBONE_LABELS, SETTINGS, label
+from recurformer.records import ancestors, read_record, record_of
+from recurformer.results.cells import ranked_by_profile
+from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
+from recurformer.results.learned import TRAINED, largest_fall, why_undecided
+from recurformer.results.scores import Measure, scores
 
 THIS_STUDY = "this study"
 UNTRAINED = frozenset({"baseline", "head_scores"})
 """Kinds of files whose seeds are those of no training of a converted model."""
 
 
-@dataclass(eq=False)
+Rows = Mapping[str, Iterable[int]]
+"""Kind of measurement -> labels of some of its rows."""
+
+
+def labels(frames: Iterable[pd.DataFrame]) -> list[int]:
+    """The labels of the rows of several frames."""
+    return [label for frame in frames for label in frame.index]
+
+
+class Missing(Exception):
+    """A source of evidence does not decide a claim; the message says why."""
+
+
+class Undecided(Missing):
+    """A source of evidence has measured a claim, but not well enough to decide it; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """The measurements of one source. It remembers which of them were used.
+    """The measurements of one source.
 
     Attributes:
         source: "this study", or the folder of a recording.
         frames: kind -> rows, each with the `file` that it stands in and a label of its own.
         settings: file -> the settings of the run that wrote it.
-        used: the files of all rows that were counted.
-        seeds: the seeds of the trainings behind them.
     """
 
     source: str
     frames: Mapping[str, pd.DataFrame]
     settings: Mapping[str, Mapping[str, Any]]
-    _scores: dict[Measure, pd.DataFrame] = field(default_factory=dict, repr=False)
-    used: set[str] = field(default_factory=set, init=False)
-    seeds: set[int] = field(default_factory=set, init=False)
-
-    def fresh(self) -> "Evidence":
-        """The same measurements, nothing looked at."""
-        return replace(self)
-
-    def scores(self, measure: Measure) -> pd.DataFrame:
-        """The scores of all that was measured so: computed once for all claims that look at this source. None of the
-        rows behind them is used before it is counted.
-
-        Raises:
-            Missing: there are no such rows.
-        """
-        rows = self.look(measure.kind)
-        if measure not in self._scores:
-            self._scores[measure] = scores(rows, measure)
-        return self._scores[measure]
-
-    def at_paper_sizes(self) -> bool:
-        """Whether the runs behind all files that were looked at had the sizes of the paper.
-
-        A file whose run is not known is not taken for one of the paper's size.
-        """
-        return all(map(self._has_paper_sizes, self.used))
-
-    def _has_paper_sizes(self, file: str) -> bool:
-        expected, found = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
-        return all(name in found and _same(found[name], value) for name, value in expected.items())
+    _scores: dict[Measure, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     def rows(self, kind: str, **where: object) -> pd.DataFrame:
-        """As `look`; all of these rows are used."""
-        found = self.look(kind, **where)
-        self.count(kind, found.index)
-        return found
-
-    def count(self, kind: str, *labels: Iterable[int]) -> None:
-        """Rows of a kind, by their labels, are what a judge rests on: their files and seeds are its evidence."""
-        found = self.frames[kind].loc[list(dict.fromkeys(chain.from_iterable(labels)))]
-        self.used.update(found["file"])
-        if "seed" in found and kind not in UNTRAINED:
-            self.seeds.update(int(seed) for seed in found["seed"].unique())
-
-    def look(self, kind: str, **where: object) -> pd.DataFrame:
-        """All rows of a kind with the given values in the given columns (a list: any of these), to choose from.
+        """All rows of a kind with the given values in the given columns (a list: any of these).
 
         Raises:
             Missing: there are none.
@@ -99,6 +69,17 @@ class Evidence:
             wanted = ", ".join(f"{column} {value}" for column, value in where.items())
             raise Missing(f"no {kind} measurements{f' of {wanted}' if wanted else ''}")
         return frame
+
+    def scores(self, measure: Measure) -> pd.DataFrame:
+        """The scores of all that was measured so: computed once for all claims that look at this source.
+
+        Raises:
+            Missing: there are no such rows.
+        """
+        rows = self.rows(measure.kind)
+        if measure not in self._scores:
+            self._scores[measure] = scores(rows, measure)
+        return self._scores[measure]
 
     def flattened(self, kind: str, **where: object) -> pd.DataFrame:
         """As `rows`, of trainings whose loss has flattened.
@@ -135,11 +116,40 @@ class Evidence:
             Missing: there is no such measurement.
         """
         try:
-            found = list(dict.fromkeys(self.look(kind, **where)["model"]))
+            found = list(dict.fromkeys(self.rows(kind, **where)["model"]))
         except Missing:
             raise Missing(f"no {kind} measurements") from None
         named = list(named)
         return (named, True) if set(named) <= set(found) else (found, False)
+
+    def _values(self, rows: Rows, column: str) -> dict[str, set[Any]]:
+        """What some rows of each kind have in a column, where they have it."""
+        known = {kind: self.frames[kind][column] for kind in rows if column in self.frames[kind]}
+        return {kind: set(values.loc[list(dict.fromkeys(rows[kind]))].unique()) for kind, values in known.items()}
+
+    def files(self, rows: Rows) -> list[str]:
+        """The files of some rows, in order."""
+        return sorted(set().union(*self._values(rows, "file").values()))
+
+    def runs(self, rows: Rows) -> list[str]:
+        """The runs that wrote some rows, as far as they are known, in order."""
+        return sorted(set().union(*self._values(rows, "run").values()) - {""})
+
+    def seeds(self, rows: Rows) -> set[int]:
+        """The seeds of the trainings behind some rows."""
+        found = self._values({kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}, "seed")
+        return set(map(int, set().union(*found.values())))
+
+    def at_paper_sizes(self, rows: Rows) -> bool:
+        """Whether the runs behind the files of some rows had the sizes of the paper.
+
+        A file whose run is not known is not taken for one of the paper's size.
+        """
+        return all(map(self._has_paper_sizes, self.files(rows)))
+
+    def _has_paper_sizes(self, file: str) -> bool:
+        expected, found = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
+        return all(name in found and _same(found[name], value) for name, value in expected.items())
 
 
 def _same(found: object, expected: object) -> bool:
@@ -148,28 +158,8 @@ def _same(found: object, expected: object) -> bool:
         and float(str(found)) == expected)  # fmt: skip
 
 
-MAY_BE_EMPTY = {"layer_errors"}
-"""Kinds of which a run may have no row: a recipe without a closed form has no errors of its layers."""
-
-
-def read_evidence(source: str, files: Iterable[str | Path]) -> Evidence:
-    """The measurements in `files`, whose stems are their kinds; each row with its `file`, beta rounded.
-
-    Raises:
-        ValueError: a file is unreadable, empty or lacks columns.
-    """
-    frames: dict[str, list[pd.DataFrame]] = {}
-    for file in map(Path, files):
-        frame = read_frame(file)
-        if frame.empty and file.stem in MAY_BE_EMPTY:
-            continue
-        if file.stem in COLUMNS:
-            require(frame, file.stem)
-        frames.setdefault(file.stem, []).append(frame if "run" in frame else frame.assign(file=str(file)))
-    return _evidence(source, {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()})
-
-
-def _evidence(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
+def evidence_of(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
+    """Measurements as evidence, beta rounded, with the settings of the runs that wrote their files."""
     settings = {}
     for file in {file for frame in frames.values() for file in frame["file"].unique()}:
         record = record_of(file)
@@ -178,13 +168,12 @@ def _evidence(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
     return Evidence(source, {kind: frame.round({"beta": 6}) for kind, frame in chosen.items()}, settings)
 
 
-def read_recordings(folder: str | Path) -> list[Evidence]:
-    """One source for each recording in `folder`: its measurements as a study left them."""
+def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS) -> list[Evidence]:
+    """One source for each recording in `folder`: its measurements, of some kinds or of all, as a study left them."""
     found = []
-    for place in sorted(path.parent for path in Path(folder).glob(f"*/{PACK}")):
-        frames = {kind: frame for kind, frame in packed_frames(place).items() if kind in COLUMNS}
-        if frames:
-            found.append(_evidence(str(place), {kind: require(frame, kind) for kind, frame in frames.items()}))
+    for place in recordings(folder):
+        if frames := {kind: require(frame, kind) for kind, frame in packed_frames(place, kinds).items()}:
+            found.append(evidence_of(str(place), frames))
     return found
 
 

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
-from recurformer.claims.comparisons import judge_comparisons
-from recurformer.claims.evidence import Evidence
-from recurformer.claims.pairings import RECURFORMER, Comparison, nearest_beta, recurformer
+from recurformer.claims.claim import ALLOWED_DROP, Finding
+from recurformer.claims.comparisons import RECURFORMER, Comparison, judge_comparisons, nearest_beta, recurformer
+from recurformer.claims.evidence import Evidence, Missing, Undecided
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
-from recurformer.render.ablations import NEEDLE, identified, original
-from recurformer.render.measurements import models_in_order, records
-from recurformer.render.training import FALL
+from recurformer.results.frames import models_in_order, records
+from recurformer.results.learned import FALL
+from recurformer.results.scores import NEEDLE, identified, original
 from recurformer.study.measurements import LOCAL
 
 KIND = "ablation_lm_eval"
@@ -74,7 +73,7 @@ def tasks(
         Missing: no task has one that was measured of both, or what was measured says nothing about the question.
         Undecided: the original has learned none of the tasks.
     """
-    rows = identified(evidence.look(KIND), KIND)
+    rows = identified(evidence.rows(KIND), KIND)
     rows = rows[rows["task"].str.startswith(tuple(families) or "")]
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
@@ -100,8 +99,8 @@ def tasks(
     finding = judge_comparisons(found, allowed=ALLOWED_DROP)
     others = [*records(pairs[~is_share & ~pairs["metric"].isin(SAME)])]
     others += [one for one in shares if not _is_learned(one, guessed)]
-    evidence.count(KIND, *(one.rows for one in (*found, *others)))
-    return replace(finding, ours="; ".join(filter(None, [finding.ours, _told(others)])))
+    text = "; ".join(filter(None, [finding.ours, _told(others)]))
+    return replace(finding, ours=text, rows={KIND: sum((one.rows for one in (*found, *others)), ())})
 
 
 def _told(pairs: Sequence[Any]) -> str:

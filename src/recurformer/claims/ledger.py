@@ -1,26 +1,123 @@
-"""The ledger: every claim with its verdict, weighed from all evidence."""
+"""The ledger: every claim with its judge and its verdict, weighed from all evidence, and as Markdown."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
+from tabulate import tabulate
 
-from recurformer.claims.claim import FINDINGS, INCONSISTENCIES, Claim, Finding, Missing, Undecided, fact_of
-from recurformer.claims.evidence import Evidence, Runs, hardware_of, runs_of, total_minutes
-from recurformer.claims.register import REVIEWER, all_claims
+from recurformer.claims import attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered
+from recurformer.claims.claim import (
+    ALLOWED_DROP,
+    ALLOWED_RATIO,
+    CLAIMED,
+    FINDINGS,
+    INCONSISTENCIES,
+    QUANTITIES,
+    QUESTIONS,
+    STATEMENTS,
+    Claim,
+    Entry,
+    Finding,
+    Judge,
+    fact_of,
+)
+from recurformer.claims.evidence import (
+    THIS_STUDY,
+    Evidence,
+    Missing,
+    Runs,
+    Undecided,
+    hardware_of,
+    runs_of,
+    total_minutes,
+)
 from recurformer.costs import cost_of
+from recurformer.paper import CELLS, NUMBERS, PrintedCell, TextNumber, label
 from recurformer.records import record_of
-from recurformer.render.words import FAILED, HELD, MARKS, NOT_RUN, PAPER_INCONSISTENT, REPRODUCED, UNDECIDED
+from recurformer.results.learned import LEARNED_MQAR
+from recurformer.results.words import (
+    FAILED,
+    HELD,
+    MARKS,
+    MEANINGS,
+    NOT_RUN,
+    PAPER_INCONSISTENT,
+    REPRODUCED,
+    UNDECIDED,
+    cell,
+    counted,
+    plain,
+)
+
+REVIEWER = "reviewer"
+"""The kind of what the reviewers asked: no claim of the paper, counted apart from those."""
+JUDGES = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered)
+}
+WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR}
+"""What a tolerance may name besides the parameters of its judge."""
+
+
+def judge_of(entry: Entry, **about: object) -> Judge | None:
+    """The test of an entry; None where it names none."""
+    if not entry.judge:
+        return None
+    module, _, name = entry.judge.partition(".")
+    judge: Callable[..., Finding] = getattr(JUDGES[module], name)
+    given = {**entry.parameters, **about}
+    return partial(judge, **given) if given else judge
+
+
+def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: Judge | None, **words: Any) -> Claim:
+    """A claim; `words` are what its tolerance and its needs may name besides parameters."""
+    return Claim(
+        id=id, place=place, statement=statement, kind=kind, test=entry.test,
+        tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
+        printed=words.get("printed", ""), judge=judge,
+    )  # fmt: skip
+
+
+def _of_cell(cell: PrintedCell) -> Claim:
+    entry = QUANTITIES[cell.quantity]
+    words = {"printed": cell.printed, "model": label(cell.model)}
+    return _claim(entry, cell.id, cell.place, cell.printed, cell.kind, judge_of(entry, cell=cell), **words)
+
+
+def _of_number(number: TextNumber) -> Claim:
+    """A reduction is counted, any other number judged as the cell of Table 2 that it repeats."""
+    named = (2, number.model, number.method, number.quantity)
+    cell = next(cell for cell in CELLS if (cell.table, cell.model, cell.method, cell.quantity) == named)
+    entry = QUANTITIES["reduction" if number.reduction else number.quantity]
+    judge = judge_of(entry, cell=number if number.reduction else cell)
+    statement = f"{number.printed}{' % less' if number.reduction else ''}"
+    words = {"printed": number.printed, "model": label(number.model), "half_digit": number.half_digit}
+    return _claim(entry, number.id, number.place, statement, cell.kind, judge, **words)
+
+
+def all_claims() -> list[Claim]:
+    """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
+    sentences = [
+        _claim(said, name, said.place, f"“{said.quote}”", said.kind, judge_of(said))
+        for name, said in STATEMENTS.items()
+    ]
+    asked = [
+        _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
+        for name, one in ((name, QUESTIONS[name]) for name in CLAIMED)
+    ]
+    return [*map(_of_cell, CELLS), *map(_of_number, NUMBERS), *sentences, *asked]
+
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the strongest evidence says about one claim: a verdict of `recurformer.render.words.MARKS`, what was
+    """What the strongest evidence says about one claim: a verdict of `recurformer.results.words.MARKS`, what was
     found in which measurements, if anything, and the reason, where the verdict needs one.
     """
 
@@ -29,6 +126,16 @@ class Decision:
     finding: Finding | None = None
     evidence: Evidence | None = None
     reason: str = ""
+
+    @property
+    def files(self) -> list[str]:
+        """The measurement files that it rests on."""
+        return self.evidence.files(self.finding.rows) if self.evidence and self.finding else []
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the trainings behind it had; 0 without a training."""
+        return len(self.evidence.seeds(self.finding.rows)) if self.evidence and self.finding else 0
 
 
 def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
@@ -45,11 +152,10 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     found: list[tuple[Finding, Evidence]] = []
     unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
-        looked_at = source.fresh()
         try:
-            judged = claim.judge(looked_at)  # type: ignore[misc]  # not None: checked in the loop's head
-            at_scale = judged.at_scale and looked_at.at_paper_sizes()
-            found.append((replace(judged, at_scale=at_scale), looked_at))
+            judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
+            at_scale = judged.at_scale and source.at_paper_sizes(judged.rows)
+            found.append((replace(judged, at_scale=at_scale), source))
         except Missing as missing:
             unanswered.append(missing)
     strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
@@ -64,11 +170,11 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
     if not finding.decided:
         why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why)
-    verdict = (HELD if finding.holds else FAILED)[finding.at_scale]
-    if verdict == REPRODUCED and evidence is not None and len(evidence.seeds) == 1:
+    decision = Decision(claim, (HELD if finding.holds else FAILED)[finding.at_scale], finding, evidence, finding.reason)
+    if decision.verdict == REPRODUCED and decision.seeds == 1:
         why = "; ".join(filter(None, [finding.reason, "one seed only"]))
-        return Decision(claim, HELD[False], finding, evidence, why)
-    return Decision(claim, verdict, finding, evidence, finding.reason)
+        return replace(decision, verdict=HELD[False], reason=why)
+    return decision
 
 
 @dataclass(frozen=True)
@@ -112,7 +218,7 @@ class Ledger:
         """Everything: study, counts, claims with their evidence, the audit of the paper against itself, and cost and
         environment of all the runs behind.
         """
-        runs = runs_of(sorted({file for decision in self.decisions for file in _files(decision)}))
+        runs = runs_of(sorted({file for decision in self.decisions for file in decision.files}))
         return {
             "study": self.study,
             "counts": self.counts(),
@@ -146,13 +252,9 @@ def _row(decision: Decision) -> dict[str, Any]:
         "ours": finding.ours if finding else "", "reason": decision.reason,
         "source": evidence.source if evidence else "",
         "scale": "" if finding is None else "paper" if finding.at_scale else "smaller",
-        "seeds": len(evidence.seeds) or None if evidence else None,
+        "seeds": decision.seeds or None,
         "samples": finding.samples if finding else None,
     }  # fmt: skip
-
-
-def _files(decision: Decision) -> tuple[str, ...]:
-    return tuple(sorted(decision.evidence.used)) if decision.evidence else ()
 
 
 @lru_cache
@@ -172,7 +274,7 @@ def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
 def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
-    return shown | {"evidence": about | _measured_by(_files(decision)) if decision.evidence else None}
+    return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
 
 
 def _hosts(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -227,3 +329,81 @@ def environment(runs: Runs) -> dict[str, Any]:
             for run, cost in costs.items()
         },
     }
+
+
+MARKDOWN_COLUMNS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
+
+
+def _evidence_text(decision: Decision) -> str:
+    finding, evidence = decision.finding, decision.evidence
+    if finding is None or evidence is None:
+        return ""
+    seeds = counted(decision.seeds, "seed") if decision.seeds else ""
+    samples = counted(finding.samples, "sample") if finding.samples else ""
+    scale = "paper's scale" if finding.at_scale else "smaller"
+    return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
+
+
+def _claims_table(decisions: Iterable[Decision]) -> str:
+    rows = []
+    for decision in decisions:
+        claim, finding = decision.claim, decision.finding
+        verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
+        ours = finding.ours if finding else ""
+        why = decision.reason or claim.test
+        rows.append([claim.place, claim.statement, ours, verdict, _evidence_text(decision), why, claim.id])
+    return tabulate(
+        [[cell(text) for text in row] for row in rows], MARKDOWN_COLUMNS, tablefmt="pipe", disable_numparse=True
+    )
+
+
+def _findings_table(ledger: Ledger) -> list[str]:
+    """One line for each distinct fact: the verdicts of its claims, with their numbers, and the first ids."""
+    rows = [
+        [
+            cell(one["fact"]),
+            ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items()),
+            ", ".join(one["claims"][:2]) + ", …" * (len(one["claims"]) > 2),
+        ]
+        for one in ledger.findings()
+    ]
+    table = tabulate(rows, ("finding", "its claims", "ids"), tablefmt="pipe", disable_numparse=True)
+    return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
+
+
+def _contradictions() -> list[str]:
+    lines = []
+    for found in INCONSISTENCIES.values():
+        lines.append(f"- **{plain(found.place)}**: {plain(found.rule)}.")
+        lines += [f"    - {plain(line)}" for line in found.arithmetic]
+    return lines
+
+
+def from_recordings(decisions: Iterable[Decision]) -> list[str]:
+    """How many verdicts rest on a recording, one line for each."""
+    sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
+    recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
+    return [f"Verdicts from {source}, not from this study: {count}." for source, count in recorded.items()]
+
+
+def markdown(ledger: Ledger) -> str:
+    """Counts, every claim with its verdict, and the contradictions in the paper with their arithmetic."""
+    parts = {
+        "Tables": ("table",),
+        "Figures": ("figure",),
+        "Text": ("text", "appendix"),
+        "Questions of the reviewers": ("reviewer",),
+    }
+    lines = [f"# Verdicts on the paper's claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
+    lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
+    lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
+    if asked := ", ".join(f"{MARKS[name]} {name} {n}" for name, n in ledger.counts(reviewers=True).items() if n):
+        lines += ["", f"Not counted above is what the reviewers asked and the paper does not claim: {asked}."]
+    if recorded := from_recordings(ledger.decisions):
+        lines += ["", *recorded]
+    for heading, prefix in parts.items():
+        chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
+        if chosen:
+            lines += ["", f"## {heading}", "", _claims_table(chosen)]
+    lines += ["", "## Audit: where the paper contradicts itself", "", *_contradictions()]
+    return "\n".join(lines) + "\n"

@@ -1,23 +1,31 @@
-"""What the text and Figure 4 say about quality: HashHop and MQAR."""
+"""What the text, Table 3 and Figures 3 and 4 say about quality: HashHop, MQAR, continual training."""
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from recurformer.claims.caches import query_groups
-from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding
+from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
-from recurformer.render.ablations import estimate_quality
-from recurformer.render.measurements import groups, records
-from recurformer.render.mqar import NEEDED as NEEDED_ACCURACY
-from recurformer.render.mqar import at_best_rate, best_learning_rates, why_not_run
-from recurformer.render.tables.measured import NEEDED
-from recurformer.render.words import estimated, number
+from recurformer.results.cells import baseline_scores, quality_values
+from recurformer.results.frames import records
+from recurformer.results.learned import (
+    KNOWS_LANGUAGE,
+    LEARNED,
+    LEARNED_MQAR,
+    at_best_rate,
+    best_learning_rates,
+    why_mqar_not_run,
+)
+from recurformer.results.words import estimated, number
 
-ROUNDING = 1e-9
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
 TWICE_THE_STEPS = "trained for twice the steps of the original"
 DEFAULT_BETA = 0.9
@@ -27,20 +35,28 @@ Quality = dict[str, dict[float, Estimate]]
 """h_gq with its interval: model -> beta -> estimate."""
 
 
-def _hashhop(evidence: Evidence) -> tuple[Quality, bool, int]:
-    """h_gq by beta of every model, all of which must have learned the task."""
+def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
+    """h_gq by beta of every model, all of which must have learned the task; and for a finding: whether the models are
+    the paper's, the samples and the rows.
+    """
     models, papers = evidence.models("hashhop", variant="official")
     quality: Quality = {}
+    looked_at: dict[str, list[pd.DataFrame]] = {"hashhop": [], "baseline": []}
     samples = 0
     for model in models:
-        rows = evidence.rows("hashhop", model=model, variant="official")
-        baseline = evidence.rows("baseline", model=model, variant="official")
-        learned = float((baseline["correct"] / baseline["hops"]).mean())
-        if not learned >= NEEDED:
-            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {NEEDED:g} is needed")
-        quality[model] = {float(beta): estimate_quality(found) for beta, found in groups(rows, "beta")}
-        samples = max(samples, int(rows.groupby("beta").size().max()))
-    return quality, papers, samples
+        answers, baseline = (evidence.rows(kind, model=model, variant="official") for kind in looked_at)
+        values = quality_values(answers)
+        learned = baseline_scores(baseline, values)[model]
+        if not learned >= LEARNED:
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
+        quality[model] = {
+            float(row.beta or 0): Estimate(value.ours, value.low, value.high) for (row, *_), value in values.items()
+        }
+        samples = max(samples, *(int(value.samples) for value in values.values()))
+        looked_at["hashhop"].append(answers)
+        looked_at["baseline"].append(baseline)
+    rows = {kind: labels(frames) for kind, frames in looked_at.items()}
+    return quality, {"at_scale": papers, "rows": rows, "samples": samples}
 
 
 def _at(quality: Quality, model: str, beta: float) -> Estimate:
@@ -70,7 +86,7 @@ def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
 
 def kept(evidence: Evidence) -> Finding:
     """Loss of h_gq at Table 2's beta against the largest that Table 2 prints."""
-    quality, at_scale, samples = _hashhop(evidence)
+    quality, about = _hashhop(evidence)
     after = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
     before = {model: _at(quality, model, 0.0) for model in quality}
     drops = {model: _drop(before[model], after[model]) for model in quality}
@@ -84,7 +100,7 @@ def kept(evidence: Evidence) -> Finding:
     text = ", ".join(f"{_text(model, after[model])} of {before[model].mean:.3f}" for model in quality)
     sure = not short or any(drop.low > ALLOWED_DROP for drop in drops.values())
     # what is allowed is the paper's own largest loss: an interval around that loss holds it always
-    return Finding(not short, text, at_scale, samples, "" if sure else OPEN)
+    return Finding(not short, text, **about, still_open="" if sure else OPEN)
 
 
 def _drop(before: Estimate, after: Estimate) -> Estimate:
@@ -99,18 +115,21 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
         nothing_left: below this share of the original's h_gq.
         both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
     """
+    counted: Rows = {}
     if both_kinds:
         models, _ = evidence.models("hashhop", variant="official")
-        kinds = {"GQA" if size > 1 else "MHA" for size in query_groups(evidence, models).values()}
+        sizes, counted = query_groups(evidence, models)
+        kinds = {"GQA" if size > 1 else "MHA" for size in sizes.values()}
         if len(kinds) == 1:
             raise Missing(f"models with {kinds.pop()} only: the sentence is about MHA and GQA")
-    quality, at_scale, samples = _hashhop(evidence)
+    quality, about = _hashhop(evidence)
     left = {model: _at(quality, model, 1.0) for model in quality}
     lost = [model for model, value in left.items() if value.mean <= nothing_left * _at(quality, model, 0.0).mean]
     if lost == list(quality):
         evidence.flattened("hashhop", model=lost, variant="official", beta=1.0)
     text = ", ".join(_text(model, value) for model, value in left.items())
-    return Finding(lost == list(quality), text, at_scale, samples, remark=SAME_STEPS)
+    finding = Finding(lost == list(quality), text, **about, remark=SAME_STEPS)
+    return replace(finding, rows={**counted, **finding.rows})
 
 
 def long_range(evidence: Evidence) -> Finding:
@@ -118,7 +137,7 @@ def long_range(evidence: Evidence) -> Finding:
 
     A link is tried once the hashes before it are right. Far: beyond the median distance of the tried links.
     """
-    quality, at_scale, samples = _hashhop(evidence)
+    quality, about = _hashhop(evidence)
     if "distances" not in (rows := evidence.rows("hashhop", model=list(quality), variant="official")):
         raise Missing("the distances between linked pairs were not measured")
     texts, drops = [], []
@@ -140,7 +159,7 @@ def long_range(evidence: Evidence) -> Finding:
     bound = ALLOWED_DROP + ROUNDING
     holds = all(drop.mean <= bound for drop in drops)
     decided = all(drop.high <= bound for drop in drops) if holds else any(drop.low > bound for drop in drops)
-    return Finding(holds, ", ".join(texts), at_scale, samples, "" if decided else OPEN)
+    return Finding(holds, ", ".join(texts), **about, still_open="" if decided else OPEN)
 
 
 def _links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -153,12 +172,12 @@ def _links(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(tried, columns=["seed", "sample", "distance", "followed"])
 
 
-def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float]]:
-    """Accuracy at the best learning rate, (beta, length), on trained lengths; and that rate of each beta."""
+def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float], Rows]:
+    """Accuracy at the best learning rate, (beta, length), on trained lengths; that rate of each beta; and the rows."""
     evidence.rows("mqar", split="validation")
     mqar = evidence.rows("mqar")
     best = best_learning_rates(mqar)
-    if reason := why_not_run(mqar, best):
+    if reason := why_mqar_not_run(mqar, best):
         raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
     rows = at_best_rate(rows, best)
@@ -168,7 +187,7 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
     )
     if 1.0 not in right.index:
         raise Missing("no MQAR run with all heads replaced")
-    return right / asked, best
+    return right / asked, best, {"mqar": mqar.index}
 
 
 def _require_last_word(evidence: Evidence, beta: float, best: dict[float, float]) -> str:
@@ -189,21 +208,88 @@ def _require_last_word(evidence: Evidence, beta: float, best: dict[float, float]
 
 def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     """Accuracy on tested samples of trained lengths when all heads are replaced."""
-    accuracy, best = _accuracy(evidence, "test")
+    accuracy, best, rows = _accuracy(evidence, "test")
     highest = float(accuracy.loc[1.0].to_numpy().max())
     reason = _require_last_word(evidence, 1.0, best) if highest < poor else ""
-    return Finding(highest < poor, f"at most {highest:.2f}", at_scale=True, remark=reason)
+    return Finding(highest < poor, f"at most {highest:.2f}", True, rows, remark=reason)
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
     """Some share of replaced heads learns all trained lengths, replacing all does not."""
-    accuracy, best = _accuracy(evidence, "validation")
+    accuracy, best, rows = _accuracy(evidence, "validation")
     lowest = accuracy.min(axis=1)  # on any trained length
     some, none = lowest[(lowest.index > 0) & (lowest.index < 1)], float(accuracy.loc[1.0].to_numpy().min())
     if some.empty:
         raise Missing("no MQAR run with some heads replaced and some retained")
     retained = float(some.max())
-    failed = [] if none >= NEEDED_ACCURACY else [1.0] if retained >= NEEDED_ACCURACY else list(some.index)
+    failed = [] if none >= LEARNED_MQAR else [1.0] if retained >= LEARNED_MQAR else list(some.index)
     reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= NEEDED_ACCURACY > none, text, at_scale=True, remark="; ".join(reasons))
+    return Finding(retained >= LEARNED_MQAR > none, text, True, rows, remark="; ".join(reasons))
+
+
+def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained, original; and for a
+    finding: whether the models are the paper's, and the rows.
+    """
+    models, papers = evidence.models("perplexity")
+    rows = evidence.rows("perplexity", model=models, split="validation")
+    sums = rows.pivot_table(
+        index=["model", "beta"], columns="stage", values=["negative_log_likelihood", "tokens"], aggfunc="sum"
+    )
+    wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
+    if not {"before", "converted", "trained"} <= set(wide):
+        raise Missing("perplexities before conversion, after it and after training are needed")
+    original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
+    if wide["before"].max() > KNOWS_LANGUAGE:
+        raise Undecided(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
+    converted = wide[wide.index.get_level_values("beta") > 0]
+    if original is None or converted.empty:
+        raise Missing("perplexities of the original and of a converted model are needed")
+    found = converted.assign(original=original.reindex(converted.index.get_level_values("model")).to_numpy())
+    return found, {"at_scale": papers, "rows": {"perplexity": rows.index}}
+
+
+def training_necessary(evidence: Evidence) -> Finding:
+    """Perplexity after conversion, before any training, over the original's."""
+    found, about = _perplexities(evidence)
+    lowest = float((found["converted"] / found["before"]).min())
+    return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", **about)
+
+
+def _last_quarter(rows: pd.DataFrame) -> float:
+    """Mean training loss over the last quarter of a training."""
+    return float(np.array_split(rows.groupby("step")["loss"].mean().to_numpy(), 4)[3].mean())
+
+
+def converge(evidence: Evidence) -> Finding:
+    """Training loss over the last quarter: converted against original."""
+    models, papers = evidence.models("metrics")
+    rows = evidence.rows("metrics", model=models)
+    gaps = {}
+    for model in models:
+        for beta in sorted(set(rows.loc[rows["model"] == model, "beta"]) - {0.0}):
+            ours, theirs = (evidence.rows("metrics", model=model, beta=share) for share in (beta, 0.0))
+            gaps[model, beta] = _last_quarter(ours) - _last_quarter(theirs)
+    if not gaps:
+        raise Missing("no training of a converted model")
+    allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
+    require_flattened(
+        (gap > allowed, evidence.still_learning("metrics", model=model, beta=[0.0, beta]))
+        for (model, beta), gap in gaps.items()
+    )
+    text = f"at most {largest:.2f} nats above the original's"
+    return Finding(largest <= allowed, text, papers, {"metrics": rows.index})
+
+
+def perplexity_comparable(evidence: Evidence) -> Finding:
+    """Perplexity over that of the original after the same training, once both have flattened."""
+    found, about = _perplexities(evidence)
+    ratios, allowed = found["trained"] / found["original"], ALLOWED_RATIO + ROUNDING
+    where = {"stage": "trained", "split": "validation"}
+    require_flattened(
+        (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
+        for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
+    )
+    ratio = float(ratios.max())
+    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", **about)

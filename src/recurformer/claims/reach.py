@@ -6,29 +6,38 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, Missing, Undecided
-from recurformer.claims.comparisons import because, judge_comparisons
-from recurformer.claims.evidence import Evidence
-from recurformer.claims.pairings import Comparison, beside_original, nearest_beta, recurformer
-from recurformer.data.interval import Estimate
+from recurformer.claims.claim import ALLOWED_DROP, Finding
+from recurformer.claims.comparisons import (
+    Comparison,
+    because,
+    beside_original,
+    judge_comparisons,
+    nearest_beta,
+    recurformer,
+    rows_of,
+)
+from recurformer.claims.evidence import Evidence, Missing, Undecided
+from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.ablations import (
+from recurformer.results.frames import by_model, groups
+from recurformer.results.learned import LEARNED, largest_fall, why_undecided
+from recurformer.results.scores import (
     CONTINUATION,
     HASHHOP,
     HASHHOP_SIZES,
-    LEARNED,
     PAPERS_SELECTOR,
     after_training,
+    agreement,
+    changed_share,
+    default_setting,
     identified,
     method_label,
     of,
+    one_unit,
     original,
     scores,
     why_not_run,
 )
-from recurformer.render.measurements import by_model, groups
-from recurformer.render.selection import agreement, changed_share, default_setting, one_unit
-from recurformer.render.training import largest_fall, why_undecided
 
 MINIMUM_CHOSEN = 10
 """Of fewer chosen heads a single one is more than may change."""
@@ -42,8 +51,6 @@ LENGTHS = {"tokens": "chains", "text": "characters"}
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     """Gain of the loss above the original's from the first to the second half, with the t interval over windows."""
-    from scipy.stats import t  # slow to import, as in recurformer.data.interval
-
     sides = []
     for side in (rows, original):
         sums = side.groupby(["window", "position"])[["negative_log_likelihood", "tokens"]].sum()
@@ -53,8 +60,7 @@ def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
     if not half or len(extra) < 2:
         raise Missing("two windows of two positions at least are needed")
     gains = extra.iloc[:, -half:].mean(axis=1) - extra.iloc[:, :half].mean(axis=1)  # without a middle of its own
-    mean, spread = float(gains.mean()), float(t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains)))
-    return Estimate(mean, mean - spread, mean + spread)
+    return mean_interval(gains.to_numpy())
 
 
 def length(evidence: Evidence, allowed: float) -> Finding:
@@ -63,7 +69,7 @@ def length(evidence: Evidence, allowed: float) -> Finding:
     It may gain `allowed` nats per token from the first to the second half.
     """
     points = evidence.scores(CONTINUATION)
-    rows = identified(evidence.look("continuation"), "continuation")
+    rows = identified(evidence.rows("continuation"), "continuation")
     gains: dict[tuple[str, float], Estimate] = {}
     used = rows.head(0)
     reasons: list[Missing] = []
@@ -97,16 +103,15 @@ def length(evidence: Evidence, allowed: float) -> Finding:
         f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
     )
     models = {model for model, _ in gains}
-    evidence.count("continuation", used.index)
     windows = int(used["window"].nunique())
-    return Finding(holds, text, set(BACKBONE_LABELS) <= models, windows, why)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= models, {"continuation": used.index}, windows, why)
 
 
 def sizes(evidence: Evidence) -> Finding:
     """RecurFormer beside the original at every length and number of hops that the original has learned."""
     found: list[Comparison] = []
     beyond: list[Comparison] = []
-    for (hops, size, form), rows in groups(evidence.look(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
+    for (hops, size, form), rows in groups(evidence.rows(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
         for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
             pairs = beside_original(of_model, HASHHOP_SIZES, recurformer(of_model))
             if why_not_run(of_model, HASHHOP_SIZES):
@@ -115,7 +120,6 @@ def sizes(evidence: Evidence) -> Finding:
             found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
     if not found:
         raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
-    evidence.count(HASHHOP_SIZES.kind, *(one.rows for one in [*found, *beyond]))
     finding = judge_comparisons(found, by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
@@ -124,7 +128,7 @@ def sizes(evidence: Evidence) -> Finding:
         f"{finding.ours}; where the original itself is below {LEARNED:g}, RecurFormer scores "
         f"{least.ours.mean:.3g} (β {least.beta:g}) to {most.ours.mean:.3g} (β {most.beta:g})"
     )
-    return replace(finding, ours=text)
+    return replace(finding, ours=text, rows=rows_of([*found, *beyond]))
 
 
 def combines(evidence: Evidence) -> Finding:
@@ -154,7 +158,6 @@ def combines(evidence: Evidence) -> Finding:
             used += [*kept["rows"], *(row for one in four for row in one["rows"])]
     if not extra:
         raise Missing("no eviction method was measured on retained heads")
-    evidence.count(HASHHOP.kind, used)
     name, worst = max(extra.items(), key=lambda item: item[1].mean)
     holds = worst.mean <= ALLOWED_DROP
     decided = all(one.high <= ALLOWED_DROP for one in extra.values()) if holds else worst.low > ALLOWED_DROP
@@ -164,7 +167,7 @@ def combines(evidence: Evidence) -> Finding:
     )
     reason = "" if decided else "an interval reaches over what is allowed"
     at_scale = set(BACKBONE_LABELS) <= set(points["model"])
-    return Finding(holds, text, at_scale, int(points["samples"].max()), reason)
+    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, int(points["samples"].max()), reason)
 
 
 def spared(evidence: Evidence) -> Finding:
@@ -185,7 +188,8 @@ def spared(evidence: Evidence) -> Finding:
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
     at_scale = set(BACKBONE_LABELS) <= set(rows["model"])
-    return Finding(holds, text, at_scale, still_open="" if decided else "an interval holds 0")
+    still_open = "" if decided else "an interval holds 0"
+    return Finding(holds, text, at_scale, {"head_scores": rows.index}, still_open=still_open)
 
 
 def _near(values: pd.Series, default: float) -> pd.Series:
@@ -194,7 +198,7 @@ def _near(values: pd.Series, default: float) -> pd.Series:
 
 def ra_i(evidence: Evidence, allowed: float) -> Finding:
     """Share of the chosen heads that changes when α or k, not both, moves within a factor of two."""
-    rows = one_unit(evidence.look("ra_i_settings"))
+    rows = one_unit(evidence.rows("ra_i_settings"))
     nearby = []
     for _, of_model in groups(rows, "model"):
         window, threshold = default_setting(of_model)
@@ -204,7 +208,7 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
     moved = pd.concat(nearby)
     if moved.empty:
         raise Missing("no other setting of RA-I within a factor of two of the default")
-    evidence.count("ra_i_settings", moved.index)
+    looked_at = {"ra_i_settings": moved.index}
     enough = moved["selected"] >= MINIMUM_CHOSEN
     holds = bool(changed_share(moved).max() <= allowed)
     lost = bool((changed_share(moved[enough]) > allowed).any())
@@ -217,4 +221,4 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
         f"k {worst['window']:g}, α {worst['threshold']:g}), {changed.mean():.1%} on average"
     )
     reason = "" if decided else f"fewer than {MINIMUM_CHOSEN} chosen heads are too few"
-    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), still_open=reason)
+    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), looked_at, still_open=reason)

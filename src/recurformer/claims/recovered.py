@@ -4,13 +4,12 @@ import math
 
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_RATIO, Finding, Missing, Undecided
-from recurformer.claims.evidence import Evidence
+from recurformer.claims.claim import ALLOWED_RATIO, Finding
+from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
 from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, label
-from recurformer.render.measurements import groups, models_in_order
-from recurformer.render.recovery import MIXERS, arm_label, at_equal_bytes, last_points, state_bytes
-from recurformer.render.training import ALLOWED_FALL
+from recurformer.results.frames import groups, models_in_order
+from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
 from recurformer.study.ablations import COMMON_BETA
 
 KIND = "recovery"
@@ -22,9 +21,9 @@ ONE_SEED = "one seed"
 
 def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
     """The points of some arms of the first model, at one share of heads; all of them must have been measured."""
-    model = models_in_order(evidence.look(KIND))[0]
+    model = models_in_order(evidence.rows(KIND))[0]
     for arm in arms:
-        evidence.look(KIND, model=model, arm=arm, beta=beta)
+        evidence.rows(KIND, model=model, arm=arm, beta=beta)
     return evidence.rows(KIND, model=model, arm=list(arms), beta=beta)
 
 
@@ -46,19 +45,13 @@ def _over(ours: pd.DataFrame, theirs: pd.DataFrame) -> Estimate:
     return Estimate(*map(math.exp, _gap(ours, theirs, "negative_log_likelihood")))
 
 
-def _original(evidence: Evidence) -> pd.DataFrame:
-    """The untouched original: the first point of its own training."""
-    rows = _curves(evidence, 0.0, "original")
-    return rows[rows["tokens"] == 0]
-
-
-def _finding(rows: pd.DataFrame, holds: bool, text: str, still_open: str) -> Finding:
-    """What a judge found on some rows."""
+def _finding(rows: pd.DataFrame, holds: bool, text: str, still_open: str, *beside: pd.DataFrame) -> Finding:
+    """What a judge found on some rows, `beside` others."""
     seeds = rows["seed"].nunique()
     at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
     text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
-    return Finding(holds, text, at_scale, samples, still_open, tokens=tokens)
+    return Finding(holds, text, at_scale, {KIND: labels([rows, *beside])}, samples, still_open, tokens=tokens)
 
 
 def _told(ratio: Estimate) -> str:
@@ -67,10 +60,9 @@ def _told(ratio: Estimate) -> str:
 
 def recovered(evidence: Evidence) -> Finding:
     """Perplexity of the plus recipe at its end over that of the original, which the divergence has as its aim."""
-    curve, before = _curves(evidence, COMMON_BETA, "plus"), _original(evidence)
-    trained = last_points(_curves(evidence, 0.0, "original"))
-    rows = last_points(curve)
-    ratio = _over(rows, before)
+    curve, original = _curves(evidence, COMMON_BETA, "plus"), _curves(evidence, 0.0, "original")
+    trained, rows = last_points(original), last_points(curve)
+    ratio = _over(rows, original[original["tokens"] == 0])
     told = (
         f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
         f"{_told(ratio)} times the perplexity of the original, {_told(_over(rows, trained))} times that of the "
@@ -81,7 +73,7 @@ def recovered(evidence: Evidence) -> Finding:
     apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
     if not holds and len(apart) > 1 and apart[-2] - apart[-1] > ALLOWED_FALL:
         reason = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
-    return _finding(rows, holds, told, reason)
+    return _finding(rows, holds, told, reason, curve, original)
 
 
 def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
@@ -92,8 +84,9 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
         reused: arm that starts from the original's weights.
         fresh: arm that differs from it in its start alone; both are compared at the largest share of heads that it has.
     """
-    beta = float(evidence.look(KIND, arm=fresh)["beta"].max())
-    rows = last_points(_curves(evidence, beta, reused, fresh))
+    beta = float(evidence.rows(KIND, arm=fresh)["beta"].max())
+    curves = _curves(evidence, beta, reused, fresh)
+    rows = last_points(curves)
     if rows["tokens"].nunique() > 1:
         raise Undecided(f"{arm_label(reused)} and {arm_label(fresh)} saw unequal numbers of tokens")
     ratio = _over(*(rows[rows["arm"] == arm] for arm in (fresh, reused)))
@@ -101,23 +94,25 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
         f"{label(rows['model'].iloc[0])}, β {beta:g}, {rows['tokens'].max():,} tokens: from random weights "
         f"{_told(ratio)} times the perplexity from reused ones"
     )
-    return _finding(rows, ratio.mean > 1, told, "the 95 % interval holds 1" if ratio.low <= 1 < ratio.high else "")
+    reason = "the 95 % interval holds 1" if ratio.low <= 1 < ratio.high else ""
+    return _finding(rows, ratio.mean > 1, told, reason, curves)
 
 
 def tokens(evidence: Evidence, within: float) -> Finding:
     """The fewest tokens at which any arm of the paper's block comes back `within` so many times the perplexity of the
     original as it was.
     """
-    original = _original(evidence)
+    original = _curves(evidence, 0.0, "original")
     model = original["model"].iloc[0]
-    measured = set(evidence.look(KIND, model=model, beta=COMMON_BETA)["arm"])
+    measured = set(evidence.rows(KIND, model=model, beta=COMMON_BETA)["arm"])
     arms = [arm for arm in ("paper", "calibrated", "plus") if arm in measured]
     if not arms:
         raise Missing("no recipe of the paper's block was measured")
     told, back, sure = [], [], []
-    for arm in arms:
-        rows = _curves(evidence, COMMON_BETA, arm)
-        ratios = {int(tokens): _over(point, original) for tokens, point in groups(rows, "tokens")}
+    curves = [_curves(evidence, COMMON_BETA, arm) for arm in arms]
+    before = original[original["tokens"] == 0]
+    for arm, rows in zip(arms, curves, strict=True):
+        ratios = {int(tokens): _over(point, before) for tokens, point in groups(rows, "tokens")}
         reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= within]
         sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= within]
         back += reached
@@ -127,16 +122,18 @@ def tokens(evidence: Evidence, within: float) -> Finding:
             else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last].mean:.2f} times)"
         )  # fmt: skip
     reason = "" if sure else OPEN if back else "more tokens may bring it"
-    return _finding(rows, bool(back), f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}", reason)
+    text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}"
+    return _finding(curves[-1], bool(back), text, reason, original, *curves)
 
 
 def equal_bytes(evidence: Evidence) -> Finding:
     """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text."""
-    look = evidence.look(KIND, beta=COMMON_BETA)
-    names = look.loc[at_equal_bytes(look), "arm"].unique()
+    every = evidence.rows(KIND, beta=COMMON_BETA)
+    names = every.loc[at_equal_bytes(every), "arm"].unique()
     if not len(names):
         raise Missing("no recipes were compared at equal bytes")
-    rows = last_points(_curves(evidence, COMMON_BETA, *names))
+    curves = _curves(evidence, COMMON_BETA, *names)
+    rows = last_points(curves)
     rows = rows.assign(held=state_bytes(rows))
     state = rows[rows["mixer"] == "mamba"]
     if state.empty or "window" not in set(rows["mixer"]):
@@ -148,8 +145,8 @@ def equal_bytes(evidence: Evidence) -> Finding:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
     gap = _gap(ends["mamba"], ends["window"], "divergence")
     told = ", ".join(
-        f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in MIXERS.items() if mixer in ends
+        f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
     )
     text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {told}"
     reason = "within the 95 % interval of the difference" if gap.low <= 0 < gap.high else ""
-    return _finding(pd.concat([ends["mamba"], ends["window"]]), gap.mean <= 0, text, reason)
+    return _finding(pd.concat([ends["mamba"], ends["window"]]), gap.mean <= 0, text, reason, curves)

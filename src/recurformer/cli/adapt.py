@@ -2,7 +2,6 @@
 
 import re
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, Output
 from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import argument, progress, stage
 from recurformer.files import writing_model
-from recurformer.recover.recipe import RECIPES, Recipe
+from recurformer.recover.recipe import RECIPES, TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,7 +43,7 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, default=0.5, help="share of heads to replace (default: 0.5)"),
+    argument("--beta", type=BETA, default=0.5, help="fraction of heads to replace (default: 0.5)"),
     argument(
         "--text",
         type=InputPath,
@@ -54,12 +53,12 @@ def model_folder(model: str) -> Path:
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
     argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
-    argument("--tokens", type=COUNT, default=Recipe.tokens, help=f"length of a window (default: {Recipe.tokens})"),
+    argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
         choices=list(RECIPES),
         default=next(iter(RECIPES)),
-        help="replacement of the heads: attention to a window, with a state for all earlier tokens (default), or the "
+        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
         "paper's Mamba blocks",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
@@ -92,16 +91,17 @@ def adapt(args: Namespace) -> dict[str, float]:
             folder=state,
             beta=args.beta,
             minutes=args.minutes,
+            tokens=args.tokens,
             seed=args.seed,
             dtype=saved,
-            recipe=replace(RECIPES[args.mixer], tokens=args.tokens),
+            recipe=RECIPES[args.mixer],
             progress=progress,
             say=lambda line: print(line, flush=True),
         )
         measurements["base"] = base_facts(args.model, folder)
         _write(args.out, adapted.to(saved), tokenizer, measurements)
     print(tabulate(compared(measurements), headers=COMPARED, disable_numparse=True))
-    print(f"{args.out}: the adapted model, and its card README.md with pictures")
+    print(f"{args.out}: the adapted model, with its model card README.md and pictures")
     quality = measurements["stages"][-1]
     cache = {f"cs/{row['length']}": row["adapted"] / row["original"] for row in measurements["cache"]}
     found = {f"passkeys/{row['length']}": row["found"] for row in measurements["passkeys"]["adapted"] if "asked" in row}

@@ -38,10 +38,10 @@ def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
 
 
 def card_folder(files: Iterable[Path]) -> str:
-    """The name of the one card on which the runs of some files were made, as a folder: nvidia-h200.
+    """The name of the one kind of GPU on which the runs of some files were made, as a folder: nvidia-h200.
 
     Raises:
-        ValueError: there is no card or are several, or a run was not of a commit as it is.
+        ValueError: there is no GPU or are several kinds, or a run was not of a commit as it is.
     """
     records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
     for place, record in records.items():
@@ -49,13 +49,13 @@ def card_folder(files: Iterable[Path]) -> str:
             raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
     cards = cards_of(records.values())
     if len(cards) != 1:
-        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no card'}, not on one")
+        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no GPU'}, not on one kind of GPU")
     return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
 
 
 def _is_measurement(place: Path) -> bool:
     """Tables and ledgers are rendered; they can be named like measurements."""
-    from recurformer.render.measurements import READERS
+    from recurformer.results.frames import READERS
 
     rendered = place.parts[0] != "results" or place.parts[1] == "tables" or place.stem == "claims"
     return place.suffix in READERS and not rendered
@@ -69,7 +69,7 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
         target: an empty folder.
         files: place in the study, which begins with `results` or `figures` -> file.
     """
-    from recurformer.render.measurements import PACKED, pack
+    from recurformer.results.frames import PACKED, pack
 
     records = {place: read_record(file) for place, file in files.items() if place.name.endswith("run.json")}
     lines = [json.dumps({"place": str(place), **record}) + "\n" for place, record in records.items()]
@@ -86,7 +86,7 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
 
 def _recorded_files(folder: Path) -> set[Path]:
     """The files of a recording that this command wrote."""
-    from recurformer.render.measurements import PACKED
+    from recurformer.results.frames import PACKED
 
     wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
     return {folder / PACK, *wrote, *(folder / PACKED).glob("*.parquet")} if (folder / PACK).is_file() else set()
@@ -100,7 +100,7 @@ def _recorded_files(folder: Path) -> set[Path]:
     argument(
         "--by-card",
         action="store_true",
-        help="write to a folder in `kept` with the card's name; all runs must be from this card and from clean commits",
+        help="write to a folder in `kept` with the GPU's name; all runs must be from such GPUs and from clean commits",
     ),
 )
 def keep(args: Namespace) -> None:

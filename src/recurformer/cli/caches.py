@@ -1,7 +1,7 @@
 """Stages that count or measure caches, peaks of memory, and the longest input that fits."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, COUNT, InputPath
 from recurformer.cli.metrics import Metric
@@ -12,9 +12,7 @@ from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
 if TYPE_CHECKING:
     import pandas as pd
 
-Shape = Annotated[Backbone, "backbone-"]
-Mixer = Annotated[Mamba, "mamba-"]
-BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="shares of heads replaced")
+BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
 MEMORY = csv("memory")
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
@@ -34,10 +32,8 @@ LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
     metrics=[Metric("cs", "ratio", by=["unit", "beta", "length"])],
     device="counts",
 )
-def cache(
-    args: Namespace, sizes: Sizes, backbone: Shape, selection: Annotated[Selection, "selection-"], mamba: Mixer
-) -> "pd.DataFrame":
-    """Count a shape's cache at every share of replaced heads, from the model's own cache objects (Tables 2 and 4)."""
+def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selection, mamba: Mamba) -> "pd.DataFrame":
+    """Count a shape's cache at every fraction of replaced heads, from the model's cache objects (Tables 2 and 4)."""
     from recurformer.heads.profile import HeadProfile
     from recurformer.measure.cache import measure_cache
 
@@ -45,8 +41,8 @@ def cache(
         meta_backbone(backbone),
         args.name,
         args.betas,
-        lengths=sizes.lengths,
-        units=sizes.units,
+        lengths=settings.lengths,
+        units=settings.units,
         profile=HeadProfile.load(args.profile[0]) if args.profile else None,
         scope=selection.scope,
         by=selection.by,
@@ -67,7 +63,7 @@ def cache(
     ],
     device="computes",
 )
-def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
+def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
     import torch
 
@@ -79,9 +75,9 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
         meta_backbone(backbone).config,
         args.name,
         args.betas,
-        sizes.lengths,
+        settings.lengths,
         device=args.device,
-        memory_gib=sizes.memory_gib,
+        memory_gib=settings.memory_gib,
         seed=args.seed,
         mamba=mamba.model_dump(),
         progress=progress("model"),
@@ -95,16 +91,16 @@ def cache_peak(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> 
     metrics=LONGEST,
     device="counts",
 )
-def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.DataFrame":
-    """The longest input that fits on a card, by a memory model: weights, cache and activations (Tables 2 and 4)."""
+def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
+    """The longest input that fits on a GPU, by a memory model: weights, cache and activations (Tables 2 and 4)."""
     from recurformer.measure.memory import measure_memory
 
     return measure_memory(
         meta_backbone(backbone),
         args.name,
         args.betas,
-        memory_gib=sizes.memory_gib,
-        chunk=sizes.chunk,
+        memory_gib=settings.memory_gib,
+        chunk=settings.chunk,
         seed=args.seed,
         mamba=mamba.model_dump(),
         progress=progress("model"),
@@ -112,21 +108,19 @@ def memory(args: Namespace, sizes: Sizes, backbone: Shape, mamba: Mixer) -> "pd.
 
 
 @stage(
-    "the longest input, measured on a card",
+    "the longest input, measured on a GPU",
     NAME,
-    argument("--beta", type=BETA, required=True, help="share of heads replaced"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
     output=MEMORY,
     metrics=LONGEST,
     device="computes",
 )
-def longest_input(
-    args: Namespace, sizes: Sizes, search: Annotated[Search, "search-"], backbone: Shape, mamba: Mixer
-) -> "pd.DataFrame":
+def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Backbone, mamba: Mamba) -> "pd.DataFrame":
     """Measure the longest input that fits on a device, with random weights: l_m of Tables 2 and 4.
 
-    The memory of the card, or of this process on a CPU, is limited to the given size.
+    The memory of the GPU, or of this process on a CPU, is limited to the given size.
     """
     import torch
 
@@ -139,8 +133,8 @@ def longest_input(
         args.beta,
         args.protocol,
         torch.device(device()),
-        memory_gib=sizes.memory_gib,
-        chunk=sizes.chunk,
+        memory_gib=settings.memory_gib,
+        chunk=settings.chunk,
         tolerance=search.tolerance,
         maximum=search.maximum,
         prefill_minutes=search.prefill_minutes,
@@ -157,11 +151,11 @@ def longest_input(
     metrics=[Metric("cs", "ratio", by=["length"])],
     device="counts",
 )
-def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
+def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
     """The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
     from recurformer.evict.pyramidinfer import pyramidinfer_rows
 
-    return pyramidinfer_rows(sizes.lengths, args.name, args.layers)
+    return pyramidinfer_rows(settings.lengths, args.name, args.layers)
 
 
 @stage(
@@ -170,8 +164,8 @@ def pyramidinfer(args: Namespace, sizes: Sizes) -> "pd.DataFrame":
     metrics=[Metric("bytes", "bytes", by=["mixer", "phase", "quantity", "length"])],
     device="counts",
 )
-def complexity(args: Namespace, sizes: Sizes, mamba: Mixer) -> "pd.DataFrame":
+def complexity(args: Namespace, settings: Sizes, mamba: Mamba) -> "pd.DataFrame":
     """Growth of cache peak and cache size of attention and Mamba with the length (Table 1)."""
     from recurformer.measure.growth import measure_complexity
 
-    return measure_complexity(sizes.growth_lengths, mamba=mamba.model_dump())
+    return measure_complexity(settings.growth_lengths, mamba=mamba.model_dump())

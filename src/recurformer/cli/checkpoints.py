@@ -1,6 +1,7 @@
 """Opening and saving checkpoints for the stages, with errors that name the file."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,19 @@ if TYPE_CHECKING:
 
 
 def device() -> str:
-    """The accelerator when there is one."""
+    """The accelerator when there is one; each of several processes that train together has its own.
+
+    Raises:
+        ValueError: there are GPUs, but fewer than processes.
+    """
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        return "cpu"
+    number, cards = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= cards:
+        raise ValueError(f"there are only {cards} GPUs, and this process is number {number + 1}: ask for fewer")
+    return f"cuda:{number}"
 
 
 @contextmanager

@@ -33,13 +33,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _markdown(ledger: "Ledger") -> str:
-    from recurformer.claims.text import markdown
+    from recurformer.claims.ledger import markdown
 
     return markdown(ledger)
 
 
 def _html(ledger: "Ledger") -> str:
-    from recurformer.render.page.claims import claims_page
+    from recurformer.render.page import claims_page
 
     return claims_page(ledger.to_dict())
 
@@ -53,10 +53,11 @@ FORMATS: dict[str, Callable[["Ledger"], str]] = {
 
 
 def _decide(args: Namespace) -> dict[str, int]:
-    from recurformer.claims import THIS_STUDY, make_ledger, read_evidence, read_recordings
+    from recurformer.claims import THIS_STUDY, evidence_of, make_ledger, read_recordings
+    from recurformer.results.frames import read_frames
 
-    recordings = read_recordings(args.recorded) if args.recorded else []
-    ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings])
+    study = evidence_of(THIS_STUDY, read_frames(args.measurements))
+    ledger = make_ledger(args.study, [study, *read_recordings(args.recorded)])
     for target in args.out:
         if Path(target).suffix not in FORMATS:
             raise ValueError(f"{target}: a ledger is written as {', '.join(FORMATS)}")
@@ -73,7 +74,7 @@ def read_ledger(path: str) -> dict[str, Any]:
     Raises:
         ValueError: there is none, or the file is something else.
     """
-    from recurformer.render.words import MARKS
+    from recurformer.results.words import MARKS
 
     try:
         ledger = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -91,7 +92,7 @@ def read_ledger(path: str) -> dict[str, Any]:
 @stage("decide every claim of the paper by the given measurements", add_arguments, name="claims")
 def run(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
-    from recurformer.render.words import MARKS
+    from recurformer.results.words import MARKS
 
     if unknown := [name for name in args.fail_on if name not in MARKS]:
         raise ValueError(f"--fail-on {unknown[0]}: no such verdict; there are: {', '.join(MARKS)}")
@@ -110,7 +111,7 @@ def _claims_of(place: str) -> dict[str, dict[str, Any]]:
 
 
 @stage(
-    "compare the verdicts and the numbers of two runs of a study",
+    "compare the verdicts and the numbers of two ledgers",
     argument("recorded", help="results of the reference run: a folder with claims.json, or this file"),
     argument("results", help="results of the run to compare, likewise"),
 )

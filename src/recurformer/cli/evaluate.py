@@ -2,13 +2,13 @@
 
 import tempfile
 from argparse import Namespace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import InputPath
-from recurformer.cli.identity import Identity, fall_behind, identified, measure
 from recurformer.cli.metrics import Metric, perplexity_of
 from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
-from recurformer.study import Continuation, HashHopTask, Needle, Perplexity, Tasks
+from recurformer.cli.subjects import fall_behind, measure, measured
+from recurformer.study import Change, Continuation, HashHopTask, Needle, Perplexity, Tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from recurformer.measure.generate import NewCache
 
 MEASURED = ("before", "converted", "trained")
-HashHopSizes = Annotated[HashHopTask, "hashhop-"]
 
 
 @stage(
@@ -50,12 +49,12 @@ def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
 
 @stage(
     "find keys in a long text, by depth and length, with a full or a smaller cache",
-    *(identified, ARTICLES),
+    *(measured, ARTICLES),
     output=csv("needle", "one row a prompt"),
     metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "task"])],
     device="computes",
 )
-def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFrame":
+def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
     """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
@@ -65,7 +64,7 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
     texts = tuple(open_texts(args.articles, split="validation").text)
     return measure(
         args,
-        identity,
+        change,
         lambda model, original, new_cache: needle_rows(
             model,
             tokenizer,
@@ -73,7 +72,7 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
             texts,
             grid=settings.grid(),
             depths=settings.depths,
-            seed=identity.seed,
+            seed=args.seed,
             new_cache=new_cache,
             progress=progress("prompt"),
         ),
@@ -82,14 +81,14 @@ def needle(args: Namespace, identity: Identity, settings: Needle) -> "pd.DataFra
 
 @stage(
     "likelihood of the text after a prompt, with a full or a smaller cache",
-    *(identified, ARTICLES),
+    *(measured, ARTICLES),
     output=csv("continuation", "one row a window and 32 positions"),
     metrics=[
         Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of)
     ],
     device="computes",
 )
-def continuation(args: Namespace, identity: Identity, settings: Continuation) -> "pd.DataFrame":
+def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt, with the prompt's full or smaller cache."""
     from recurformer.cli.texts import text_windows
     from recurformer.measure.language import continuation_rows
@@ -98,7 +97,7 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
     return measure(
         args,
-        identity,
+        change,
         lambda model, original, new_cache: continuation_rows(
             model,
             original,
@@ -113,12 +112,12 @@ def continuation(args: Namespace, identity: Identity, settings: Continuation) ->
 
 @stage(
     "lm-eval tasks of a trained model, converted or not",
-    *(identified, ARTICLES),
+    *(measured, ARTICLES),
     output=csv("lm_eval", "one row a metric"),
     metrics=[Metric("lm_eval", "value", by=["task", "metric"])],
     device="computes",
 )
-def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes: HashHopSizes) -> "pd.DataFrame":
+def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, change: Change) -> "pd.DataFrame":
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
@@ -129,8 +128,8 @@ def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes
         open_tokenizer(args.checkpoint),
         samples=settings.samples,
         limits=dict(settings.limits),
-        seed=identity.seed,
-        hashhop=HashHopText("official", sizes.hash_length, sizes.hops, sizes.characters),
+        seed=args.seed,
+        hashhop=HashHopText("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window_tokens=settings.tokens,
@@ -140,10 +139,12 @@ def ablation_lm_eval(args: Namespace, identity: Identity, settings: Tasks, sizes
 
     def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
         if new_cache is not None:
-            raise ValueError("--evict: lm-eval makes the cache itself; measure an eviction by needle or continuation")
+            raise ValueError(
+                f"--subject {args.subject}: lm-eval makes the cache itself; measure it by needle or continuation"
+            )
         with tempfile.TemporaryDirectory() as folder:
             return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
 
-    rows = measure(args, identity, rows_of)
+    rows = measure(args, change, rows_of)
     print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))
     return rows

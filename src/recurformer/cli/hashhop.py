@@ -1,18 +1,16 @@
 """Stages that measure generation quality on HashHop: how much of a chain is reproduced before the first error."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.identity import Identity, fall_behind, identified, measure
 from recurformer.cli.metrics import Metric
 from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, parquet, progress, seed, stage
-from recurformer.study import HashHopEvaluation, HashHopTask, HeadScores
+from recurformer.cli.subjects import fall_behind, measure, measured
+from recurformer.study import Change, HashHopEvaluation, HashHopTask, HeadScores
 from recurformer.study.ablations import HashHopSizes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Task = Annotated[HashHopTask, "task-"]
 
 
 @stage(
@@ -22,8 +20,8 @@ Task = Annotated[HashHopTask, "task-"]
     metrics=[Metric("h_gq", "correct", over="hops", by=["variant"])],
     device="computes",
 )
-def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
-    """Generation quality on HashHop: the share of a chain before the model's first error (Tables 2, 4)."""
+def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask) -> "pd.DataFrame":
+    """Generation quality on HashHop: the fraction of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.measure.hashhop import hashhop_rows
 
@@ -34,38 +32,39 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: Task) -> "pd.Dat
 
 @stage(
     "generation quality h_gq on HashHop, with a full or a smaller cache",
-    identified,
+    measured,
     output=parquet("hashhop", "one row a sample"),
     metrics=[Metric("h_gq", "correct", over="hops", by=["method", "setting", "variant"])],
     device="computes",
 )
-def ablation_hashhop(args: Namespace, identity: Identity, settings: HashHopEvaluation, task: Task) -> "pd.DataFrame":
+def ablation_hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, change: Change) -> "pd.DataFrame":
     """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.heads.scores import HashHopProbes
     from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
-    options: dict[str, Any] = {**settings.model_dump(), "seed": identity.seed, "progress": progress("sample")}
+    options: dict[str, Any] = {**settings.model_dump(), "seed": args.seed, "progress": progress("sample")}
     knows_hashes_only = task.form == "tokens"
     return measure(
         args,
-        identity,
+        change,
         lambda model, original, new_cache: hashhop_rows(
             model, tokenizer, task, **options, new_cache=new_cache, original=original
         ),
-        HashHopProbes(tokenizer, task, HeadScores(), identity.seed).repeats() if knows_hashes_only else None,
+        original_trained=True,
+        repeated=HashHopProbes(tokenizer, task, HeadScores(), args.seed).repeats() if knows_hashes_only else None,
     )
 
 
 @stage(
     "generation quality h_gq on HashHop at other lengths and hops",
-    identified,
+    measured,
     output=parquet("hashhop_sizes", "one row a sample"),
     metrics=[Metric("h_gq", "correct", over="hops", by=["setting", "hops", "size", "variant"])],
     device="computes",
 )
-def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, task: Task) -> "pd.DataFrame":
+def hashhop_sizes(args: Namespace, settings: HashHopSizes, task: HashHopTask, change: Change) -> "pd.DataFrame":
     """Generation quality on HashHop at lengths and hops other than those of the training."""
     import pandas as pd
 
@@ -73,15 +72,16 @@ def hashhop_sizes(args: Namespace, identity: Identity, settings: HashHopSizes, t
     from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
-    options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": identity.seed}
+    options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": args.seed}
     sizes = [(size, task.resized(hops, size)) for hops, size in settings.sizes]
     return measure(
         args,
-        identity,
+        change,
         lambda model, original, new_cache: pd.concat(
             hashhop_rows(
                 model, tokenizer, sized, **options, new_cache=new_cache, original=original, progress=progress("sample")
             ).assign(size=size, form=task.form, as_trained=sized == task)
             for size, sized in sizes
         ),
+        original_trained=True,
     )

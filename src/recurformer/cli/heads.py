@@ -3,7 +3,7 @@
 import json
 from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath
 from recurformer.cli.metrics import Metric
@@ -52,7 +52,7 @@ def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
 @stage(
     "recency ratios of every head on HashHop", *(checkpoint(), PROFILE, NAME, seed("the samples")), device="computes"
 )
-def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[HashHopTask, "task-"]) -> dict[str, float]:
+def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) -> dict[str, float]:
     """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.heads.profile import profile_heads
@@ -81,7 +81,7 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: Annotated[Has
     output=parquet("scores"),
     device="computes",
 )
-def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTask, "task-"]) -> "pd.DataFrame":
+def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd.DataFrame":
     """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
     import pandas as pd
 
@@ -111,28 +111,28 @@ def head_scores(args: Namespace, settings: HeadScores, task: Annotated[HashHopTa
 @stage(
     "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
-    output=csv("settings"),
+    output=csv("compared"),
     metrics=[Metric("rank_correlation", "rank_correlation", by=["window", "threshold"])],
     device="computes",
 )
-def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) -> "pd.DataFrame":
+def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings) -> "pd.DataFrame":
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
     from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import profile_windows
     from recurformer.heads.select import compare_settings
 
-    input_ids = text_windows(args, usual.tokens, usual.samples, seed=args.seed)
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     profiles = profile_windows(
         open_model(args.checkpoint),
         input_ids,
-        sorted({usual.window, *others.windows}),
-        threshold=usual.threshold,
+        sorted({settings.window, *others.windows}),
+        threshold=settings.threshold,
         progress=progress("window"),
     )
     profiles = [replace(measured, model=args.name) for measured in profiles]
-    (default,) = (measured for measured in profiles if measured.window == usual.window)
-    thresholds = sorted({usual.threshold, *others.thresholds})
+    (default,) = (measured for measured in profiles if measured.window == settings.window)
+    thresholds = sorted({settings.threshold, *others.thresholds})
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
@@ -140,12 +140,12 @@ def ra_i_settings(args: Namespace, usual: Profiling, others: RecencySettings) ->
     "choose the heads to replace",
     argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
     argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
-    argument("--beta", type=BETA, required=True, help="share of heads to replace, from 0 to 1"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads to replace, from 0 to 1"),
     seed("a random ranking"),
     argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
 )
 def select(args: Namespace, settings: Selection) -> dict[str, float]:
-    """Choose the heads to replace: the share beta with the highest RA-I (section 3.1)."""
+    """Choose the heads to replace: the fraction beta with the highest RA-I (section 3.1)."""
     from recurformer.heads.select import chosen_heads
 
     heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)

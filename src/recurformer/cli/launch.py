@@ -8,29 +8,12 @@ import logging
 import os
 import signal
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recurformer.cli.arguments import add_block, read_block
-from recurformer.study import Distributed
-
-PREFIX = "distributed-"
-LAUNCHER = "RECURFORMER_LAUNCHER"
-"""In the environment of the processes that `launch` starts: its own process's number."""
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    add_block(parser, Distributed, PREFIX)
-
-
-def take_spread(args: Namespace) -> Distributed | None:
-    """Take the settings of the processes out of the arguments; the rest are those of a run in one process."""
-    values = {name: value for name, value in vars(args).items() if name.startswith("distributed_")}
-    spread = read_block(args, Distributed, PREFIX) if any(values.values()) else None
-    for name in values:
-        delattr(args, name)
-    return spread
+from recurformer.study import Block, Distributed
 
 
 def is_launched() -> bool:
@@ -43,13 +26,16 @@ def is_first() -> bool:
     return not is_launched() or os.environ["RANK"] == "0"
 
 
-def described(args: Namespace, spread: Distributed | None) -> dict[str, str | int | float | None]:
+def described(
+    args: Namespace, settings: Mapping[str, Block], spread: Distributed
+) -> dict[str, str | int | float | None]:
     """A finished training in its record: processes, strategy, and samples per second."""
+    batch_size = settings["settings"].model_dump()["batch_size"]
     last = json.loads(Path(args.metrics).read_text(encoding="utf-8").splitlines()[-1])
     return {
-        "processes": spread.processes if spread else 1,
-        "strategy": spread.strategy if spread else None,
-        "samples_per_second": round(last["step"] * int(args.batch_size) / last["seconds"], 3),
+        "processes": spread.processes,
+        "strategy": spread.strategy if spread.processes > 1 else None,
+        "samples_per_second": round(last["step"] * batch_size / last["seconds"], 3),
     }
 
 
@@ -75,7 +61,6 @@ def launch(argv: list[str], processes: int) -> None:
         "num_cpu_threads_per_process": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    os.environ[LAUNCHER] = str(os.getpid())
     for name in ("torch.distributed", "torch.distributed.elastic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import os
 import select
 import sys
@@ -9,14 +10,14 @@ from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
 from recurformer.cards import own_cards
 from recurformer.cli import launch
 from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
-from recurformer.cli.stage import STAGES, Stage, code_of
+from recurformer.cli.stage import STAGES, Settings, Stage, code_of, flat
 from recurformer.files import refuse_strange_model
 from recurformer.records import read_record, run_record
 from recurformer.study import Distributed
@@ -31,10 +32,8 @@ MODULES = (
 for _module in MODULES:
     import_module(f"recurformer.cli.{_module}")
 
-BEFORE = ("plan", "study")
-"""Stages that are called before a study runs."""
 MORE = "recurformer STAGE --help describes a stage."
-NOT_SETTINGS = {"record", "threads", "stage"}
+NOT_SETTINGS = {"record", "threads", "stage", "settings"}
 EXPECTED = (ValueError, OSError, ArithmeticError, RuntimeError)
 """What stages raise of bad input: the message says all."""
 CLOSED = 141
@@ -43,17 +42,13 @@ CLOSED = 141
 
 def _usage() -> str:
     width = max(map(len, STAGES))
-    lines = {name: f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()}
-    first = [lines.pop(name) for name in BEFORE]
-    usage = ["usage: recurformer STAGE … | --help | --version", "", "Before a study runs:", *first, ""]
-    return "\n".join([*usage, "Stages of a study, and stages for its results:", *lines.values(), "", MORE])
+    lines = [f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()]
+    return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", MORE])
 
 
 def arguments_of(stage: Stage, words: list[str]) -> Namespace:
     """The arguments of a stage, from the words of a command line."""
     parser = stage.parser()
-    if stage.launched:
-        launch.add_arguments(parser)
     parser.add_argument("--record", help="write a run record (JSON) to this file")
     parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
     return parser.parse_args(words)
@@ -105,11 +100,18 @@ def _refuse_places(args: Namespace) -> None:
             refuse_strange_model(place)
 
 
+def take_settings(stage: Stage, args: Namespace) -> Settings:
+    """The settings of a stage. `args.settings` becomes a text of one form: it identifies a training to be resumed."""
+    settings = stage.settings(getattr(args, "settings", None))
+    args.settings = json.dumps(flat(settings), sort_keys=True)
+    return settings
+
+
 def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     _refuse_places(args)
-    settings = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
-    spread = launch.take_spread(args)
-    processes = spread.processes if spread else 1
+    settings = take_settings(stage, args)
+    spread = cast(Distributed, settings.get("distributed", Distributed()))
+    processes = spread.processes
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
@@ -120,21 +122,17 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
             _run_recorded(stage, args, argv, settings, spread)
 
 
-def _run_recorded(
-    stage: Stage, args: Namespace, argv: list[str], settings: dict[str, Any], spread: Distributed | None
-) -> None:
+def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
     path = args.record if launch.is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
-    with run_record(path, stage.name, argv, settings, inputs=inputs, outputs=outputs) as record:
+    named = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
+    with run_record(path, stage.name, argv, named | flat(settings), inputs=inputs, outputs=outputs) as record:
         if stage.device:
             import_libraries()
-        if spread:
-            record["metrics"] = import_module("recurformer.cli.distributed").run(args, spread)
-        else:
-            record["metrics"] = stage.run(args)
+        record["metrics"] = stage.run(args, settings)
         if path and stage.launched:
-            record["training"] = launch.described(args, spread)
+            record["training"] = launch.described(args, settings, spread)
 
 
 def _message(error: Exception) -> str:

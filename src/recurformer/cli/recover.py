@@ -4,21 +4,21 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
 from recurformer.cli.resumable import train_and_keep, trained
 from recurformer.cli.stage import ARTICLES, argument, checkpoint, progress, stage
 from recurformer.files import atomic_path
-from recurformer.study import Arm, Mamba, Training
+from recurformer.study import Distributed, Mamba, Recipe, Training
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from recurformer.recover.curve import RecoveryCurve
+    from recurformer.recover.run import RecoveryCurve
 
 QUALITY = (Metric("perplexity", "negative_log_likelihood", of=perplexity_of), Metric("kl", "divergence"))
 """Final metrics of a recovery curve."""
@@ -42,14 +42,24 @@ def curve(required: bool) -> Callable[[ArgumentParser], None]:
 
 
 def curve_of(
-    args: Namespace, original: "PreTrainedModel", model: "PreTrainedModel", learnt: "Tensor", folder: Path
+    args: Namespace,
+    original: "PreTrainedModel",
+    model: "PreTrainedModel",
+    learnt: "Tensor",
+    folder: Path,
+    **settings: object,
 ) -> "RecoveryCurve":
-    """A curve over the first windows of the validation articles, the same for every seed of a training."""
+    """A curve over the first windows of the validation articles, the same for every seed of a training.
+
+    A run with the same settings, models and windows takes up what `folder` keeps of it.
+    """
     from recurformer.cli.texts import text_windows
-    from recurformer.recover.curve import RecoveryCurve
+    from recurformer.recover.kept import KeptSteps
+    from recurformer.recover.run import RecoveryCurve
 
     held_out = text_windows(args, args.tokens, args.held_out, split="validation")
-    return RecoveryCurve(original, model, held_out, learnt, folder, args.halvings, partial(print, flush=True))
+    kept = KeptSteps(folder / "steps", (original, model), (held_out, learnt), **settings)
+    return RecoveryCurve(original, model, held_out, kept, args.halvings, say=partial(print, flush=True))
 
 
 def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, float]:
@@ -57,12 +67,13 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, f
     quality at its end.
     """
     from recurformer.measure.cache import count_cache
-    from recurformer.paper.sizes import CACHE_LENGTHS
+    from recurformer.paper import CACHE_LENGTHS
 
     sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
-    keep_rows(args, curve.rows.assign(**sizes), args.recovery, arm, mixer)
-    return metrics_of(QUALITY, curve.rows[curve.rows.tokens == curve.rows.tokens.max()])
+    rows = curve.rows.drop(columns="stage")
+    keep_rows(args, rows.assign(**sizes), args.recovery, arm, mixer)
+    return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()])
 
 
 def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:
@@ -80,7 +91,7 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: s
     device="computes",
     launched=True,
 )
-def train(args: Namespace, settings: Training) -> dict[str, float]:
+def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import text_windows
@@ -89,6 +100,8 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
 
     if bool(args.recovery) != bool(args.original):
         raise ValueError("--recovery and --original: give both or neither")
+    if args.recovery and distributed.processes > 1:
+        raise ValueError("--recovery: several processes measure no curve; leave it out, or distributed")
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     dataset = WindowDataset(input_ids, seed=args.seed)
@@ -97,10 +110,12 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
     def learn(folder: Path) -> dict[str, float]:
         recovery = on_log = None
         if args.recovery:
-            recovery = curve_of(args, open_model(args.original, dtype="float32"), model, input_ids, folder)
-            recovery.add(0, 0.0)
-            on_log = recovery.of_training(settings.steps, settings.log_every)
-        train(model, dataset, output_dir=folder, seed=args.seed, bf16=True, on_log=on_log, **settings.model_dump())
+            original = open_model(args.original, dtype="float32")
+            recovery = curve_of(args, original, model, input_ids, folder, training=settings.model_dump())
+            recovery.add("at the start")
+            on_log = recovery.of_training("trained", settings.steps, settings.log_every)
+        options = {**settings.model_dump(), **distributed.training()}
+        train(model, dataset, output_dir=folder, seed=args.seed, on_log=on_log, **options)
         return {} if recovery is None else keep_curve(args, recovery, arm="paper" if args.beta else "original")
 
     return train_and_keep(args, model, tokenizer, learn)
@@ -118,29 +133,25 @@ def train(args: Namespace, settings: Training) -> dict[str, float]:
     trained,
     device="computes",
 )
-def recover(args: Namespace, settings: Training, arm: Annotated[Arm, "arm-"], mamba: Mamba) -> dict[str, float]:
+def recover(args: Namespace, settings: Training, arm: Recipe, mamba: Mamba) -> dict[str, float]:
     """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
-    from transformers import set_seed
-
     from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
     from recurformer.cli.texts import text_windows
-    from recurformer.model.convert import convert
-    from recurformer.recover.arm import run_arm
+    from recurformer.recover.run import converted_by, recover
 
-    recipe = settings.model_dump() | arm.training()
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     original = open_model(args.checkpoint, dtype="float32")
-    set_seed(args.seed)
-    model = convert(original, read_heads(args.heads), arm.mixer, **mamba.model_dump() | arm.window()).eval()
-    if arm.weights == "random":
-        model = type(model)(model.config).to(model.device).eval()
+    model = converted_by(arm, original, read_heads(args.heads), args.seed, **mamba.model_dump())
 
     def learn(folder: Path) -> dict[str, float]:
-        recovery = curve_of(args, original, model, input_ids, folder)
-        errors = run_arm(original, model, input_ids, curve=recovery, folder=folder, seed=args.seed,
-            bf16=True, progress=progress("calibrate: layer"), **arm.arguments(), **recipe)  # fmt: skip
-        keep_rows(args, errors, args.layer_errors, args.arm, arm.mixer)
-        return keep_curve(args, recovery, args.arm)
+        recipe = {"training": settings.model_dump(), "recipe": arm.model_dump(), "seed": args.seed}
+        curve = curve_of(args, original, model, input_ids, folder, **recipe)
+        recovered = recover(
+            original, model, input_ids, arm, curve,
+            training=settings, folder=folder, seed=args.seed, bf16=True, progress=progress,
+        )  # fmt: skip
+        keep_rows(args, recovered.errors, args.layer_errors, args.arm, arm.mixer)
+        return keep_curve(args, curve, args.arm)
 
     return train_and_keep(args, model, tokenizer, learn)

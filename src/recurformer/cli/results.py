@@ -4,22 +4,19 @@ The stem of a measurement file's name is its kind.
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
-from recurformer.records import PACK, cards_of, packed, runs_behind
+from recurformer.records import cards_of, packed, runs_behind
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from recurformer.claims import Decision
-    from recurformer.render.tables.measured import Recorded
 
 MEASUREMENTS = argument(
     "measurements", type=InputPath, nargs="+", help="measurement files; the name of a file is its kind"
@@ -36,65 +33,23 @@ Rendered = TypeVar("Rendered")
 
 
 def call_renderer(
-    name: str, renderers: Mapping[str, Callable[..., Rendered]], files: Iterable[str | Path], **given: object
+    name: str, renderers: Mapping[str, Callable[..., Rendered]], frames: "Mapping[str, pd.DataFrame]", **given: object
 ) -> Rendered:
     """Call a renderer with the measurements that it takes, and with what else is `given`.
 
     A parameter with a default is a kind that may be missing.
 
     Raises:
-        ValueError: there is no such renderer, or the files hold other measurements than it takes.
+        ValueError: there is no such renderer, or these are other measurements than it takes.
     """
     if name not in renderers:
         raise ValueError(f"there is no {name!r}; there are: {', '.join(renderers)}")
-    frames = read_measurements(files)
     parameters = signature(renderers[name]).parameters
     kinds = [kind for kind in parameters if kind not in given]
     needed = {kind for kind in kinds if parameters[kind].default is Parameter.empty}
     if not needed <= set(frames) <= set(kinds):
         raise ValueError(f"{name} is made from files named {', '.join(kinds)}; given: {', '.join(frames)}")
     return renderers[name](**frames, **{key: value for key, value in given.items() if key in parameters})
-
-
-def read_measurements(files: Iterable[str | Path]) -> "dict[str, pd.DataFrame]":
-    """One frame for each kind, the rows of all its files one below the other, each with the `run` that wrote it.
-
-    Raises:
-        ValueError: a file is unreadable or of an unknown format.
-    """
-    import pandas as pd
-
-    from recurformer.render.measurements import read_frame
-
-    frames: dict[str, list[pd.DataFrame]] = {}
-    for file in map(Path, files):
-        frame = read_frame(file)
-        known = frame if "run" in frame else frame.assign(run=next(iter(runs_behind([file])), ""))
-        frames.setdefault(file.stem, []).append(known)
-    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
-
-
-def _decisions(args: Namespace) -> "list[Decision]":
-    """What the ledger says about this table's cells, from the table's own measurements and from recordings."""
-    from recurformer.claims import THIS_STUDY, all_claims, make_ledger, read_evidence, read_recordings
-
-    claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
-    recordings = read_recordings(args.recorded) if args.recorded else []
-    ledger = make_ledger(args.study, [read_evidence(THIS_STUDY, args.measurements), *recordings], claims)
-    return list(ledger.decisions)
-
-
-def _recorded(folder: str | None) -> "Recorded":
-    """What the recordings in a folder have of one card each, for tables that show it."""
-    from recurformer.render.measurements import packed_frames
-    from recurformer.render.tables.measured import KINDS
-
-    found = {}
-    for pack in sorted(Path(folder).glob(f"*/{PACK}")) if folder else []:
-        cards = cards_of(packed(pack.parent).values())
-        if len(cards) == 1:
-            found[cards[0]] = {kind: rows for kind, rows in packed_frames(pack.parent).items() if kind in KINDS}
-    return found
 
 
 @stage(
@@ -109,19 +64,32 @@ def _recorded(folder: str | None) -> "Recorded":
 )
 def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
+    from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
     from recurformer.claims.evidence import hardware_of, runs_of
+    from recurformer.claims.ledger import from_recordings
     from recurformer.claims.questions import reviewer_questions
-    from recurformer.claims.text import recordings
-    from recurformer.render.tables import TABLES
+    from recurformer.render.tables import GPU_KINDS, TABLES
+    from recurformer.render.tables_studies import questions_table
+    from recurformer.results.frames import packed_frames, read_frames, recordings
 
-    decisions = _decisions(args)
-    verdicts = {decision.claim.id: decision.verdict for decision in decisions}
-    recorded = _recorded(args.recorded)
-    tables = {**TABLES, "reviewer_questions": reviewer_questions}
-    rendered = call_renderer(args.table, tables, args.measurements, verdicts=verdicts, recorded=recorded)
+    frames = read_frames(args.measurements)
+    claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
+    evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
+    decisions = make_ledger(args.study, evidence, claims).decisions
+    cards = {pack: cards_of(packed(pack).values()) for pack in recordings(args.recorded)}
+    renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": reviewer_questions}
+    rendered = call_renderer(
+        args.table,
+        renderers,
+        frames,
+        verdicts={decision.claim.id: decision.verdict for decision in decisions},
+        recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in cards.items() if len(names) == 1},
+    )
+    if args.table == "reviewer_questions":
+        rendered = questions_table(rendered)
     hardware = hardware_of(runs_of(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, runs_behind(args.measurements))
-    rendered = replace(rendered, notes=(*rendered.notes, *recordings(decisions)))
+    rendered = replace(rendered, notes=(*rendered.notes, *from_recordings(decisions)))
     for target in args.out:
         with atomic_path(target) as path:
             rendered.write(path)
@@ -137,8 +105,9 @@ def figure(args: Namespace) -> None:
     """Render one figure, of the paper or of the ablations, from measurement files, as SVG or PNG."""
     from recurformer.render.figures import FIGURES
     from recurformer.render.style import save_figure
+    from recurformer.results.frames import read_frames
 
-    drawn = call_renderer(args.figure, FIGURES, args.measurements)
+    drawn = call_renderer(args.figure, FIGURES, read_frames(args.measurements))
     for target in args.out:
         with atomic_path(target) as path:
             save_figure(drawn, path, runs_behind(args.measurements))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, InputPath, OutputFolder, OutputPath
+from recurformer.cli.launch import is_first, is_launched
 from recurformer.cli.stage import NAME, argument, code_of, seed
 from recurformer.digest import code_digest
 from recurformer.files import LOCK, alone_in, atomic_path
@@ -36,7 +37,7 @@ def trained(parser: ArgumentParser) -> None:
     METRICS(parser)
     CHECKPOINTS(parser)
     NAME(parser)
-    parser.add_argument("--beta", type=BETA, default=0.0, help="share of heads replaced, for the measurements")
+    parser.add_argument("--beta", type=BETA, default=0.0, help="fraction of heads replaced, for the measurements")
     seed("the samples")(parser)
 
 
@@ -87,7 +88,7 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> d
     """
     import numpy as np
 
-    from recurformer.train.metrics import fall_of
+    from recurformer.train.trainer import fall_of
 
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
@@ -106,6 +107,8 @@ def train_and_keep(
 ) -> dict[str, float]:
     """Train, then write the model, its tokenizer and the metrics, and drop the checkpoints.
 
+    Of several processes only the first one writes and returns something.
+
     Args:
         args: with those of `trained`.
         model: that `learn` trains in place.
@@ -113,8 +116,13 @@ def train_and_keep(
         learn: trains, given the folder for its state; returns final metrics beside those of the log.
     """
     from recurformer.cli.checkpoints import save_checkpoint
+    from recurformer.train.trainer import whole_weights
 
+    if not is_first():
+        learn(resumable_folder(args, args.trained))
+        whole_weights(model)
+        return {}
     with resumable_run(args, args.trained) as checkpoints:
         learnt = learn(checkpoints)
-        save_checkpoint(args.trained, model, tokenizer)
+        save_checkpoint(args.trained, model, tokenizer, state_dict=whole_weights(model) if is_launched() else None)
         return keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed) | learnt

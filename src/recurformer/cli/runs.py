@@ -98,7 +98,7 @@ def _column(frame: "pd.DataFrame", key: str) -> str:
 
 def _ordered(key: str, value: Any) -> tuple[bool, Any]:
     """Values as they compare: numbers before texts. Names stay texts, such as a model 007; true and false too."""
-    from recurformer.render.measurements import NAMES
+    from recurformer.results.frames import NAMES
 
     if key not in {*TEXTS, *NAMES} and not isinstance(value, bool):
         with suppress(TypeError, ValueError):

@@ -7,28 +7,33 @@
         metrics=[Metric("quality", "correct", over="queries")],
         device="computes",
     )
-    def some_task(args: Namespace, settings: SomeTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
+    def some_task(args: Namespace, settings: SomeTask, mamba: Mamba) -> "pd.DataFrame":
         '''Quality on some task (Table 6).'''
 
 declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
-written to, the final metrics that it prints and keeps in its run record, and its use of a device. A parameter that is a
-settings block is one flag for each key; `Annotated` gives these flags a prefix. Modules of stages import nothing heavy
-at their top: `recurformer --help` reads them all.
+written to, the final metrics that it prints and keeps in its run record, and its use of a device. Parameters that are
+blocks of settings come from `--settings`, a mapping in YAML or JSON: keys of `settings` itself, and a mapping for each
+other block, as in `--settings '{samples: 8, mamba: {d_state: 16}}'`. Modules of stages import nothing heavy at their
+top: `recurformer --help` reads them all.
 """
 
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc, signature
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath, add_block, read_block
+import yaml
+from pydantic import ValidationError
+
+from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath
 from recurformer.cli.metrics import Metric, metrics_of
 from recurformer.files import atomic_path
 from recurformer.records import number_text
 from recurformer.study import Block
+from recurformer.study.block import refusal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +63,7 @@ def seed(text: str) -> Argument:
 
 ARTICLES = argument("--articles", type=InputPath, required=True, help="Parquet file of articles")
 NAME = argument("--name", required=True, help="name of the backbone in the measurements")
-MEASURED_BETA = argument("--beta", type=BETA, required=True, help="share of heads replaced, for the measurements")
+MEASURED_BETA = argument("--beta", type=BETA, required=True, help="fraction of heads replaced, for the measurements")
 DTYPE = argument(
     "--dtype", choices=["float32", "bfloat16"], default="auto", help="type of the weights (default: as saved)"
 )
@@ -96,6 +101,36 @@ def parquet(name: str, rows: str = "") -> Output:
     return Output(name, "Parquet", rows)
 
 
+Settings = dict[str, Block]
+"""The blocks of settings that a stage is given, by the parameters of its function."""
+OWN = "settings"
+"""The block whose keys stand in `--settings` themselves."""
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--settings {text}: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
+    return values
+
+
+def flat(settings: Settings) -> dict[str, Any]:
+    """Settings as a run record keeps them: one level, with the names of inner blocks before their keys."""
+    values = {name: block.model_dump(mode="json") for name, block in settings.items()}
+    return _flat(values.pop(OWN, {}) | values)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        found |= _flat(value, f"{prefix}{name}_") if inner else {f"{prefix}{name}": value}
+    return found
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of the command; see `stage`."""
@@ -114,16 +149,29 @@ class Stage:
         """The place where its code begins, for `recurformer.digest`."""
         return f"{self.function.__module__}:{self.function.__name__}"
 
-    def blocks(self) -> dict[str, tuple[type[Block], str]]:
-        """The settings blocks that its function takes, each with the prefix of its flags."""
-        blocks = {}
-        for name, parameter in signature(self.function).parameters.items():
-            kind, prefix = parameter.annotation, ""
-            if get_origin(kind) is not None:
-                kind, prefix = get_args(kind)
-            if isinstance(kind, type) and issubclass(kind, Block):
-                blocks[name] = (kind, prefix)
-        return blocks
+    def blocks(self) -> dict[str, type[Block]]:
+        """The blocks of settings that its function takes, by parameter."""
+        kinds = {name: parameter.annotation for name, parameter in signature(self.function).parameters.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Block)}
+
+    def settings(self, text: str | None) -> Settings:
+        """The blocks of its function, from `--settings`.
+
+        Raises:
+            ValueError: in one line, the key, its value and the right values.
+        """
+        values, blocks = _mapping(text or "{}"), self.blocks()
+        inner = {name: values.pop(name, {}) for name in blocks if name != OWN}
+        if values and OWN not in blocks:
+            raise ValueError(f"--settings {next(iter(values))}: unknown key; choose one of {', '.join(blocks)}")
+        given = inner | ({OWN: values} if OWN in blocks else {})
+        settings = {}
+        for name, kind in blocks.items():
+            try:
+                settings[name] = kind.model_validate(given[name])
+            except ValidationError as error:
+                raise ValueError(f"--settings {refusal(kind, error, '' if name == OWN else name)}") from None
+        return settings
 
     def parser(self) -> ArgumentParser:
         """All of its arguments."""
@@ -133,14 +181,14 @@ class Stage:
             add(parser)
         if self.output:
             self.output.add(parser)
-        for kind, prefix in self.blocks().values():
-            add_block(parser, kind, prefix)
+        if blocks := self.blocks():
+            named = ", ".join(f"{name} ({kind.__name__})" for name, kind in blocks.items())
+            parser.add_argument("--settings", help=f"YAML or JSON of {named}: the keys that config/README.md describes")
         parser.set_defaults(stage=self.name.replace("-", "_"))
         return parser
 
-    def run(self, args: Namespace) -> dict[str, float]:
-        """Read the settings, call the function, write its frame; the final metrics of the run."""
-        settings = {name: read_block(args, kind, prefix) for name, (kind, prefix) in self.blocks().items()}
+    def run(self, args: Namespace, settings: Settings) -> dict[str, float]:
+        """Call the function, write its frame; the final metrics of the run."""
         result = self.function(args, **settings)
         if self.output:
             self.output.write(result, getattr(args, self.output.name))
@@ -155,9 +203,8 @@ STAGES: dict[str, Stage] = {}
 
 
 def code_of(stage: str) -> str:
-    """The place where the code of a stage begins, or that of a training over several processes."""
-    command = stage.replace("_", "-")
-    return STAGES[command].place if command in STAGES else f"recurformer.cli.{stage}:run"
+    """The place where the code of a stage begins."""
+    return STAGES[stage.replace("_", "-")].place
 
 
 def stage(
@@ -177,7 +224,7 @@ def stage(
         output: the file of the frame that the function returns; without one, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
-        launched: whether several processes can run it together, by `recurformer.cli.launch`.
+        launched: whether several processes can run it together, by `recurformer.cli.launch`; it takes a `Spread`.
         name: of the stage, where it is not the function's.
     """
 

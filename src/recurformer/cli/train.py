@@ -3,13 +3,13 @@
 import math
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, RATE
 from recurformer.cli.metrics import Metric
 from recurformer.cli.resumable import CHECKPOINTS, METRICS, keep_metrics, resumable_run, train_and_keep, trained
 from recurformer.cli.stage import argument, checkpoint, csv, seed, stage
-from recurformer.study import HashHopTask, Mamba, MqarTask, Training
+from recurformer.study import Distributed, HashHopTask, Mamba, MqarTask, Training
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ RECALL = csv("mqar", "one row a tested slice")
 
 
 @stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes", launched=True)
-def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTask, "task-"]) -> dict[str, float]:
+def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distributed: Distributed) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
@@ -27,10 +27,11 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
     tokenizer = open_tokenizer(args.checkpoint)
     dataset = hashhop_dataset(task, tokenizer, size=settings.steps * settings.batch_size, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
-    on_card = model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16
+    options = {**settings.model_dump(), **distributed.training()}
+    options["bf16"] &= model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16
 
     def learn(folder: Path) -> dict[str, float]:
-        train(model, dataset, output_dir=folder, seed=args.seed, bf16=on_card, **settings.model_dump())
+        train(model, dataset, output_dir=folder, seed=args.seed, **options)
         return {}
 
     return train_and_keep(args, model, tokenizer, learn)
@@ -39,20 +40,20 @@ def train_hashhop(args: Namespace, settings: Training, task: Annotated[HashHopTa
 @stage(
     "train and test on multi-query associative recall",
     *(RECALL.add, METRICS, CHECKPOINTS),
-    argument("--beta", type=BETA, required=True, help="share of heads replaced"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--rate", type=RATE, required=True, help="learning rate"),
     seed("weights and samples"),
     metrics=[Metric("accuracy", "correct", over="queries", by=["split", "length", "pairs"])],
     device="computes",
 )
-def mqar(args: Namespace, task: MqarTask, mamba: Annotated[Mamba, "mamba-"]) -> "pd.DataFrame":
+def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
     """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
     from recurformer.cli.checkpoints import device
     from recurformer.measure.mqar import run_mqar
 
     with resumable_run(args, args.mqar) as folder:
         sizes = mamba.model_dump()
-        rows = run_mqar(args.beta, args.rate, args.seed, task, output_dir=folder, mamba=sizes, device=device())
+        rows = run_mqar(args.beta, args.rate, args.seed, settings, output_dir=folder, mamba=sizes, device=device())
         names = {"model": "mqar", "beta": args.beta, "peak_rate": args.rate, "seed": args.seed}
         rows = rows.assign(fall=keep_metrics(folder, args.metrics, **names).get("fall", math.nan))
         RECALL.write(rows, args.mqar)

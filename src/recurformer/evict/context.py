@@ -185,7 +185,7 @@ class Eviction(ABC):
         share = isinstance(self.budget, float) and 0 < self.budget <= 1
         if not (whole or share):
             raise ValueError(
-                f"budget={self.budget!r} must be a share above 0 and up to 1.0, or a whole number of tokens from 1 on"
+                f"budget={self.budget!r} must be a fraction above 0 up to 1.0, or a whole number of tokens from 1 on"
             )
 
     @classmethod

@@ -48,7 +48,7 @@ class RazorAttention(Eviction):
             ValueError: a budget in tokens, with which the heads that keep everything would break.
         """
         if not isinstance(cls(budget).budget, float):
-            raise ValueError(f"budget={budget} of razor_attention must be a share: some heads keep every token")
+            raise ValueError(f"budget={budget} of razor_attention must be a fraction: some heads keep every token")
         layers, kv_heads = model.config.num_hidden_layers, model.config.num_key_value_heads
         local = min(LOCAL, budget / 2)
         room = layers * kv_heads * (budget - local) / (1 - local)

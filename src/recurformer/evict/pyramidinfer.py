@@ -16,7 +16,7 @@ from torch import Tensor
 from recurformer.evict.cache import EvictingCache
 from recurformer.evict.context import Arrival, Context, Eviction
 from recurformer.measure.cache import cache_bytes
-from recurformer.paper.sizes import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
+from recurformer.paper import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 
 
 def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:

@@ -345,7 +345,7 @@ def profile_windows(
     if sliding:
         print(
             f"profile: {len(sliding)} of {config.num_hidden_layers} layers attend through a sliding window and stay as"
-            " they are; only heads of the others are profiled, and β is a share of them",
+            " they are; only heads of the others are profiled, and β is a fraction of them",
             file=sys.stderr,
             flush=True,
         )

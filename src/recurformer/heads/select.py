@@ -68,7 +68,7 @@ def replaced_count(units: int, beta: float) -> int:
         ValueError: beta outside [0, 1].
     """
     if not 0 <= beta <= 1:
-        raise ValueError(f"beta={beta} must lie in [0, 1]: it is a share of the heads")
+        raise ValueError(f"beta={beta} must lie in [0, 1]: it is a fraction of the heads")
     return round(units * beta)
 
 
@@ -129,7 +129,7 @@ def rank_heads(
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r} is unknown; choose one of {', '.join(SCOPES)}")
     if unit == scope == "layer":
-        raise ValueError("scope='layer' takes a share of each layer, unit='layer' whole layers: use scope='global'")
+        raise ValueError("scope='layer' takes a fraction of each layer, unit='layer' whole layers: use scope='global'")
     candidates = [layer for layer in range(len(scores)) if layer not in sliding]
     if not candidates:
         raise ValueError("every layer attends through a sliding window: there is no head that could be replaced")

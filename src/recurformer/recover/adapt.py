@@ -1,26 +1,43 @@
 """Adapt a user's model: profile, select, convert, calibrate, transfer, distil, and measure after each step."""
 
-import zlib
+import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.documents import Documents
-from recurformer.heads.select import replaced_count
+from recurformer.data.windows import encode_text, windows
+from recurformer.heads.profile import profile_heads
+from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
-from recurformer.recover.adapt_measures import cache_bytes_of, speed_of
-from recurformer.recover.adapt_steps import AdaptationSteps, Progress, text_windows
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.recipe import RECIPES, Recipe
-from recurformer.train.checkpoints import fingerprint
+from recurformer.recover.measures import cache_bytes_of, passkeys_of, quality_of, quality_rows, speed_of
+from recurformer.recover.recipe import RECIPES, TOKENS, TRAINING, Plan, plan_steps
+from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
+from recurformer.study import Recipe
+from recurformer.train.data import WindowDataset
+
+PROFILE_WINDOWS = 64
+"""Windows, at most, on which heads are profiled."""
+RECENCY_WINDOW = 0.1
+"""k of the recency ratio, as a share of a window: 102 of 1,024 tokens in the paper's appendix."""
+HELD_OUT_WINDOWS = 24
+"""Windows, at most, on which quality is measured; never trained on."""
+MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
+TIMED_STEPS = 3
+"""Steps on a throw-away copy, of which the first is not timed."""
+RESERVED = 0.05
+"""Share of the minutes that opening and writing take."""
 
 
 def adapt(
@@ -31,6 +48,7 @@ def adapt(
     folder: str | Path,
     beta: float = 0.5,
     minutes: float = 30,
+    tokens: int = TOKENS,
     seed: int = 0,
     dtype: torch.dtype | None = None,
     recipe: Recipe | None = None,
@@ -49,9 +67,11 @@ def adapt(
         folder: for the state; the caller removes it.
         beta: share of the heads to replace, by whole key-value groups.
         minutes: time for everything. If measuring and the closed form need all of it, nothing is trained.
+        tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
         dtype: type of the saved weights, to which they are rounded; None: the original's.
-        recipe: all other settings; None: the first of `RECIPES`.
+        recipe: of `recurformer.recover.recipe.RECIPES`, or another one; None: the first. Its windows and steps of
+            transfer are the most that are used; the minutes decide on all steps.
         progress: gets the name of a step, and returns a function of (done, all), or None.
         say: called with a line after each step.
 
@@ -60,59 +80,125 @@ def adapt(
         shows them).
 
     Raises:
-        ValueError: the model is converted already or of another family, no head would be replaced, or there is too
-            little text.
+        ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
+            replaced, or there is too little text.
     """
     recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
     _refuse(original, beta, recipe)
-    train_ids, held_out_ids = text_windows(documents, tokenizer, recipe, seed)
-    about = {
-        "original": fingerprint(original),
-        "windows": [zlib.crc32(ids.numpy().data) for ids in (train_ids, held_out_ids)],
-        "settings": [beta, minutes, seed, str(dtype), asdict(recipe)],
-    }
-    kept = KeptSteps(folder, about)
-    run = AdaptationSteps(original, tokenizer, kept, recipe, seed, train_ids, held_out_ids, progress, say)
-    choice = run.choose(beta)
-    before = run.measure("original", original, 0)
-    passkeys = {"original": run.passkeys("original", original, documents.held_out)}
-    converted = run.convert(choice["heads"])
-    stages = [before, run.measure("converted", converted, 0)]
-    calibration = run.calibrate(converted)
-    learnt_tokens = run.calibrated_on.numel()
-    stages.append(run.measure("calibrated", converted, learnt_tokens))
-    speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], recipe, progress("speed")))
-    cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, recipe.cache_lengths))
-    plan = run.plan(converted, minutes)
-    remark = "" if plan.distil_steps else "; the minutes or the texts were too few to train more"
-    say(f"plan: {plan.transfer_steps} steps of transfer, {plan.distil_steps} of distillation{remark}")
-    trainings = {}
-    for name, steps in (("transfer", plan.transfer_steps), ("distil", plan.distil_steps)):
-        trainings[name] = run.train(name, converted, plan) if steps else []
-        learnt_tokens += steps * recipe.batch_size * recipe.tokens
-        if name == "transfer" and steps:
-            stages.append(run.measure("transferred", converted, learnt_tokens))
+    train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed)
+    recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
+    settings = {"settings": [beta, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
+    kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
+
+    def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
+        shown = progress(f"{stage}: window")
+        quality = kept.result(
+            f"quality-{stage}", lambda: quality_of(quality_rows(original, model, held_out_ids, shown))
+        )
+        say(f"{stage}: perplexity {quality['perplexity']:.4g}, divergence {quality['divergence']:.4g}")
+        return {"stage": stage, "tokens": learnt_tokens, **quality}
+
+    def passkeys(stage: str, model: PreTrainedModel) -> list[dict[str, Any]]:
+        texts, shown = documents.held_out, progress("prompt")
+        return kept.result(
+            f"passkeys-{stage}", lambda: passkeys_of(model, tokenizer, original.config, texts, seed, shown)
+        )
+
+    choice = kept.result("heads", lambda: _choose(original, train_ids[:PROFILE_WINDOWS], beta, progress))
+    before = measure("original", original, 0)
+    found_by_original = passkeys("original", original)
+    converted = converted_by(recipe, original, choice["heads"], seed)
+    speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
+    cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype))
+    curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
+
+    def time_steps() -> dict[str, Any]:
+        spent = kept.seconds
+        measuring = 2 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
+        seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+        if seconds_left <= 0:
+            return asdict(Plan(0, 0, 1))
+        pace, timing = {}, kept.folder / "timing"
+        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
+        for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
+            seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
+            pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
+            seconds_left -= seconds.iloc[-1]
+            shutil.rmtree(timing)
+        return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
+
+    def plan() -> Plan:
+        planned = Plan(**kept.result("plan", time_steps))
+        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
+        say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
+        return planned
+
+    recovered = recover(
+        original, converted, train_ids, recipe, curve,
+        training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
+    )  # fmt: skip
     with torch.no_grad():
         for parameter in converted.parameters():
             parameter.copy_(parameter.to(dtype))
-    stages.append(run.measure("adapted", converted, learnt_tokens))
-    passkeys["adapted"] = run.passkeys("adapted", converted, documents.held_out)
+    stages = [
+        {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
+        for _, rows in curve.rows.groupby("tokens")
+    ]
+    after = measure("adapted", converted, curve.tokens)
     config = original.config
     return converted, {
         "beta": beta, "minutes": minutes, "seed": seed, "dtype": str(dtype).removeprefix("torch."),
-        "recipe": asdict(recipe), "plan": asdict(plan), "tokens": [train_ids.numel(), held_out_ids.numel()],
+        "recipe": {"tokens": tokens, **TRAINING.model_dump(exclude={"steps"}), **recipe.model_dump(exclude_none=True)},
+        "plan": asdict(recovered.plan),
+        "tokens": [train_ids.numel(), held_out_ids.numel()],
         "documents": [len(documents.train), len(documents.held_out)],
         "attention_heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads, **choice,
         "parameters": [sum(p.numel() for p in model.parameters()) for model in (original, converted)],
-        "stages": stages, "calibration": calibration, "trainings": trainings,
-        "passkeys": passkeys, "cache": cache, "speed": speed, "seconds": kept.seconds,
+        "stages": [before, *stages, after], "calibration": recovered.errors.to_dict("records"),
+        "trainings": {name: [{"step": row["step"], "loss": row["loss"]} for row in rows]
+                      for name, rows in recovered.losses.items()},
+        "passkeys": {"original": found_by_original, "adapted": passkeys("adapted", converted)},
+        "cache": cache, "speed": speed, "seconds": kept.seconds,
     }  # fmt: skip
+
+
+def text_windows(
+    documents: Documents, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Windows (windows, tokens) for training and, at most `HELD_OUT_WINDOWS`, for measuring.
+
+    Raises:
+        ValueError: there are fewer than `MINIMUM_WINDOWS`; says how many tokens there are.
+    """
+    split_windows = []
+    for (name, least), texts in zip(MINIMUM_WINDOWS.items(), documents, strict=True):
+        try:
+            split_windows.append(windows(texts, tokenizer, tokens, seed=seed))
+        except ValueError:
+            split_windows.append(torch.empty(0, tokens, dtype=torch.long))
+        if len(split_windows[-1]) < least:
+            count = sum(len(encode_text(tokenizer, text)) for text in texts)
+            raise ValueError(
+                f"the texts are too short: the {len(texts)} {name} documents have {count:,} tokens, which give "
+                f"{len(split_windows[-1])} windows of {tokens}; {least} are needed, so {least * tokens:,}"
+                f" tokens in documents of {tokens} or more"
+            )
+    return split_windows[0], split_windows[1][:HELD_OUT_WINDOWS]
+
+
+def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progress) -> dict[str, Any]:
+    """Share of windows in which each head looks at recent tokens, and the heads that are replaced."""
+    k = max(1, int(RECENCY_WINDOW * ids.shape[1]))
+    profile = profile_heads(original, ids, window=k, progress=progress("profile: window"))
+    return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
 
 def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
     """Refuse at once arguments that would fail after minutes."""
-    if recipe.mixer not in RECIPES:
-        raise ValueError(f"mixer {recipe.mixer!r} has no recipe; there are {', '.join(RECIPES)}")
+    if recipe.steps or recipe.betas or recipe.seeds:
+        raise ValueError(
+            "recipe: steps, betas and seeds belong to a study; leave them out and give minutes, beta, seed"
+        )
     if original.dtype in {torch.float16, torch.bfloat16}:
         raise ValueError(f"original: its weights are {original.dtype}; load it by dtype='float32'")
     config = original.config

@@ -5,7 +5,6 @@ It needs only forward passes. We found no published recipe that does this for at
 Taylor-Calibrate (arXiv 2606.16429) is the nearest.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,6 @@ from recurformer.model.layout import refuse_adapter
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.linear_start import linear_start
 from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
-from recurformer.train.checkpoints import fingerprint
 
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge parameters that are tried, as shares of the mean square of a feature."""
@@ -132,12 +130,8 @@ def calibrate(
     parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - last, last])]
     batches = [batch for part in parts for batch in part]
     fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))
-    about = {
-        "models": [fingerprint(original), fingerprint(converted)],
-        "windows": zlib.crc32(windows.cpu().numpy().data),
-    }
-    about |= {"batch_size": batch_size, "held_out": last, "ridges": list(ridges), "start": start}
-    kept = KeptSteps(output_dir, about) if output_dir is not None else None
+    settings = {"batch_size": batch_size, "held_out": last, "ridges": list(ridges), "start": start}
+    kept = KeptSteps(output_dir, (original, converted), [windows], **settings) if output_dir is not None else None
     before, after = _Stream(original, batches), _Stream(converted, batches)
 
     def solve(place: ReplacedLayer) -> Row:

@@ -2,27 +2,35 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from recurformer.files import atomic_path, writing_weights
+from recurformer.train.checkpoints import fingerprint
 
 
 class KeptSteps:
     """Finished steps of one run, each with its result as JSON, and with tensors where it changed a model.
 
     Args:
-        folder: may hold other files and the steps of other runs, which stay.
-        about: the facts that the results depend on, as JSON; each has a folder of its own in there.
+        folder: may hold other files and the steps of other runs, which stay; each run has a folder of its own in there.
+        models: as they are at the start.
+        windows: token ids, (windows, L) each.
+        **settings: all else that the results depend on, as JSON.
     """
 
-    def __init__(self, folder: str | Path, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: str | Path, models: Iterable[nn.Module] = (), windows: Iterable[Tensor] = (), **settings: Any
+    ) -> None:
+        texts = [zlib.crc32(ids.cpu().numpy().data) for ids in windows]
+        about = {"models": [fingerprint(model) for model in models], "windows": texts, **settings}
         self.folder = Path(folder, sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12])
 
     def _write(self, name: str, content: Any) -> None:
@@ -39,6 +47,10 @@ class KeptSteps:
         # a killed process leaves unfinished files as folders
         files = sorted(file for file in self.folder.glob("*.json") if file.is_file())
         return {file.stem: json.loads(file.read_text(encoding="utf-8"))["seconds"] for file in files}
+
+    def values(self, prefix: str) -> list[Any]:
+        """The results of all finished steps whose names begin with `prefix`."""
+        return [entry["value"] for name in self.seconds if name.startswith(prefix) and (entry := self._read(name))]
 
     def result(self, name: str, make: Callable[[], Any]) -> Any:
         """The result of a step: read if it is kept, else made and kept. It always passes through JSON."""

@@ -1,4 +1,4 @@
-"""An original model beside its conversion: the heads that each mixer replaces, and their outputs in the original."""
+"""An original model beside its conversion: the heads that each mixer replaces, and how far the two lie apart."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from recurformer.model.attention import RecurFormerAttention
@@ -98,3 +99,10 @@ def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     """
     wrong = torch.linalg.vector_norm((outputs - targets) @ weight.mT)
     return (wrong / torch.linalg.vector_norm(targets @ weight.mT)) ** 2
+
+
+def divergence(ours: Tensor, original: Tensor) -> Tensor:
+    """KL(original || ours) of logits (..., V), in nats, (...), computed in float32 at least."""
+    wide = torch.promote_types(ours.dtype, torch.float32)
+    p, q = (F.log_softmax(logits.to(wide), dim=-1) for logits in (original, ours))
+    return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)

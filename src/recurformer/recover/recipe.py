@@ -1,66 +1,34 @@
-"""The recipe of `adapt`: its settings in one place, and the numbers of steps that fit into the time that is left."""
+"""The recipes of `adapt`, and the numbers of steps that fit into the time that is left."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from recurformer.study import Recipe, Training
 
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of `adapt`; the defaults are those of the paper's mixer. See `RECIPES`."""
-
-    mixer: str = "mamba"
-    """Mixer that replaces the heads, a name in `recurformer.model.mixers.MIXERS`."""
-    tokens: int = 512
-    """Length of a window."""
-    profile_windows: int = 64
-    """Windows, at most, on which heads are profiled."""
-    recency_window: float = 0.1
-    """k of the recency ratio, as a share of a window: 102 of 1,024 tokens in the paper's appendix."""
-    calibrate_windows: int = 64
-    """Windows, at most, from which the closed form is solved."""
-    start: str = "linear"
-    """Start of the mixers, a name in `recurformer.recover.calibrate.STARTS`."""
-    held_out_windows: int = 24
-    """Windows, at most, on which quality is measured; never trained on."""
-    batch_size: int = 2
-    """Windows in one training step."""
-    transfer_learning_rate: float = 2e-3
-    distil_learning_rate: float = 5e-4
-    trained: str = "mixers"
-    """Weights that distillation trains, a name in `recurformer.recover.trained.TRAINED`."""
-    transfer_share: float = 1 / 3
-    """Share of the training time that transfer has; distillation has the rest."""
-    transfer_passes: float = 2.0
-    """Passes over the text, at most, of transfer."""
-    distil_passes: float = 3.0
-    """The same of distillation."""
-    passkey_lengths: tuple[int, ...] = (256, 512)
-    passkey_samples: int = 2
-    """Prompts at each of five depths."""
-    cache_lengths: tuple[int, ...] = (10_240, 61_440)
-    decoded: int = 32
-    """Tokens, at most, over which the speed of decoding is measured."""
-    repetitions: int = 5
-    """Repetitions of each measurement of speed."""
-
-
+_ALONE = Recipe(calibrate_windows=64, trained="mixers", language_model_share=0.0)
+"""The mixers alone learn, from the original alone."""
 RECIPES = {
-    "window_state": Recipe(mixer="window_state", start="random", transfer_share=0, distil_learning_rate=3e-5),
-    "mamba": Recipe(),
+    "window_state": _ALONE.model_copy(update={"mixer": "window_state", "learning_rate": 3e-5}),
+    "mamba": _ALONE.model_copy(update={"start": "linear", "transfer_steps": 1_000_000}),
 }
-"""By mixer, first the one that comes nearest to its original. A window with a state needs no transfer: the closed form
-leaves 3 % of the heads' output to be learnt in SmolLM2-135M, beside 40 % where Mamba blocks stand. Steps of a high
-learning rate undo that: 20 at 2e-4 doubled the divergence from the original, 20 at 2e-5 lowered it."""
-MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
+"""By mixer, first the one that comes nearest to its original. The windows and steps of transfer are the most that are
+used. A window with a state needs no transfer: the closed form leaves 3 % of the heads' output to be learnt in
+SmolLM2-135M, beside 40 % where Mamba blocks stand. Steps of a high learning rate undo that: 20 at 2e-4 doubled the
+divergence from the original, 20 at 2e-5 lowered it."""
+TOKENS = 512
+"""Length of a window."""
+TRAINING = Training(steps=1, batch_size=2, learning_rate=5e-4, weight_decay=0.0, log_every=1)
+"""Settings of `adapt` that a recipe does not name; the minutes decide on the steps."""
+TRANSFER_SHARE = 1 / 3
+"""Share of the training time that transfer has; distillation has the rest."""
+PASSES = {"transfer": 2.0, "distil": 3.0}
+"""Passes over the text, at most."""
 MINIMUM_STEPS = 10
 """Steps of the shortest training that is started: the learning rate rises over a tenth of the steps, and a single
 step at its peak did harm (SmolLM2-135M)."""
-TIMED_STEPS = 3
-"""Steps on a throw-away copy, of which the first is not timed."""
 SAVE_SECONDS = 120
 """Time between two checkpoints of a training."""
-RESERVED = 0.05
-"""Share of the minutes that opening and writing take."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +37,39 @@ class Plan:
 
     transfer_steps: int
     distil_steps: int
-    transfer_save_every: int
-    distil_save_every: int
+    save_every: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, training: Training) -> "Plan":
+        """The steps that a recipe names, without those in whose place the closed form stands.
+
+        Raises:
+            ValueError: they are fewer.
+        """
+        left = training.steps - -(-recipe.calibrate_windows // training.batch_size) - recipe.transfer_steps
+        if left < 0:
+            raise ValueError(
+                f"steps: {training.steps} of {training.batch_size} windows are fewer than the closed form and transfer "
+                "take"
+            )
+        return cls(recipe.transfer_steps, left, training.save_every)
 
 
-def plan_steps(
-    seconds_left: float, transfer_seconds: float, distil_seconds: float, windows: int, recipe: Recipe
-) -> Plan:
+def plan_steps(seconds_left: float, pace: Mapping[str, float], windows: int, recipe: Recipe) -> Plan:
     """Divide the time that is left.
 
     Args:
         seconds_left: for both trainings; negative counts as none.
-        transfer_seconds: of one step of transfer.
-        distil_seconds: of one step of distillation.
+        pace: seconds of a step of "transfer", if the recipe has some, and of "distil".
         windows: for training.
-        recipe: shares of the time and the most passes over the text; distillation gets the time that transfer leaves.
+        recipe: its `transfer_steps` are the most; distillation gets the time that transfer leaves.
     """
 
-    def steps(seconds: float, step_seconds: float, passes: float) -> int:
-        most = math.ceil(passes * windows / recipe.batch_size)
-        count = min(most, max(0, int(seconds / step_seconds)))
+    def steps(name: str, seconds: float) -> int:
+        most = math.ceil(PASSES[name] * windows / TRAINING.batch_size)
+        count = min(most, max(0, int(seconds / pace[name])))
         return count if count >= MINIMUM_STEPS else 0
 
-    transfer = steps(seconds_left * recipe.transfer_share, transfer_seconds, recipe.transfer_passes)
-    distil = steps(seconds_left - transfer * transfer_seconds, distil_seconds, recipe.distil_passes)
-    save_every = (max(1, round(SAVE_SECONDS / seconds)) for seconds in (transfer_seconds, distil_seconds))
-    return Plan(transfer, distil, *save_every)
+    transfer = min(recipe.transfer_steps, steps("transfer", seconds_left * TRANSFER_SHARE)) if "transfer" in pace else 0
+    distil = steps("distil", seconds_left - transfer * pace.get("transfer", 0.0))
+    return Plan(transfer, distil, max(1, round(SAVE_SECONDS / max(pace.values()))))

@@ -10,7 +10,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from recurformer.render.style import WIDTH, add_note, save_figure, series, styled
-from recurformer.render.words import NOTHING, cell, estimated, number
+from recurformer.results.words import NOTHING, cell, estimated, number
 
 Found = Mapping[str, Any]
 """The content of adaptation.json."""
@@ -37,7 +37,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window_state": "attention to a short window, with a recurrent state for all earlier tokens",
+    "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
 COMPARED = ("", "original", "adapted", "adapted / original")
@@ -197,7 +197,7 @@ def head_map(found: Found) -> Figure:
         replaced[layer, heads] = 1
     figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(shares))), label="Head map")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, matrix, title in ((left, shares, "recency-aware windows, share"), (right, replaced, "replaced heads")):
+    for axes, matrix, title in ((left, shares, "recency-aware windows, fraction"), (right, replaced, "replaced heads")):
         axes.grid(False)
         image = axes.imshow(matrix, vmin=0, vmax=1, aspect="auto", cmap=None if axes is left else "Greys")
         axes.set_title(title)
@@ -206,7 +206,7 @@ def head_map(found: Found) -> Figure:
         if axes is left:
             figure.colorbar(image, ax=axes, shrink=0.8)
     left.set_ylabel("layer")
-    add_note(figure, "Left: share of windows in which the head looks mainly at recent tokens. Right: dark heads are "
+    add_note(figure, "Left: fraction of windows in which the head looks mainly at recent tokens. Right: dark heads are "
              "replaced, by one mixer a layer. Layers and heads count from 0.")  # fmt: skip
     return figure
 

@@ -1,4 +1,4 @@
-"""One look for all figures, and files that are the same bytes for the same input."""
+"""One look for all figures, their heat maps, and files that are the same bytes for the same input."""
 
 import math
 import textwrap
@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 STYLE_FILE = Path(__file__).with_name("recurformer.mplstyle")
 WIDTH = 7.2
@@ -117,3 +121,65 @@ def add_note(figure: Figure, text: str) -> None:
     characters = int(NOTE_CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
     figure.supxlabel("\n".join(lines), fontsize=7.5, color=NOTE_COLOUR, x=0.01, ha="left")
+
+
+DECADES = 3
+"""Powers of ten that a logarithmic colour scale spans below its largest value."""
+
+
+def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
+    """The matrix (queries, keys) of the values in `column`, NaN where there is no row.
+
+    Raises:
+        ValueError: two rows for one query and key.
+    """
+    if rows.duplicated(["query", "key"]).any():
+        raise ValueError(f"{column}: several rows for one query and key; a heat map shows one value for each")
+    size = int(max(rows["query"].max(), rows["key"].max())) + 1
+    matrix = np.full((size, size), np.nan)
+    matrix[rows["query"].to_numpy(dtype=int), rows["key"].to_numpy(dtype=int)] = rows[column].to_numpy(dtype=float)
+    return matrix
+
+
+def log_norm(*matrices: np.ndarray) -> LogNorm:
+    """A logarithmic colour scale down from the largest value of all matrices; what is smaller takes its lowest colour.
+
+    Raises:
+        ValueError: no positive value.
+    """
+    highest = max(float(np.nanmax(matrix, initial=0.0)) for matrix in matrices)
+    if highest <= 0:
+        raise ValueError("a logarithmic colour scale needs a positive value, the weights are all 0")
+    return LogNorm(highest * 10.0**-DECADES, highest, clip=True)
+
+
+def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -> AxesImage:
+    """Draw a causal matrix, queries downwards and keys to the right; its first row and column are number `first`."""
+    axes.grid(False)
+    last = first + len(matrix) - 0.5
+    image = axes.imshow(
+        np.ma.masked_invalid(matrix), norm=norm, extent=(first - 0.5, last, last, first - 0.5), aspect="equal"
+    )
+    axes.spines[["top", "right"]].set_visible(True)
+    axes.set_xlabel("key token")
+    axes.set_ylabel("query token")
+    return image
+
+
+def show_shares(axes: Axes, shares: pd.DataFrame, dark: pd.DataFrame, size: float, top: float = 1.0) -> AxesImage:
+    """Draw a table of shares, each with its number in per cent.
+
+    Args:
+        axes: where.
+        shares: NaN where there is none.
+        dark: which cells are so dark that their numbers are white.
+        size: of the numbers, in points.
+        top: the share of the brightest colour.
+    """
+    axes.grid(False)
+    image = axes.imshow(np.ma.masked_invalid(shares.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
+    for (row, column), share in np.ndenumerate(shares.to_numpy()):
+        if np.isfinite(share):
+            colour = "white" if dark.iloc[row, column] else "black"
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
+    return image

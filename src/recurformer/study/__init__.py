@@ -1,7 +1,7 @@
 """A study: the typed configuration of one run of the whole workflow. Unknown keys are refused, every key is described.
 
-Each block is also the settings of one command: `cli.arguments` turns its keys into flags and their descriptions into
-`--help`. This package knows neither files nor models.
+Each block is also the settings of one command, which takes them as `--settings`. This package knows neither files nor
+models.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from recurformer.study.ablations import Ablations, Continuation, Needle
+from recurformer.study.ablations import Ablations, Change, Continuation, Needle
 from recurformer.study.agreement import check_agreement
-from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, reason_of, unknown_key
+from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
 from recurformer.study.inputs import Backbone, Corpus
 from recurformer.study.measurements import (
     Caches,
@@ -37,14 +37,14 @@ from recurformer.study.method import (
     Training,
     Window,
 )
-from recurformer.study.recovery import Arm, Recovery
+from recurformer.study.recovery import Recipe, Recovery
 
 __all__ = [
     "Ablations",
-    "Arm",
     "Backbone",
     "Block",
     "Caches",
+    "Change",
     "Continuation",
     "Corpus",
     "DeviceMeasurements",
@@ -63,6 +63,7 @@ __all__ = [
     "Profiling",
     "RecencyRatio",
     "RecencySettings",
+    "Recipe",
     "Recovery",
     "Search",
     "Selection",
@@ -82,7 +83,7 @@ class Language(Block):
     backbones: Annotated[list[str], Field(min_length=1)]
     """Names in `backbones`."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of replaced heads in the continual training; 0 is the original, trained with the same recipe."""
+    """Fractions of replaced heads in the continual training; 0 is the original, trained with the same recipe."""
     profiling: Profiling
     """Head profile: Figure 6 and the choice of heads."""
     maps: Maps
@@ -92,7 +93,7 @@ class Language(Block):
     tokens: Several
     """Length of a training window."""
     training: Training
-    """The same recipe for every share of replaced heads."""
+    """The same recipe for every fraction of replaced heads."""
     recovery: Recovery | None = None
     """Quality during the training, and recipes other than the paper's; absent: not measured."""
     perplexity: Perplexity
@@ -113,7 +114,7 @@ class HashHop(Block):
     profiling: RecencyRatio | None = None
     """Head profile of a random backbone, on task samples; needed when there is one. Others are profiled on text."""
     training: Training
-    """Continual training, the same for every share of replaced heads."""
+    """Continual training, the same for every fraction of replaced heads."""
     seeds: list[Seed] = []
     """One conversion and training for each: new weights, samples and order; the study's seed where there is none."""
     evaluation: HashHopEvaluation = HashHopEvaluation()
@@ -121,14 +122,14 @@ class HashHop(Block):
 
 
 class Mqar(Block):
-    """Multi-query associative recall at every share of replaced heads (Figure 4)."""
+    """Multi-query associative recall at every fraction of replaced heads (Figure 4)."""
 
     task: MqarTask
-    """The same for every share but for the steps of `doubled`."""
+    """The same for every fraction, except for the steps of `doubled`."""
     learning_rates: Annotated[list[Rate], Field(min_length=1)]
-    """Every share of replaced heads is trained at each of them."""
+    """Every fraction of replaced heads is trained at each of them."""
     doubled: list[Beta] = []
-    """Shares that are trained for twice the steps: those that fail at the usual number while their loss still falls."""
+    """Fractions that are trained for twice the steps: they fail at the usual number while their loss still falls."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
@@ -141,9 +142,9 @@ class Study(Block):
     seed: Seed = 0
     """Seed of everything random."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """Device that trains and measures models. With gpu, each such job asks for one card, its memory and its time."""
+    """Device that trains and measures models. With gpu, each such job asks for one GPU, its memory and its time."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of replaced heads."""
+    """Fractions of replaced heads."""
     evaluation_dtype: Literal["float32", "bfloat16"] | None = None
     """Type of the weights with which trained models and the models beside them are measured; absent: the saved type,
     float32 for trained models."""
@@ -168,11 +169,7 @@ class Study(Block):
     ablations: Ablations
     """Experiments that the reviewers asked for; the target `ablations` runs them, `all` does not."""
     device_measurements: DeviceMeasurements = DeviceMeasurements()
-    """Tests, caches and speed on a card."""
-    job_minutes: Rate | None = None
-    """Time limit of a training, or of a search for the longest input. At the limit it saves its state and fails; the
-    next call resumes it.
-    """
+    """Caches that are measured on a GPU."""
 
     @model_validator(mode="after")
     def blocks_agree(self) -> Self:
@@ -190,15 +187,4 @@ def load_study(settings: Mapping[str, Any]) -> Study:
     try:
         return Study.model_validate(settings)
     except ValidationError as error:
-        # An unknown key is often the misspelt name of a missing one, so it comes first.
-        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        key = key if key.isprintable() else repr(key)
-        silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
-        value = "" if silent else f" = {first['input']!r}"
-        message = reason_of(first)
-        if first["type"] == "extra_forbidden":
-            message = unknown_key(Study, first["loc"])
-        elif first["type"] == "missing":
-            message = "this key is missing"
-        raise ValueError(f"{key}{value}: {message}" if key else message) from None
+        raise ValueError(refusal(Study, error)) from None

@@ -20,7 +20,7 @@ Eviction = Literal[
 ]
 
 COMMON_BETA = 0.5
-"""The share of heads replaced that is compared where one is: the measured one nearest to it."""
+"""The fraction of heads replaced that is compared where one is: the measured one nearest to it."""
 
 
 class Needle(Block):
@@ -35,7 +35,7 @@ class Needle(Block):
     lengths: Annotated[list[Count], Field(min_length=1)] = [256, 512, 1024]
     """Tokens of a prompt."""
     depths: Annotated[list[Share], Field(min_length=1)] = [0.0, 0.25, 0.5, 0.75, 1.0]
-    """Position of the key, as a share of the text before it; of several keys their mean."""
+    """Position of the key, as the fraction of the text before it; of several keys their mean."""
     samples: Count = 2
     """Samples at each length and depth of each task."""
     several_lengths: list[Count] = []
@@ -75,13 +75,13 @@ class Changed(Block):
     trained: list[Mixer] = []
     """Mixers that replace the heads with the highest RA-I, after continual training."""
     trained_betas: list[Beta] = []
-    """Shares of heads that trained mixers replace; empty: `ablations.betas`."""
+    """Fractions of heads that trained mixers replace; empty: `ablations.betas`."""
     untrained: list[Untrained] = []
     """Mixers that replace the same heads, without training."""
     layers: list[Mixer] = []
     """Mixers that replace whole layers; trained if listed in `trained`."""
     matched: list[Beta] = []
-    """Shares of heads: eviction methods also keep as much cache as models with trained Mamba blocks hold at them."""
+    """Fractions of heads: eviction methods also keep as much cache as models with trained Mamba blocks hold at them."""
     retained: list[Eviction] = []
     """Eviction methods that also run on the retained heads of the model of `matched` nearest to half of the heads."""
     kv_heads: list[Count] = []
@@ -103,8 +103,21 @@ class Changed(Block):
         if self.matched and "mamba" not in self.trained:
             raise ValueError("matched: no cache to match without 'mamba' in trained; add it, or leave matched empty")
         if self.retained and not self.matched:
-            raise ValueError("retained: no converted model whose heads could evict; name its share of heads in matched")
+            raise ValueError("retained: no converted model whose heads could evict; name its beta in matched")
         return self
+
+
+class Change(Block):
+    """How a stage changes a model before it measures it, where the subject says that it is changed there."""
+
+    budgets: list[Budget] = []
+    """Fractions of the cache that an eviction method keeps."""
+    betas: list[Beta] = []
+    """Fractions of heads that a mixer replaces."""
+    window: Window = Window()
+    """Window of this mixer, if it has one."""
+    recovered_by: Selector = "ra_i"
+    """Ranking by which the heads of a recovered model were chosen."""
 
 
 class HashHopSizes(Block):
@@ -124,9 +137,9 @@ class Ablations(Block):
     """Eviction methods, other mixers, other selectors: figures `ablation_*`, table of the reviewers' questions."""
 
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of replaced heads."""
+    """Fractions of replaced heads."""
     budgets: Annotated[list[Budget], Field(min_length=1)]
-    """Shares of the cache that eviction methods keep."""
+    """Fractions of the cache that eviction methods keep."""
     evictions: list[Eviction] = []
     """Names of the eviction methods."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = [0]

@@ -93,7 +93,7 @@ def _choice_of_heads(study: "Study") -> None:
     if study.selection.scope == "layer" and (study.ablations.language.layers or study.ablations.hashhop.layers):
         raise ValueError("selection.scope: ablations of whole layers rank all of them; choose 'global'")
     if not max(study.language.betas):
-        raise ValueError("language.betas: Figure 1 needs a model with replaced heads; add a share above 0")
+        raise ValueError("language.betas: Figure 1 needs a model with replaced heads; add a fraction above 0")
 
 
 def _tokenizers(study: "Study") -> None:

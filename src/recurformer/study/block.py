@@ -1,11 +1,11 @@
 """The common parts of all blocks of settings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from re import fullmatch
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 
@@ -26,9 +26,9 @@ def _name(value: str) -> str:
 
 
 def _written_plainly(value: float) -> float:
-    """A share of heads is a part of paths, where Python would write a smaller one with an exponent."""
+    """A fraction of heads is a part of paths, where Python would write a smaller one with an exponent."""
     if 0 < value < 1e-4:
-        raise ValueError("a share of heads is 0, or 0.0001 and more")
+        raise ValueError("a fraction of heads is 0, or 0.0001 and more")
     return value
 
 
@@ -92,3 +92,25 @@ def unknown_key(block: type[Block], place: Sequence[str | int]) -> str:
     return "unknown key; " + (
         f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(block.model_fields)}"
     )
+
+
+def refusal(block: type[Block], error: ValidationError, place: str = "") -> str:
+    """What is wrong with the settings of a block, in one line: the key, its value and the right ones.
+
+    Args:
+        block: whose settings pydantic refused.
+        error: its refusal.
+        place: key of the block itself, among others.
+    """
+    # an unknown key is often the misspelt name of a missing one, so it comes first
+    first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in (place, *first["loc"]) if part not in {"", "[key]"})
+    key = key if key.isprintable() else repr(key)
+    silent = first["type"] in {"missing", "extra_forbidden"} or not key or isinstance(first["input"], Mapping)
+    value = "" if silent else f" = {first['input']!r}"
+    message = reason_of(first)
+    if first["type"] == "extra_forbidden":
+        message = unknown_key(block, first["loc"])
+    elif first["type"] == "missing":
+        message = "this key is missing"
+    return f"{key}{value}: {message}" if key else message

@@ -201,7 +201,7 @@ class Sizes(Block):
     units: Annotated[list[Literal["kv_group", "head"]], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units that are compared."""
     memory_gib: Rate = 80.0
-    """Memory of the card for which the longest input is computed and measured, in GiB."""
+    """Memory of the GPU for which the longest input is computed and measured, in GiB."""
     chunk: Count = 1024
     """Tokens of a chunk, where the longest prompt is read in chunks."""
     growth_lengths: Annotated[list[Count], Field(min_length=2)] = [1024, 2048, 4096, 8192, 16384]
@@ -209,10 +209,10 @@ class Sizes(Block):
 
 
 class Search(Block):
-    """The search for the longest input on a card."""
+    """The search for the longest input on a GPU."""
 
     tolerance: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.01
-    """Relative precision: a prompt longer by this share no longer fits."""
+    """Relative precision: a prompt longer by this fraction no longer fits."""
     maximum: Count = 2097152
     """Longest prompt that is tried, in tokens."""
     prefill_minutes: Rate | None = None
@@ -227,7 +227,7 @@ class Caches(Block):
     sizes: Sizes = Sizes()
     """Sizes, the same for all of them."""
     measured: list[str] = []
-    """Those whose longest input is also measured: with random weights, on a card with at least that memory.
+    """Those whose longest input is also measured: with random weights, on a GPU with at least that memory.
     """
     search: Search = Search()
     """Precision and limits of this measurement."""

@@ -61,14 +61,14 @@ class Selection(Block):
     """kv_group: whole query groups, which frees their KV heads; head: single query heads, as in the paper's text;
     layer: whole layers."""
     scope: Literal["global", "layer"] = "global"
-    """global: ranked over all layers; layer: the same share in each layer."""
+    """global: ranked over all layers; layer: the same fraction in each layer."""
     by: Selector = "ra_i"
     """The ranking. ra_i: number of samples with a high recency ratio; mean_rr: mean recency ratio; random and
     inverse_ra_i: controls; the others: scores measured on the model (`head-scores`)."""
 
     @model_validator(mode="after")
     def layers_of_all(self) -> Self:
-        """Whole layers cannot be a share of each layer."""
+        """Whole layers cannot be a fraction of each layer."""
         if self.unit == self.scope == "layer":
             raise ValueError("scope: unit 'layer' ranks whole layers; choose scope 'global'")
         return self
@@ -87,7 +87,7 @@ class HeadScores(Block):
     questions: Count = 4
     """Keys asked at the end of a lookup prompt."""
     minimum_accuracy: Share = 0.5
-    """Share of the values that the model with all heads must find; below it the lookup decides nothing."""
+    """Fraction of the values that the model with all heads must find; below it the lookup decides nothing."""
     repeated_tokens: Several = 128
     """Random tokens that are repeated."""
     repetitions: Several = 4
@@ -122,7 +122,7 @@ class RecencySettings(Block):
     thresholds: Annotated[list[Share], Field(min_length=1)]
     """Values of alpha."""
     betas: Annotated[list[Beta], Field(min_length=1)]
-    """Shares of heads replaced."""
+    """Fractions of replaced heads."""
     units: Annotated[list[Unit], Field(min_length=1)] = ["kv_group", "head"]
     """Selection units."""
 
@@ -177,13 +177,22 @@ class Training(Block):
 class Distributed(Block):
     """A training over several processes, each with its own GPU if there are GPUs."""
 
-    processes: Count
+    processes: Count = 1
     """Number of processes; samples and recipe do not depend on it."""
     strategy: Literal["ddp", "fsdp"] = "fsdp"
-    """ddp: each process has the whole model; fsdp: each has a share of the weights, gradients and moments."""
+    """ddp: each process has the whole model; fsdp: each has a part of the weights, gradients and moments."""
     gradient_accumulation: Count = 1
     """Forward and backward passes in which each process computes its samples of one step."""
     activation_checkpointing: bool = False
     """Whether the backward pass computes the activations within a decoder layer again, to save memory."""
     precision: Literal["bf16", "float32"] = "bf16"
-    """Type of matrix products; weights, gradients and moments are float32."""
+    """Type of matrix products where the device is fast at bf16; weights, gradients and moments are float32."""
+
+    def training(self) -> dict[str, Any]:
+        """The arguments of `recurformer.train.trainer.train` that say this, all but the processes."""
+        return {
+            "gradient_accumulation": self.gradient_accumulation,
+            "gradient_checkpointing": self.activation_checkpointing,
+            "bf16": self.precision == "bf16",
+            "strategy": self.strategy,
+        }

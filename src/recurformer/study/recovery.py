@@ -11,7 +11,7 @@ EQUAL_BYTES = "bytes_"
 """Prefix of the names of recipes that are compared with each other at equal bytes."""
 
 
-class Arm(Block):
+class Recipe(Block):
     """One recipe. Its defaults are the paper's: Mamba blocks with random weights, and all weights trained on the
     language-model loss.
     """
@@ -25,7 +25,7 @@ class Arm(Block):
     weights: Literal["reused", "random"] = "reused"
     """Weights at the start: the original's, or random ones in a model of the same shape."""
     steps: Count | None = None
-    """Steps in all; absent: as many as the paper's recipe at the same share of heads."""
+    """Steps in all; absent: as many as the paper's recipe at the same fraction of heads."""
     calibrate_windows: Index = 0
     """Windows for the closed form of the mixers' last layers; they replace as many steps. 0: no closed form."""
     start: Literal["random", "linear"] = "random"
@@ -45,7 +45,7 @@ class Arm(Block):
     warmup_share: Share | None = None
     """Share of the steps in which the rates rise to their peaks; absent: that of `language.training`."""
     betas: list[Beta] = []
-    """Shares of replaced heads; empty: all of `language.betas` except 0."""
+    """Fractions of replaced heads; empty: all of `language.betas` except 0."""
     seeds: list[Seed] = []
     """One run for each; the study's seed when empty."""
 
@@ -71,16 +71,11 @@ class Arm(Block):
         return {name: size for name, size in sizes.items() if size is not None}
 
     def training(self) -> dict[str, Any]:
-        """Settings of a training that are others than in the paper's; without its own rate the mixers' is the same."""
+        """The settings of `Training` that are its own; with a rate of its own, the mixers' is the same."""
         names = ("steps", "learning_rate", "warmup_share")
         named = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         rate = self.mixer_learning_rate
         return named | ({"mixer_learning_rate": rate} if rate is not None or self.learning_rate is not None else {})
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `recurformer.recover.arm.run_arm` beside the settings of a training."""
-        names = "calibrate_windows start transfer_steps transfer_learning_rate language_model_share trained"
-        return {name: getattr(self, name) for name in names.split()}
 
 
 class Recovery(Block):
@@ -90,5 +85,5 @@ class Recovery(Block):
     """Validation windows of `language.tokens` tokens for each point of a curve."""
     halvings: Count = 7
     """Number of points of a curve: at the end of the training, at a half of it, at a quarter, and so on."""
-    arms: dict[Name, Arm] = {}
+    arms: dict[Name, Recipe] = {}
     """Recipes by name; names that begin with `bytes_` are compared with each other at equal bytes."""

@@ -15,8 +15,14 @@ FORMS = {
     "pooled": "pooled/{name}/trained",
 }
 """Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
-of a converted model's retained heads; heads replaced by a mixer, without training and at every share of heads, or
+of a converted model's retained heads; heads replaced by a mixer, without training and at every fraction of heads, or
 trained; another recipe than the paper's; fewer key-value heads."""
+FAMILIES = {
+    **dict.fromkeys(["original", "original_trained"], "original"),
+    **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled"},
+    **dict.fromkeys(["replaced", "heads"], "mixer"),
+}
+"""Kind -> family in the measurements; mixers of whole layers are the family `layers`."""
 PARTS = {"name": r"[\w.-]+", "by": r"\w+", "unit": r"\w+", "choice": r"\d+", "beta": r"\d\.\d+"}
 
 
@@ -30,7 +36,7 @@ class Subject:
         by: the ranking of the replaced heads.
         unit: in which heads were replaced.
         choice: seed of a random ranking.
-        beta: share of heads replaced.
+        beta: fraction of heads replaced.
     """
 
     kind: str
@@ -54,7 +60,8 @@ class Subject:
                 parts: dict[str, Any] = match.groupdict()
                 numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
                 return cls(kind, **parts | numbers)
-        raise ValueError(f"{path}: not a subject of the ablations")
+        forms = ", ".join(FORMS.values())
+        raise ValueError(f"--subject {path}: not a subject of the ablations; there are {forms}")
 
     def __str__(self) -> str:
         return FORMS[self.kind].format(**asdict(self))
@@ -68,14 +75,19 @@ class Subject:
         """Whether it is the paper's own method with the heads that a study chooses, which the study trains anyway."""
         return self == Subject("heads", "mamba", by, unit, beta=self.beta)
 
-    def identity(self) -> dict[str, Any]:
-        """The columns that identify a model that was changed before it is measured; else nothing."""
-        if self.kind == "pooled":
-            return {"family": "pooled", "method": "mean", "trained": True}
-        columns: dict[str, Any] = {"method": self.name, "setting": self.beta}
-        if self.kind == "recovered":
-            return {"family": "recovered", **columns, "trained": True}
-        if self.kind == "heads":
-            family = "layers" if self.unit == "layer" else "mixer"
-            return {"family": family, **columns, "by": self.by, "trained": True, "choice": self.choice}
-        return {}
+    def columns(self, recovered_by: str = "", original_trained: bool = False) -> dict[str, Any]:
+        """The columns of its measurements; where one job measures several settings, `setting` is still the default.
+
+        Args:
+            recovered_by: ranking of the heads of a model that recovered.
+            original_trained: whether the original itself was trained on the task.
+        """
+        family = "layers" if FAMILIES[self.kind] == "mixer" and self.unit == "layer" else FAMILIES[self.kind]
+        original = family == "original"
+        return {
+            "family": family,
+            "method": "full" if original else "mean" if self.kind == "pooled" else self.name,
+            "setting": self.beta if self.kind in {"heads", "recovered"} else 1.0,
+            "by": recovered_by if self.kind == "recovered" else self.by,
+            "trained": (original and original_trained) or self.is_trained or self.kind == "combined",
+        }

@@ -40,24 +40,16 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
 
 
-def step_of(checkpoint: Path) -> int:
-    """The number of steps done when `checkpoint` was written."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Newest first."""
-    folders = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(folders, key=step_of, reverse=True)
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]), reverse=True)
 
 
-def last_checkpoint(folder: Path, steps_logged: set[int]) -> Path | None:
-    """The newest checkpoint to resume from, or None; newer ones that are not whole are removed.
-
-    So is a checkpoint whose step is not among `steps_logged`: it would leave a hole in the metrics.
-    """
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint to resume from, or None; newer ones that are not whole are removed."""
     for checkpoint in _checkpoints(folder):
-        if step_of(checkpoint) in steps_logged and (checkpoint / COMPLETE).exists():
+        if (checkpoint / COMPLETE).exists():
             return checkpoint
         _remove(checkpoint)
     return None
@@ -84,11 +76,7 @@ def open_run(folder: Path, run: dict[str, Any]) -> None:
             for checkpoint in _checkpoints(folder):
                 _remove(checkpoint)
             log.unlink(missing_ok=True)
-            _write_whole(description, run)
+            with atomic_path(description) as unfinished:
+                unfinished.write_text(json.dumps(run, indent=1))
     except OSError as error:
         raise ValueError(f"{folder}: cannot be written ({error.strerror}); choose another output_dir") from None
-
-
-def _write_whole(path: Path, content: dict[str, Any]) -> None:
-    with atomic_path(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1))

@@ -1,0 +1,189 @@
+"""The printed numbers of Tables 1-5 and of the text: this very number, of this very model."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import pandas as pd
+
+from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
+from recurformer.claims.evidence import Evidence, Missing, Undecided
+from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, EXPONENTS, PrintedCell, TextNumber
+from recurformer.paper import TABLE2_BETAS as BETAS
+from recurformer.published import PUBLISHED
+from recurformer.results.cells import (
+    AT_LEAST,
+    PYRAMIDINFER,
+    Key,
+    Row,
+    Value,
+    baseline_scores,
+    cache_values,
+    contributions,
+    exponent_of,
+    longest_values,
+    perplexities,
+    pyramidinfer_values,
+    quality_values,
+    settings_of,
+)
+from recurformer.results.learned import LEARNED
+from recurformer.results.words import estimated, interval, number
+
+WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
+"""Model dimensions of the paper's backbones."""
+NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
+
+
+def cache_tolerance(model: str) -> float:
+    """Half of the last digit: Llama2-7B's cells are printed with four decimals and rounded to three."""
+    return 0.0005 if model == "llama2-7b" else 0.00005
+
+
+def at_paper_sizes(judge: Callable[..., Finding]) -> Callable[..., Finding]:
+    """The judge of a printed number, of which measurements at other sizes than the paper's say nothing."""
+
+    @wraps(judge)
+    def judged(evidence: Evidence, *args: Any, **given: Any) -> Finding:
+        finding = judge(evidence, *args, **given)
+        if not evidence.at_paper_sizes(finding.rows):
+            raise Missing("measured at other sizes than the paper's")
+        return finding
+
+    return judged
+
+
+def has_paper_width(complexity: pd.DataFrame) -> bool:
+    """Whether the model whose growth was measured is as wide as one of the paper's; rows of unknown width are not."""
+    return "width" in complexity and set(complexity["width"]) <= WIDTHS
+
+
+def growth(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
+    """The exponent of bytes over length against the highest power in the printed order, at any size."""
+    rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
+    exponent = exponent_of(rows)
+    holds = abs(exponent - EXPONENTS[cell.part, cell.method, cell.quantity]) <= allowed
+    return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows), {"complexity": rows.index})
+
+
+def pyramidinfer_ratio(rows: pd.DataFrame) -> float:
+    """The counted cache of PyramidInfer over the original's; a size computed from the printed setting is none."""
+    value = next(iter(pyramidinfer_values(rows).values()))
+    if value.source == "computed":
+        raise Missing(f"computed only ({number(value.ours, 4)} from the printed setting), no cache counted")
+    return value.ours
+
+
+def _caches(evidence: Evidence, cell: PrintedCell | TextNumber, beta: float | None) -> tuple[str, pd.DataFrame]:
+    """Kind and rows of the caches of a cell."""
+    length = CACHE_LENGTHS[cell.quantity]
+    if cell.method == PYRAMIDINFER:
+        return "pyramidinfer", evidence.rows("pyramidinfer", model=cell.model, length=length)
+    return "cache", evidence.rows("cache", model=cell.model, beta=beta, length=length)
+
+
+def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
+    """The ratios of one cell by the unit of selection, kv_group before head."""
+    if kind == "pyramidinfer":
+        return pd.Series({kind: pyramidinfer_ratio(rows)})
+    ratios = {unit: value.ours for (_, _, unit), value in cache_values(rows).items()}
+    return pd.Series(ratios).sort_index(ascending=False)
+
+
+@at_paper_sizes
+def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
+    """The counted cache against the printed share, under every reading of grouped-query attention."""
+    kind, rows = _caches(evidence, cell, cell.beta)
+    ratios = _ratios(kind, rows)
+    holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
+    distinct = ratios.round(4).nunique() > 1
+    text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
+    finding = Finding(holds, text or number(float(ratios.iloc[0]), 4), True, {kind: rows.index})
+    if cell.method == PYRAMIDINFER:
+        return replace(finding, remark="0.7 is the fraction that is kept, not evicted")
+    if not cell.beta:
+        return replace(finding, remark="1 by definition (section 4.1)", by_definition=True)
+    off = number(float((ratios - cell.value).abs().min()), 4)
+    remark = "" if holds else f"off by {off} under the nearest reading; the audit has the whole column"
+    return replace(finding, remark=remark)
+
+
+@at_paper_sizes
+def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
+    """The longest measured prompt; what a memory model computes is no measurement."""
+    if cell.method == PYRAMIDINFER:
+        raise Missing(NO_PYRAMIDINFER)
+    rows = evidence.rows("memory", model=cell.model, beta=cell.beta, protocol="one_shot")
+    longest = _value(cell, longest_values(rows))
+    text = number(longest.ours, 0)
+    if longest.source not in ("measured", AT_LEAST):
+        raise Missing(f"computed only ({text} by the memory model), not measured on a GPU")
+    if longest.source == AT_LEAST and longest.ours < cell.value * (1 + allowed):
+        raise Undecided(f"at least {text}: nothing longer was tried")
+    return Finding(abs(longest.ours / cell.value - 1) <= allowed, text, True, {"memory": rows.index})
+
+
+def _value(cell: PrintedCell, values: Mapping[Key, Value]) -> Value:
+    """The value of a cell under the setting that is compared with the paper's."""
+    row = Row(cell.model, cell.method, cell.beta)
+    return values[row, cell.quantity, settings_of(values, row, cell.quantity)[0]]
+
+
+@at_paper_sizes
+def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
+    """Mean h_gq of the model on HashHop at the paper's number of hops."""
+    if cell.method == PYRAMIDINFER:
+        raise Missing(NO_PYRAMIDINFER)
+    rows = evidence.flattened("hashhop", model=cell.model, beta=cell.beta)
+    baseline = evidence.rows("baseline", model=cell.model)
+    values = quality_values(rows)
+    learned = baseline_scores(baseline, values)[cell.model]
+    if cell.beta and not learned >= LEARNED:
+        raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {LEARNED:g}")
+    found = _value(cell, values)
+    holds = found.low - allowed <= cell.value <= found.high + allowed
+    wide = holds and (found.high - found.low) / 2 > ALLOWED_DROP  # the fewer samples, the more values it reaches
+    still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
+    text = estimated(found.ours, found.low, found.high, 3)
+    looked_at = {"hashhop": rows.index, "baseline": baseline.index}
+    return Finding(holds, text, True, looked_at, int(found.samples), still_open)
+
+
+@at_paper_sizes
+def perplexity(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
+    """Perplexity after continual training on held-out articles."""
+    where = {"model": cell.model, "beta": cell.beta, "stage": "trained", "split": "validation"}
+    rows = evidence.flattened("perplexity", **where)
+    value = float(perplexities(rows)["ours"].iloc[0])
+    return Finding(abs(value / cell.value - 1) <= allowed, number(value, 3), True, {"perplexity": rows.index})
+
+
+@at_paper_sizes
+def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
+    """Mean contribution, or either reading of its interval."""
+    norm, part = cell.quantity.split("_")
+    rows = evidence.rows("contribution", model=cell.model, norm=norm, tokens=cell.part)
+    found = contributions(rows).iloc[0]
+    about: dict[str, Any] = {"at_scale": True, "rows": {"contribution": rows.index}, "samples": int(found["samples"])}
+    if part == "mean":
+        mean = float(found["ours"])
+        return Finding(abs(mean / cell.value - 1) <= allowed, number(mean, 4), **about)
+    low, high = cell.bounds
+    near = allowed * (high - low)
+    readings = [(float(found[f"{kind}_low"]), float(found[f"{kind}_high"])) for kind in ("mean", "spread")]
+    known = [ends for ends in readings if not math.isnan(ends[0])]
+    holds = any(abs(ours - low) <= near and abs(upper - high) <= near for ours, upper in known)
+    return Finding(holds, " or ".join(interval(*ends, 4) for ends in known), **about)
+
+
+@at_paper_sizes
+def reduction(evidence: Evidence, cell: TextNumber) -> Finding:
+    """Counted reduction in percent against the one in the text."""
+    kind, rows = _caches(evidence, cell, BETAS[cell.model])
+    percent = 100 * (1 - _ratios(kind, rows))
+    nearest = float(percent.iloc[int((percent - cell.value).abs().argmin())])
+    decimals = len(cell.printed.partition(".")[2])
+    holds = abs(nearest - cell.value) <= cell.half_digit + ROUNDING
+    return Finding(holds, f"{nearest:.{decimals + 1}f} %", True, {kind: rows.index})

@@ -1,0 +1,119 @@
+"""Measurements of a model beside its original: likelihood and divergence, passkeys, cache and speed; as JSON."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from recurformer.data.interval import mean_interval
+from recurformer.measure.cache import count_cache, meta_twin
+from recurformer.measure.device import speed_rows
+from recurformer.measure.needle import needle_rows
+from recurformer.recover.pair import divergence
+
+PASSKEYS = {256: 2, 512: 2}
+"""Length of a prompt in tokens -> prompts at each of five depths."""
+CACHE_LENGTHS = (10_240, 61_440)
+DECODED = 32
+"""Tokens, at most, over which the speed of decoding is measured."""
+REPETITIONS = 5
+"""Repetitions of each measurement of speed."""
+
+Progress = Callable[[int, int], None] | None
+"""Called with (done, all)."""
+
+
+@torch.no_grad()
+def quality_rows(
+    original: PreTrainedModel, model: PreTrainedModel, windows: Tensor, progress: Progress = None
+) -> pd.DataFrame:
+    """Measure window by window.
+
+    Args:
+        original: the model whose predictions are the yardstick.
+        model: the changed one, on the same device; may be the original itself.
+        windows: (windows, L) token ids, without padding, at least two tokens each.
+        progress: called with (windows done, windows).
+
+    Returns:
+        One row a window: window, predicted (tokens: all but the first), negative_log_likelihood (in nats, mean over
+        them), divergence (KL(original || model), in nats, mean over them).
+    """
+    rows = []
+    for number, window in enumerate(windows.to(model.device)):
+        ours = model(window[None], use_cache=False).logits[0, :-1]
+        theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
+        likelihood = F.cross_entropy(ours.float(), window[1:]).item()
+        rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
+        if progress is not None:
+            progress(number + 1, len(windows))
+    return pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence"])
+
+
+def quality_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """Perplexity and divergence of `quality_rows`, each with its 95 % interval over windows."""
+    likelihood, distance = (mean_interval(rows[name].to_numpy()) for name in ("negative_log_likelihood", "divergence"))
+    divergence, low, high = (max(value, 0.0) for value in distance)  # rounding leads below 0 where nothing changed
+    return {
+        "windows": len(rows),
+        "perplexity": math.exp(likelihood.mean),
+        "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
+        "divergence": divergence,
+        "divergence_interval": [low, high],
+    }
+
+
+def passkeys_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    original: PreTrainedConfig,
+    texts: Sequence[str],
+    seed: int = 0,
+    progress: Progress = None,
+) -> list[dict[str, Any]]:
+    """For each length: length, keys found and keys asked; or length and the reason why there is no such prompt."""
+    counts: list[dict[str, Any]] = []
+    for length, samples in PASSKEYS.items():
+        try:
+            rows = needle_rows(
+                model, tokenizer, original, texts, grid={length: {"passkey": samples}}, seed=seed, progress=progress
+            )
+        except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
+            counts.append({"length": length, "reason": str(error)})
+        else:
+            counts.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
+    return counts
+
+
+def cache_bytes_of(original: PreTrainedModel, converted: PreTrainedModel, dtype: torch.dtype) -> list[dict[str, int]]:
+    """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
+    before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
+
+    def size(model: PreTrainedModel, length: int) -> int:
+        return int(count_cache(model, length).bytes.sum())
+
+    return [
+        {"length": length, "original": size(before, length), "adapted": size(after, length)} for length in CACHE_LENGTHS
+    ]
+
+
+def speed_of(
+    original: PreTrainedModel, converted: PreTrainedModel, window: Tensor, progress: Progress = None
+) -> list[dict[str, Any]]:
+    """For prefill and decode: phase, tokens, median tokens per second of both, and the median ratio of a round."""
+    decoded = min(DECODED, window.shape[1] // 2)
+    models = {"original": original, "adapted": converted}
+    rows = speed_rows(models, window, decoded=decoded, repetitions=REPETITIONS, progress=progress)
+    speeds = []
+    for phase, group in rows.groupby("phase", sort=False):
+        seconds = group.pivot(index="repetition", columns="model", values="seconds")
+        tokens = int(group.tokens.iloc[0])
+        medians = {name: tokens / float(seconds[name].median()) for name in models}
+        ratio = float((seconds["original"] / seconds["adapted"]).median())
+        speeds.append({"phase": phase, "tokens": tokens, **medians, "ratio": ratio})
+    return speeds

@@ -1,0 +1,497 @@
+"""The figures that the paper's reviewers asked for."""
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.patheffects as effects
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import AutoLocator, ScalarFormatter
+
+from recurformer.paper import label
+from recurformer.render.panels import (
+    COLOURS,
+    MARKERS,
+    OURS,
+    Method,
+    Panel,
+    by_method,
+    draw_line,
+    is_ours,
+    legend_beside,
+    notes_of,
+    nth_look,
+    panels_of,
+    quality_figure,
+    say_not_run,
+    show_score,
+)
+from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_shares, styled
+from recurformer.results.frames import by_model, groups, require, require_values
+from recurformer.results.learned import LEARNED
+from recurformer.results.scores import (
+    CONTINUATION,
+    HASHHOP_SIZES,
+    NEEDLE,
+    PAPERS_SELECTOR,
+    PASSKEY,
+    THING,
+    after_training,
+    agreement,
+    as_paper_does,
+    changed_share,
+    default_setting,
+    identified,
+    method_label,
+    of,
+    one_unit,
+    original,
+    scores,
+    why_not_run,
+)
+from recurformer.study.ablations import COMMON_BETA
+
+CONTROLS = ("mean", "zero")
+"""Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
+FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
+FAR = 2.0
+"""Perplexities of more than so many times the best are not drawn, but told."""
+LOW = 0.1
+"""A share below which there is no room for text under a point."""
+
+
+def _show_what_can_be_told_apart(axes: Axes, panel: Panel) -> float:
+    """Perplexities far above the original's leave the panel; its upper end."""
+    best = panel.measure.shown(panel.points["mean"].max())
+    near = panel.points[["mean", "low"]].map(panel.measure.shown)
+    near = near[near["mean"] <= FAR * best]
+    axes.set_yscale("linear")
+    axes.yaxis.set_major_locator(AutoLocator())
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    lowest, highest = panel.points["high"].map(panel.measure.shown).min(), near["low"].max()
+    margin = (highest - lowest) / 10
+    axes.set_ylim(lowest - margin, highest + 2 * margin)
+    return highest + 2 * margin
+
+
+def _name_betas(axes: Axes, panel: Panel) -> None:
+    """Each of RecurFormer's points with its β; one that is far off with an arrow and its value."""
+    top = _show_what_can_be_told_apart(axes, panel) if panel.measure is CONTINUATION else float("inf")
+    ours = of(panel.points, "mixer", "mamba")
+    below = 6 if panel.measure is CONTINUATION else -11  # on the side where there is room: its line is at the edge
+    for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
+        name, offset, far = f"β {beta:g}", (5, below if score > LOW else 6), score > top
+        if far:
+            name, offset = f"{name}: {score:,.0f}", (0, -24)
+        arrow: dict[str, Any] = {"ha": "center", "arrowprops": {"arrowstyle": "->", "color": OURS}} if far else {}
+        text = axes.annotate(
+            name, (ratio, min(score, top)), offset, textcoords="offset points", fontsize=7, zorder=6, **arrow
+        )
+        text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
+
+
+def front(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that no other dominates: none holds as little cache and scores as much, by rising cache."""
+    ordered = points.sort_values(["ratio", "mean"], ascending=[True, False])
+    return ordered[ordered["mean"] > ordered["mean"].cummax().shift(fill_value=float("-inf"))]
+
+
+def _name_betas_and_front(axes: Axes, panel: Panel) -> None:
+    _name_betas(axes, panel)
+    found = front(panel.points)
+    shown = found["mean"].map(panel.measure.shown)
+    axes.plot([*found["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
+
+
+def _everything(points: pd.DataFrame) -> pd.DataFrame:
+    shown = as_paper_does(points)
+    return shown[~((shown["family"] == "mixer") & shown["method"].isin(CONTROLS))]
+
+
+ablation_pareto = quality_figure(
+    _everything,
+    "ratio",
+    "cache held (share of the original's)",
+    "Quality against cache",
+    "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
+    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out.",
+    _name_betas_and_front,
+    (Line2D([], [], label="Pareto front", **FRONT),),
+)
+
+
+def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
+    """Heads replaced by Mamba, and by whatever replaces layers; the original as it came and trained likewise."""
+    layers = of(points, "layers")
+    heads = of(points, "mixer", "mamba", *layers["method"].unique())
+    return pd.concat([of(points, "original"), after_training(pd.concat([heads, layers, of(points, "pooled")]))])
+
+
+ablation_granularity = quality_figure(
+    _heads_and_layers,
+    "ratio",
+    "cache held (share of the original's)",
+    "Heads against layers",
+    "Points of a line, right to left: rising β, or rising share of removed KV heads.",
+    _name_betas,
+)
+
+
+def _all_mixers(points: pd.DataFrame) -> pd.DataFrame:
+    """The original stands at β = 0."""
+    return pd.concat([of(points, "original").assign(setting=0.0), of(points, "mixer")])
+
+
+ablation_mixers = quality_figure(
+    _all_mixers,
+    "setting",
+    "heads replaced, β",
+    "Mixers on the same heads",
+    "At each β all replace the same heads: those with the highest RA-I.",
+)
+
+
+SELECTORS = {
+    "ra_i": ("RA-I (paper)", Series(OURS, (0, ()), "o")),
+    "mean_rr": ("mean recency ratio", Series(SERIES[3].colour, (0, (5, 1.5)), "s")),
+    "inverse_ra_i": ("inverse RA-I", Series("0.45", (0, (1.5, 1)), "X")),
+    "random": ("random", Series("0.45", (0, (5, 1.5)), "d")),
+    "retrieval": ("retrieval probe", nth_look(SERIES[4].colour, 2)),
+    "echo": ("echo score", nth_look(SERIES[4].colour, 3)),
+    "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
+    "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
+}
+"""Selector -> its name in print and its look."""
+
+
+def _selector_look(selector: str) -> tuple[str, Series]:
+    """Name in print and look; of a selector that is not known its own name."""
+    return SELECTORS.get(selector, (selector, Series(SERIES[5].colour, (0, ()), MARKERS[6])))
+
+
+def _selectors_in_order(names: pd.Series) -> list[str]:
+    """The selectors there are, as `SELECTORS` lists them; those that are not known come last."""
+    found = list(dict.fromkeys(names))
+    return [name for name in SELECTORS if name in found] + [name for name in found if name not in SELECTORS]
+
+
+def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
+    """The points by selector, of the mixer that has most of them: trained rather than not, Mamba rather than others."""
+    by_mixer = groups(points[points["family"] == "mixer"], ["trained", "method"])
+    several = [(rows["by"].nunique(), trained, method == "mamba", method) for (trained, method), rows in by_mixer]
+    selectors, trained, _, method = max(several, default=(0, False, False, ""))
+    if selectors < 2:
+        return original(points, trained=False)
+    of_mixer = points[(points["family"] == "mixer") & (points["method"] == method) & (points["trained"] == trained)]
+    return pd.concat([original(points, trained), of_mixer])
+
+
+def _draw_selectors(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel.title)
+    if panel.reason:
+        say_not_run(axes)
+        return
+    selected = panel.points[panel.points["family"] != "original"]
+    for by in _selectors_in_order(selected["by"]):
+        name, look = _selector_look(by)
+        width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
+        rows = selected[selected["by"] == by]
+        draw_line(
+            axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
+            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+            markersize=size, zorder=order,
+        )  # fmt: skip
+    unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
+    axes.axhline(panel.measure.shown(unchanged), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
+        label="original")  # fmt: skip
+    axes.set_xlabel("heads replaced, β")
+    axes.set_xticks(sorted(selected["setting"].unique()))
+    show_score(axes, panel)
+
+
+def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+    """One bar a selector: the mean over its seeds, and each seed as a point."""
+    names = [name for name in _selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
+    for place, by in enumerate(names):
+        look = _selector_look(by)[1]
+        values = rows[rows["by"] == by][column]
+        axes.barh(place, values.mean(), color=look.colour, height=0.6, alpha=0.85)
+        if len(values) > 1:
+            axes.plot(values, [place] * len(values), "o", color="black", markersize=3)
+        axes.annotate(
+            f"{values.mean():.2f}", (max(float(values.max()), 0.0), place), (4, 0), textcoords="offset points",
+            va="center", fontsize=7.5,
+        )  # fmt: skip
+    axes.set_yticks(range(len(names)), [_selector_look(by)[0] for by in names])
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.axvline(0, color="0.3", linewidth=0.8)
+
+
+def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
+    correlation, overlap = pair
+    _draw_agreement(correlation, rows, "rank_correlation")
+    correlation.set_xlim(min(-0.05, float(rows["rank_correlation"].min()) * 1.05), 1.15)
+    correlation.set_xlabel("rank correlation with RA-I")
+    _draw_agreement(overlap, rows, "overlap")
+    overlap.set_xlim(0, 1.15)
+    overlap.axvline(COMMON_BETA, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
+    overlap.set_xlabel(f"share of RA-I's choice, β = {COMMON_BETA:g}")
+    for axes, shown in zip(pair, ("order of heads", "choice of heads"), strict=True):
+        axes.set_title(f"{label(model)}: {shown}")
+
+
+@styled
+def ablation_selectors(
+    ablation_hashhop: pd.DataFrame | None = None,
+    needle: pd.DataFrame | None = None,
+    continuation: pd.DataFrame | None = None,
+    head_scores: pd.DataFrame | None = None,
+) -> Figure:
+    """Quality by the share of heads replaced, one line a selector, and how far each selector agrees with RA-I.
+
+    Raises:
+        ValueError: no RA-I among the scores.
+    """
+    frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
+    given = {kind: frame for kind, frame in frames.items() if frame is not None}
+    panels = panels_of(given, _by_selector) if given or head_scores is None else []
+    models = [] if head_scores is None else by_model(agreement(require(head_scores, "head_scores")))
+    lines = (len(panels) + 1) // 2 + len(models)
+    figure = Figure(figsize=(WIDTH, 1.4 + 2.4 * lines), label="RA-I against other selectors")
+    every = list(figure.subplots(lines, 2, squeeze=False).ravel())
+    for panel, axes in zip(panels, every, strict=False):
+        _draw_selectors(axes, panel)
+    for place, (model, of_model) in enumerate(models, lines - len(models)):
+        _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
+    if len(panels) % 2:
+        every[len(panels)].set_axis_off()
+    legend_above(figure, every, ncols=4)
+    notes = notes_of(panels) if panels else []
+    replacing = {name for panel in panels for name in panel.points.loc[panel.points["family"] == "mixer", "method"]}
+    if replacing:
+        notes.append(f"Heads are replaced by: {', '.join(method_label('mixer', name) for name in sorted(replacing))}.")
+    if models:
+        notes.append("Choice of heads: counted over single heads; points: seeds of the random choice; dotted: chance.")
+    add_note(figure, " ".join(notes))
+    return figure
+
+
+LENGTH_AXES = {"tokens": "chains in the prompt", "text": "characters in the prompt"}
+"""Form of the task -> what its size counts."""
+Drawn = tuple[Method, float]
+"""A method and its share of heads replaced."""
+
+
+def _size_lines(points: pd.DataFrame) -> list[tuple[Drawn, pd.DataFrame]]:
+    return [
+        ((method, setting), found)
+        for method, rows in by_method(points)
+        for setting, found in groups(rows, "setting", sort=True)
+    ]
+
+
+def _size_looks(points: pd.DataFrame) -> dict[Drawn, dict[str, Any]]:
+    """One hue a method, one marker and dash a share."""
+    looks: dict[Drawn, dict[str, Any]] = {}
+    for (method, setting), _ in _size_lines(points):
+        place = sum(known == method for known, _ in looks)
+        look = nth_look(OURS if is_ours(method) else COLOURS[method[0]], place)
+        looks[method, setting] = {
+            "color": look.colour, "linestyle": look.dashes, "marker": look.marker, "markersize": 5, "linewidth": 1.4,
+        }  # fmt: skip
+    return looks
+
+
+def _draw_sizes(axes: Axes, points: pd.DataFrame, column: str, looks: dict[Drawn, dict[str, Any]]) -> None:
+    trained = points.loc[points["as_trained"], column]
+    if trained.nunique() == 1:
+        axes.axvline(trained.iloc[0], color="0.5", linewidth=6, alpha=0.25, zorder=0)
+    for drawn, rows in _size_lines(points):
+        draw_line(axes, HASHHOP_SIZES, rows[column], rows, **looks[drawn])
+    axes.axhline(LEARNED, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
+    axes.set_ylim(-0.04, 1.06)
+    axes.set_ylabel(HASHHOP_SIZES.axis)
+    axes.locator_params(axis="x", integer=True)
+
+
+def _size_name(drawn: Drawn) -> str:
+    (family, method), setting = drawn
+    return method_label(family, method) + ("" if family == "original" else f", β = {setting:g}")
+
+
+@styled
+def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
+    """h_gq over the prompt's length, at the hops of the training, and over the hops, at its length: a row a model."""
+    rows = identified(hashhop_sizes, HASHHOP_SIZES.kind)
+    points = pd.concat([
+        scores(found, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(found["as_trained"].iloc[0]))
+        for (hops, size), found in groups(rows, ["hops", "size"])
+    ], ignore_index=True)  # fmt: skip
+    models, looks = by_model(points), _size_looks(points)
+    figure = Figure(figsize=(WIDTH + 0.8, 1.6 + 2.6 * len(models)), label="HashHop at other lengths and hops")
+    lines = figure.subplots(len(models), 2, squeeze=False)
+    for (model, of_model), (by_size, by_hops) in zip(models, lines, strict=True):
+        trained = of_model[of_model["as_trained"]]
+        length = LENGTH_AXES[rows["form"].iloc[0]]
+        for axes, column, kept, axis, unit in (
+            (by_size, "size", "hops", length, "hops"),
+            (by_hops, "hops", "size", "hops asked for", length.split()[0]),
+        ):
+            shown = of_model[of_model[kept].isin(trained[kept])]
+            axes.set_title(f"{label(model)}: {', '.join(f'{size:,}' for size in trained[kept].unique())} {unit}")
+            if shown[column].nunique() < 2:
+                say_not_run(axes)
+                continue
+            _draw_sizes(axes, shown, column, looks)
+            axes.set_xlabel(axis)
+    legend_beside(figure, [Line2D([], [], label=_size_name(drawn), **style) for drawn, style in looks.items()])
+    add_note(
+        figure,
+        f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
+        f"training. Dotted: {LEARNED:g}, an original below it decides nothing about its variants.",
+    )
+    return figure
+
+
+MAPS_IN_A_ROW = 5
+DARK_PASSKEYS = 0.6
+"""Below this value a cell is dark, and its number white."""
+
+
+def _at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every method at its setting nearest to `COMMON_BETA`, trained where it was trained, RA-I only; the
+    original as it came and trained.
+    """
+    paper = as_paper_does(rows)
+    distance = (paper["setting"] - COMMON_BETA).abs()
+    nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
+    found = paper[distance == nearest]
+    first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")
+    return found[found["setting"] == first]
+
+
+def _draw_passkeys(axes: Axes, rows: pd.DataFrame) -> AxesImage:
+    """Share of passkeys found: depths downwards, lengths to the right."""
+    sums = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
+    share = (sums["correct"] / sums["queries"]).unstack("length").sort_index()
+    image = show_shares(axes, share, share < DARK_PASSKEYS, size=6.5)
+    axes.set_xticks(range(share.shape[1]), [f"{length:,}" for length in share.columns], rotation=60, fontsize=7)
+    axes.set_yticks(range(share.shape[0]), [f"{depth:.0%}" for depth in share.index], fontsize=7)
+    return image
+
+
+@styled
+def ablation_needle(needle: pd.DataFrame) -> Figure:
+    """Share of passkeys found by depth (downwards) and length, one heat map a method at about the same cache.
+
+    Raises:
+        ValueError: no row of a passkey.
+    """
+    rows = identified(needle, "needle")
+    require_values(rows, "needle", "task", [PASSKEY])
+    passkeys = rows[rows["task"] == PASSKEY]
+    reasons = {model: why_not_run(points, NEEDLE) for model, points in by_model(scores(passkeys, NEEDLE))}
+    shown = [model for model, reason in reasons.items() if not reason]
+    maps = [
+        (model, *found)
+        for model, of_model in by_model(passkeys)
+        for found in by_method(_at_common_setting(of_model))
+        if model in shown
+    ]
+    figure, every, columns = grid(
+        "Needles in a haystack", len(maps), MAPS_IN_A_ROW, lambda _, lines: (WIDTH, 1.1 + 1.65 * lines), sharey=True
+    )
+    notes = []
+    for (model, method, found), axes in zip(maps, every, strict=False):
+        image = _draw_passkeys(axes, found)
+        name = "\n".join(textwrap.wrap(method_label(*method), 16))
+        title = f"{name}\ncache {found['ratio'].mean():.2f}"
+        axes.set_title(
+            f"{label(model)}\n{title}" if len(shown) > 1 else title,
+            fontsize=7.5, weight="bold" if is_ours(method) else "normal",
+        )  # fmt: skip
+    for axes in every[: len(maps) : columns]:
+        axes.set_ylabel("depth", fontsize=8)
+    for axes in every[max(len(maps) - columns, 0) : len(maps)]:
+        axes.set_xlabel("tokens", fontsize=8)
+    if maps:
+        figure.colorbar(image, ax=figure.axes, shrink=0.7).set_label("passkeys found")
+        sizes = passkeys.groupby([*THING, "depth", "length"]).size()
+        notes.append(
+            f"{', '.join(map(label, shown))}. Numbers: per cent; passkeys a cell: "
+            f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
+            "held cache as a share of the original's. A model is trained if its method trains."
+        )
+    else:
+        say_not_run(every[0])
+    notes += [f"Not-run: {reason}." for reason in reasons.values() if reason]
+    add_note(figure, " ".join(notes))
+    return figure
+
+
+BETAS_SHOWN = 4
+UNITS = {"kv_group": "whole query groups", "head": "single heads"}
+DARK_CHANGE = 0.5
+"""Up to this share of the scale a cell is dark, and its number white."""
+
+
+def _draw_settings(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, float]) -> AxesImage:
+    image = show_shares(axes, matrix, matrix <= DARK_CHANGE * top, size=7.5, top=top)
+    axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
+    axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
+    window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
+    corner = (float(window) - 0.47, float(threshold) - 0.47)
+    axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=SERIES[5].colour, linewidth=2))
+    axes.set_xlabel("window k (tokens)")
+    return image
+
+
+@styled
+def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
+    """Share of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
+    rows = one_unit(require(ra_i_settings, "ra_i_settings"))
+    rows = rows.assign(changed=changed_share(rows))
+    models = by_model(rows)
+    betas = sorted(rows["beta"].unique())
+    places = np.linspace(0, len(betas) - 1, min(len(betas), BETAS_SHOWN)).round().astype(int)
+    shown = [betas[place] for place in places]
+    figure = Figure(figsize=(WIDTH, 1.0 + 2.2 * len(models)), label="Sensitivity of RA-I")
+    panels = figure.subplots(len(models), len(shown), squeeze=False, sharex="row", sharey="row")
+    top = max(float(rows["changed"].max()), 0.1)
+    notes = []
+    for (model, of_model), line in zip(models, panels, strict=True):
+        default = default_setting(of_model)
+        for beta, axes in zip(shown, line, strict=True):
+            at_beta = of_model[of_model["beta"] == beta]
+            matrix = at_beta.pivot_table(index="threshold", columns="window", values="changed")
+            image = _draw_settings(axes, matrix, top, default)
+            axes.set_title(f"{label(model)}\nβ = {beta:g}")
+        line[0].set_ylabel("threshold α")
+        others = of_model[of_model["changed"] > 0]
+        correlation = f", lowest rank correlation {others['rank_correlation'].min():.2f}" if len(others) else ""
+        units = " or ".join(UNITS.get(unit, unit) for unit in sorted(of_model["unit"].unique()))
+        defaults = f"default k = {default[0]:g}, α = {default[1]:g}"
+        notes.append(f"{label(model)}: chosen are {units}, {defaults}{correlation}.")
+    figure.colorbar(image, ax=panels, shrink=0.85).set_label("chosen heads that change (share)")
+    notes.append("Numbers: per cent. Framed: the default, against which the others are compared.")
+    add_note(figure, " ".join(notes))
+    return figure
+
+
+ABLATIONS: dict[str, Callable[..., Figure]] = {
+    "ablation_pareto": ablation_pareto,
+    "ablation_granularity": ablation_granularity,
+    "ablation_selectors": ablation_selectors,
+    "ablation_mixers": ablation_mixers,
+    "ablation_sizes": ablation_sizes,
+    "ablation_needle": ablation_needle,
+    "ablation_ra_i": ablation_ra_i,
+}
+"""Name -> function of the kinds of measurements that it takes."""

@@ -1,0 +1,192 @@
+"""The tables that the paper does not have: lm-eval's tasks, recipes of recovery, the reviewers' questions."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recurformer.paper import label
+from recurformer.render.table import Line, Table
+from recurformer.results.frames import COLUMNS, groups, models_in_order, records, runs_of
+from recurformer.results.learned import CURVE, LENGTHS, arm_label, last_points, recovery_points, untrained
+from recurformer.results.scores import CONTINUATION, PASSKEY, identified, of
+from recurformer.results.words import NOT_RUN, NOTHING, estimated, number
+
+LM_EVAL = "ablation_lm_eval"
+AS_IT_CAME, TRAINED, OURS = "original", "original, trained", "RecurFormer, trained"
+KEYS = ["model", "task", "metric"]
+
+
+def _compared(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of what is compared, with its name and its share of replaced heads."""
+    originals, ours = of(rows, "original"), of(rows, "mixer", "mamba")
+    return pd.concat([
+        originals.assign(compared=originals["trained"].map({False: AS_IT_CAME, True: TRAINED}), beta=0.0),
+        ours[ours["trained"]].assign(compared=OURS, beta=ours["setting"]),
+    ])  # fmt: skip
+
+
+def _cell(value: float, stderr: float) -> str:
+    """A value with its standard error, if it has one.
+
+    >>> _cell(0.5, 0.05), _cell(12.3456, float("nan"))
+    ('0.500 ± 0.050', '12.346')
+    """
+    return number(value, 3) + (f" ± {number(stderr, 3)}" if pd.notna(stderr) else "")
+
+
+def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
+    """Every metric of every task that was measured, with lm-eval's standard error.
+
+    Raises:
+        ValueError: missing columns, no rows, or two values for one cell.
+    """
+    rows = _compared(identified(ablation_lm_eval, LM_EVAL))
+    if rows.empty:
+        raise ValueError(f"{LM_EVAL} measurements are of other models than the original and RecurFormer")
+    betas = sorted(rows.loc[rows["compared"] == OURS, "beta"].unique())
+    headings = {(compared, 0.0): compared for compared in (AS_IT_CAME, TRAINED)}
+    headings |= {(OURS, beta): f"{OURS}, β {beta:g}" for beta in betas}
+    lines: list[Line] = []
+    frames = []
+    for model in models_in_order(rows):
+        for (_, task, metric), found in groups(rows[rows["model"] == model], KEYS):
+            if found.duplicated(["compared", "beta"]).any():
+                raise ValueError(f"{LM_EVAL} measurements have two values of {model}, {task}, {metric}")
+            cells = dict.fromkeys(headings.values(), NOTHING)
+            cells |= {headings[row.compared, row.beta]: _cell(row.value, row.stderr) for row in records(found)}
+            samples = sorted(found["samples"].unique())
+            asked = " to ".join(f"{count:,}" for count in dict.fromkeys([samples[0], samples[-1]]))
+            lines.append({"Model": label(model), "Task": task, "Metric": metric, "samples": asked, **cells})
+            runs = [runs_of(found.loc[[place]]) for place in found.index]
+            frames.append(found.assign(runs=runs))
+    frame = pd.concat(frames)[[*KEYS, "compared", "beta", "value", "stderr", "samples", "runs"]]
+    notes = (
+        "A cell: the value ± lm-eval's standard error over the samples; perplexities have none. “Trained”: the "
+        "original and RecurFormer by the same continual training. “–”: not measured.",
+        "`passkey`, `hashhop` and `wikipedia` are this project's own tasks, all others lm-eval's. A metric that is a "
+        "number is the score of RULER's prompts of so many tokens.",
+        "What the values say about RecurFormer: the claim reviewer/lm-eval in claims.md.",
+    )
+    title = "Tasks of lm-eval: the original as it came, the original trained likewise, and RecurFormer"
+    return Table("lm_eval", title, frame.reset_index(drop=True), lines, notes)
+
+
+UNTOUCHED = "original, as it was"
+SHOWN_LENGTHS = dict(zip(LENGTHS, ("10k", "60k"), strict=True))
+
+
+def _measured_on(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame:
+    """The rows of a kind of the ablations that were measured on the model of a run."""
+    if rows is None:
+        return pd.DataFrame(columns=COLUMNS[kind])
+    family, method = {"original": ("original", "full"), "paper": ("mixer", "mamba")}.get(
+        run.arm, ("recovered", run.arm)
+    )
+    found = identified(rows, kind)
+    share = (found["setting"] - run.beta).abs() < 1e-6 if run.beta else True
+    chosen = (found["model"] == run.model) & (found["family"] == family) & (found["method"] == method) & share
+    return found[chosen & (found["trained"] == (run.tokens > 0)) & (found["seed"] == run.seed)]
+
+
+def _recovery_rows(
+    ends: pd.DataFrame, original: pd.Series, needle: Any, continuation: Any, runs: Any
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for run in records(ends):
+        needles, written = _measured_on(needle, "needle", run), _measured_on(continuation, "continuation", run)
+        asked = needles[needles["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
+        rows.append({
+            **{name: getattr(run, name) for name in (*CURVE, "tokens")}, "minutes": run.seconds / 60,
+            **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
+            "over_original": run.perplexity / original["perplexity"],
+            **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
+            "continuation": CONTINUATION.shown(CONTINUATION.estimate(written).mean) if len(written) else np.nan,
+            **{f"passkeys_{row.Index}": f"{row.correct} of {row.queries}" for row in asked.itertuples()},
+            **{f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
+               for length, name in SHOWN_LENGTHS.items()},
+            "windows": run.windows, "runs": runs(run.rows),
+        })  # fmt: skip
+    return rows
+
+
+def recovery_table(
+    recovery: pd.DataFrame, needle: pd.DataFrame | None = None, continuation: pd.DataFrame | None = None
+) -> Table:
+    """Every arm at the end of its run: quality on held-out windows, needles, continuations, cache, tokens and minutes.
+
+    Raises:
+        ValueError: no original.
+    """
+    found = recovery_points(recovery)
+    rows: list[dict[str, Any]] = []
+    for model, of_model in groups(found, "model"):
+        original = untrained(found, model)
+        ends = pd.concat([original.to_frame().T, last_points(of_model).sort_values(["beta", "arm"])])
+        rows += _recovery_rows(ends, original, needle, continuation, lambda labels: runs_of(recovery.loc[list(labels)]))
+    frame = pd.DataFrame(rows)
+    passkeys = sorted(
+        (str(name) for name in frame if str(name).startswith("passkeys_")), key=lambda name: int(name[9:])
+    )
+    seeds = {key: rows["seed"].unique() for key, rows in groups(frame, ["model", "arm"])}
+    lines = [
+        {
+            "Model": label(row.model),
+            "Recipe": (arm_label(row.arm, row.mixer) if row.tokens else UNTOUCHED)
+            + (f", seed {row.seed}" if len(seeds[row.model, row.arm]) > 1 and row.tokens else ""),
+            "β": number(row.beta, 2),
+            "tokens": number(row.tokens, 0),
+            "minutes": number(row.minutes, 1),
+            ("held-out windows", "perplexity"): _estimated(row, "perplexity", 2),
+            ("held-out windows", "over original"): number(row.over_original, 3),
+            ("held-out windows", "KL"): _estimated(row, "divergence", 3),
+            "continuation perplexity": number(row.continuation, 2),
+            **{("passkeys", name[9:]): getattr(row, name) if isinstance(getattr(row, name), str) else NOTHING
+               for name in passkeys},
+            **{("cache", name): number(getattr(row, f"cache_{name}"), 4) for name in SHOWN_LENGTHS.values()},
+        }
+        for row in records(frame)
+    ]  # fmt: skip
+    notes = (
+        "Recipes: paper's: Mamba blocks started at random, all weights trained on the language-model loss; from the "
+        "closed form: the same, after the blocks' last layers were solved for; plus: solved for, then mixers and "
+        "attention trained on the divergence from the original. Named by a mixer: the same as plus, at equal bytes.",
+        "Perplexity and KL (divergence from the original, nats a token) with 95 % intervals over "
+        f"{frame['windows'].min()} held-out windows. Minutes: of training only, on the machine named below.",
+        "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, SmolLM2 has not "
+        "learned it.",
+    )
+    return Table("recovery", "Quality of a converted model by recipe", frame, lines, notes)
+
+
+def _estimated(row: Any, name: str, decimals: int) -> str:
+    """A value with its interval."""
+    low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+    return estimated(getattr(row, name), low, high, decimals)
+
+
+def _evidence(row: Any) -> str:
+    if row.verdict == NOT_RUN:
+        return NOTHING
+    samples = f"{row.samples:,} samples" if pd.notna(row.samples) else ""
+    return ", ".join(filter(None, [row.figure, samples])) or NOTHING
+
+
+def questions_table(answers: pd.DataFrame) -> Table:
+    """What the reviewers asked, from the answers of `recurformer.claims.questions`."""
+    lines = [
+        {
+            "Question": row.question, "Reviewer": row.asked_by, "Answer": row.answer, "Verdict": row.verdict,
+            "Evidence": _evidence(row),
+        }
+        for row in records(answers)
+    ]  # fmt: skip
+    notes = (
+        "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
+        "measured). They rest on one training of each model and hold for the models and sizes of this study.",
+        "RecurFormer: heads of the highest RA-I replaced by Mamba, after training where it was trained. Eviction and "
+        "pooled heads are compared at the cache that RecurFormer held, interpolated between their settings.",
+        "Reviewers are numbered in the order of the page; “–”: none of them asked, the paper leaves it open.",
+    )
+    title = "What the reviewers asked, and what the measurements say"
+    return Table("reviewer_questions", title, answers, lines, notes)

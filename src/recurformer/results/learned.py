@@ -1,0 +1,183 @@
+"""What trainings have learned: whether a task is learned at all, whether a loss has flattened, MQAR, recovery.
+
+A model that has not learned a task says nothing about what was made of it, and a loss that still falls decides nothing.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from recurformer.data.interval import mean_interval
+from recurformer.paper import CACHE_LENGTHS
+from recurformer.results.frames import groups, require, require_values
+from recurformer.study.recovery import EQUAL_BYTES
+
+LEARNED = 0.95
+"""Lowest share of right answers (hops, needles) of an original at which what was made of it is compared with it."""
+LEARNED_MQAR = 0.99
+"""Lowest mean accuracy at beta = 0, on every trained length, at which any beta is shown."""
+KNOWS_LANGUAGE = 100.0
+"""An original of a higher perplexity has not learned the language of the articles."""
+
+ALLOWED_FALL = 0.05
+"""Nats by which the mean loss may have fallen from the third to the last quarter of the steps, at the upper end of the
+95 % interval of that fall: 5 % of a perplexity, which Table 3's cells tolerate too. A training computes that end
+(`train.metrics.fall_of`). A curve of few or scattered points may have flattened, but does not show it."""
+FALL = "fall"
+"""Column of that end, in every row that a trained model gave."""
+TRAINED = frozenset({
+    "metrics", "perplexity", "hashhop", "mqar", "ablation_hashhop", "hashhop_sizes", "needle", "continuation",
+    "ablation_lm_eval",
+})  # fmt: skip
+"""The kinds of measurements that trained models give."""
+
+
+def largest_fall(rows: pd.DataFrame) -> float:
+    """The largest fall of the trainings behind some rows; NaN where one is not known."""
+    return float(rows[FALL].max(skipna=False)) if FALL in rows else math.nan
+
+
+def why_undecided(fall: float) -> str:
+    """Why a training with this fall decides nothing; empty when its loss has flattened."""
+    if fall <= ALLOWED_FALL:
+        return ""
+    if math.isnan(fall):
+        return "whether the loss of its training has flattened is not known: no metric log of at least 8 lines"
+    return (
+        f"the loss of its training may have fallen by {fall:.2f} nats from the third to the last quarter; "
+        f"{ALLOWED_FALL:g} are allowed"
+    )
+
+
+TRIAL = ["beta", "learning_rate", "seed"]
+
+
+def accuracy_of(mqar: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """Correct answers over queries of each group."""
+    sums = mqar.groupby(keys)[["correct", "queries"]].sum()
+    return sums["correct"] / sums["queries"]
+
+
+def best_learning_rates(mqar: pd.DataFrame) -> dict[float, float]:
+    """For each beta the learning rate with the highest mean accuracy on the validation samples, over all seeds.
+
+    These are of the trained lengths, each of which counts alike, and none is in the test split: what a panel shows was
+    not selected on it. The smaller rate wins a tie.
+
+    Raises:
+        ValueError: no row is of the validation split.
+    """
+    require_values(mqar, "mqar", "split", ["validation"])
+    validation = mqar[mqar["split"] == "validation"]
+    score = accuracy_of(validation, [*TRIAL, "length"]).groupby(["beta", "learning_rate"]).mean()
+    return {float(beta): float(score[beta].sort_index().idxmax()) for beta in score.index.unique("beta")}
+
+
+def at_best_rate(rows: pd.DataFrame, best: dict[float, float]) -> pd.DataFrame:
+    """The rows at the chosen learning rate of each beta."""
+    return rows[rows["learning_rate"] == rows["beta"].map(best)]
+
+
+def why_mqar_not_run(mqar: pd.DataFrame, best: dict[float, float]) -> str:
+    """Why no beta can be shown, one sentence; empty when the original has learned every trained length.
+
+    Judged on the validation samples, which are of just the slices that were trained: a tested slice may ask for more
+    pairs at a trained length.
+    """
+    original = at_best_rate(mqar[(mqar["beta"] == 0) & (mqar["split"] == "validation")], best)
+    if original.empty:
+        return (
+            "Not-run: the accuracy at β = 0 on trained lengths is not known; a comparison needs "
+            f"{LEARNED_MQAR:g} on each."
+        )
+    accuracy = accuracy_of(original, ["length", "seed"]).groupby("length").mean()
+    if accuracy.min() >= LEARNED_MQAR:
+        return ""
+    return (
+        f"Not-run: with no head replaced (β = 0) the lowest accuracy on a trained length is {accuracy.min():.3f} "
+        f"({accuracy.idxmin():,} tokens), a comparison needs {LEARNED_MQAR:g} on each."
+    )
+
+
+ARMS = {
+    "original": "original, trained on",
+    "paper": "paper's recipe",
+    "calibrated": "paper's, from the closed form",
+    "plus": "plus: closed form, then KL",
+    "paper_98k": "paper's recipe, 98k tokens",
+    "scratch_98k": "paper's recipe from random weights, 98k tokens",
+    "plus_98k": "plus, 98k tokens",
+    "bytes_window_half": "window of half the bytes",
+    "bytes_window_double": "window of twice the bytes",
+}
+"""Arm -> its name in print; others by their mixers."""
+RECOVERED_BY = {
+    "mamba": "Mamba state",
+    "window": "window",
+    "window_state": "window and state",
+    "retention": "gated linear attention",
+}
+RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+"""What is drawn of a recovery -> its axis."""
+CURVE = ["model", "arm", "mixer", "beta", "seed"]
+POINT = [*CURVE, "tokens"]
+LENGTHS = tuple(CACHE_LENGTHS.values())
+
+
+def at_equal_bytes(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of the arms that are compared at equal bytes."""
+    return rows["arm"].str.startswith(EQUAL_BYTES)
+
+
+def arm_label(arm: str, mixer: str = "") -> str:
+    """The printed name of an arm; one of a study's own by its mixer, where that is known."""
+    return ARMS.get(arm) or RECOVERED_BY.get(mixer) or arm
+
+
+def recovery_points(recovery: pd.DataFrame) -> pd.DataFrame:
+    """One row a point of a curve: `POINT`, seconds, perplexity and divergence (nats per token), each with low and high
+    of its 95 % interval over the windows, windows; bytes_10240, bytes_61440 (of the cache) and rows (labels in
+    `recovery`).
+
+    Raises:
+        ValueError: missing columns or no rows.
+    """
+    found = []
+    for key, rows in groups(require(recovery, "recovery"), POINT):
+        likelihood, apart = (mean_interval(rows[name].to_numpy()) for name in ("negative_log_likelihood", "divergence"))
+        found.append(
+            {
+                **dict(zip(POINT, key, strict=True)), "seconds": rows["seconds"].iloc[0], "windows": len(rows),
+                "perplexity": np.exp(likelihood.mean), "perplexity_low": np.exp(likelihood.low),
+                "perplexity_high": np.exp(likelihood.high), "divergence": apart.mean,
+                "divergence_low": max(apart.low, 0.0), "divergence_high": apart.high,
+                **{f"bytes_{length}": rows[f"bytes_{length}"].iloc[0] for length in LENGTHS},
+                "rows": tuple(rows.index),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def last_points(found: pd.DataFrame) -> pd.DataFrame:
+    """The last point of each run."""
+    return found[found["tokens"] == found.groupby(CURVE, dropna=False)["tokens"].transform("max")]
+
+
+def untrained(found: pd.DataFrame, model: str) -> pd.Series:
+    """The original before any training: the first point of its curve.
+
+    Raises:
+        ValueError: the original was not measured.
+    """
+    rows = found[(found["model"] == model) & (found["arm"] == "original") & (found["tokens"] == 0)]
+    if rows.empty:
+        raise ValueError(f"recovery measurements have no arm original of {model}, with which the others are compared")
+    return rows.iloc[0]
+
+
+def state_bytes(rows: pd.DataFrame) -> pd.Series:
+    """Bytes of a cache that do not grow with the text: by a line through both of the paper's lengths."""
+    short, long = LENGTHS
+    growth = (rows[f"bytes_{long}"] - rows[f"bytes_{short}"]) / (long - short)
+    return rows[f"bytes_{short}"] - growth * short

@@ -1,0 +1,293 @@
+"""The scores of everything that was done to an original model: what is measured, how well, in which cache.
+
+A measure's score is the higher the better: h_gq, accuracy, or minus the nats per token. A model that has not learned a
+measure's task, before anything was done to it, says nothing about the methods: `why_not_run`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from recurformer.data.interval import Estimate, bounded_mean, mean_interval
+from recurformer.paper import label
+from recurformer.results.frames import groups, require, require_values
+from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall
+from recurformer.study.ablations import COMMON_BETA
+
+METHODS: dict[str, dict[str, str]] = {
+    "original": {"full": "original"},
+    "mixer": {
+        "mamba": "Mamba (RecurFormer)",
+        "window": "sliding window",
+        "linear": "linear attention",
+        "gated": "gated recurrence",
+        "retention": "gated linear attention",
+        "window_state": "window and state",
+        "mean": "mean of the window",
+        "zero": "zero (heads removed)",
+    },
+    "recovered": {
+        "calibrated": "Mamba, from closed form",
+        "plus": "Mamba, plus recipe",
+        "state": "window and state, closed form",
+    },
+    "layers": {
+        "mamba": "whole layers by Mamba",
+        "window": "whole layers by window",
+        "linear": "whole layers by linear",
+        "gated": "whole layers by gated",
+    },
+    "pooled": {"mean": "pooled KV heads"},
+    "eviction": {
+        "streaming_llm": "StreamingLLM",
+        "h2o": "H2O",
+        "snapkv": "SnapKV",
+        "scissorhands": "Scissorhands",
+        "pyramidinfer_paper": "PyramidInfer (paper)",
+        "pyramidinfer_official": "PyramidInfer (code)",
+        "razor_attention": "RazorAttention",
+        "citrus": "CItruS",
+        "big_bird": "BigBird",
+    },
+}
+"""Family -> method -> its name in print; in this order they are drawn and listed."""
+PAPERS_SELECTOR = "ra_i"
+PASSKEY = "passkey"
+
+
+def method_label(family: str, method: str) -> str:
+    """The printed name of a method; its name where it has none."""
+    return METHODS.get(family, {}).get(method, method)
+
+
+def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The rows of a kind, checked; no selector is the empty string, and a fall of the loss that is not known NaN."""
+    rows = require(frame, kind)
+    by = rows["by"].astype(object).where(rows["by"].notna(), "")
+    fall = rows.get(FALL, np.nan)
+    return rows.assign(by=by, trained=rows["trained"].astype(bool), **{FALL: fall}).round({"setting": 6})
+
+
+def _nats(rows: pd.DataFrame) -> Estimate:
+    """Minus the nats per token, with the t interval over the seeds, or of one seed over the windows of text."""
+    by = "seed" if rows["seed"].nunique() > 1 else "window"
+    sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()
+    mean = -float(sums["negative_log_likelihood"].sum() / sums["tokens"].sum())
+    unweighted = mean_interval((sums["negative_log_likelihood"] / sums["tokens"]).to_numpy())
+    half = unweighted.high - unweighted.mean
+    return Estimate(mean, mean - half, mean + half)
+
+
+def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
+    """Mean of correct over `asked`, a column; 95 % interval over seeds and samples together."""
+    return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
+
+
+def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
+    """HashHop in the official layout, where it was measured in it."""
+    official = rows[rows["variant"] == "official"]
+    return rows if official.empty else official
+
+
+def _learned_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """The needle tasks that each original has learned; the passkey alone where it has not learned even that."""
+    original = rows[rows["family"] == "original"]
+    share = (original["correct"] / original["queries"]).groupby([original["model"], original["task"]]).mean()
+    learned = set(share[share >= LEARNED].index)
+    kept = [
+        task == PASSKEY or {(model, PASSKEY), (model, task)} <= learned
+        for model, task in zip(rows["model"], rows["task"], strict=True)
+    ]
+    return rows[kept]
+
+
+def _several_keys(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the tasks with several keys those that each original has learned; all where it has learned none."""
+    learned = _learned_tasks(rows)
+    found = learned[learned["task"] != PASSKEY]
+    return rows[rows["task"] != PASSKEY] if found.empty else found
+
+
+def _longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The needles in each model's longest texts, of the tasks that its original has learned."""
+    learned = _learned_tasks(rows)
+    return learned[learned["length"] == learned.groupby("model")["length"].transform("max")]
+
+
+def _level(rows: pd.DataFrame) -> pd.DataFrame:
+    """Continuations without what makes one window of text harder than another: the original's own difference.
+
+    The means stay; the intervals become those of a paired comparison on the same text, not of the choice of texts.
+    """
+    original = rows[rows["family"] == "original"]
+    first = original.groupby("model")["trained"].transform("min")
+    columns = ["negative_log_likelihood", "tokens"]
+    sums = original[original["trained"] == first].groupby(["model", "window"])[columns].sum()
+    hardness = sums["negative_log_likelihood"] / sums["tokens"]
+    above = (hardness - hardness.groupby("model").transform("mean")).rename("above")
+    levelled = rows.join(above, on=["model", "window"])
+    spared = levelled["tokens"] * levelled.pop("above").fillna(0.0)
+    return levelled.assign(negative_log_likelihood=levelled["negative_log_likelihood"] - spared)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to measure quality by a kind of measurement, with its name in a sentence and on an axis.
+
+    Attributes:
+        estimate: rows of one measured thing -> score with its interval, the higher the better.
+        chosen: rows -> those that count.
+        shown: score -> the number that readers see.
+        needed: lowest score of an original at which its comparisons are shown.
+        samples: the columns that tell samples apart.
+    """
+
+    kind: str
+    name: str
+    axis: str
+    estimate: Callable[[pd.DataFrame], Estimate]
+    chosen: Callable[[pd.DataFrame], pd.DataFrame]
+    shown: Callable[[float], float]
+    needed: float
+    samples: tuple[str, ...]
+
+
+HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
+    LEARNED, ("variant", "sample"))  # fmt: skip
+NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
+    _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
+CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
+    lambda score: float(np.exp(-score)), -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
+PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
+SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
+LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
+MEASURES = {
+    "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
+}  # fmt: skip
+"""Under the names that questions have for them."""
+
+THING = ["model", "family", "method", "setting", "by", "trained"]
+
+
+def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss,
+    rows (labels in `frame` of what it rests on).
+    """
+    chosen = measure.chosen(identified(frame, measure.kind))
+    distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
+    rows = [
+        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key], largest_fall(found), tuple(found.index))
+        for key, found in groups(chosen, THING)
+    ]
+    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples", FALL, "rows"])
+
+
+def after_training(points: pd.DataFrame) -> pd.DataFrame:
+    """The trained ones of every method that was trained, and the methods that were not."""
+    trained = points["trained"].groupby([points[key] for key in ("model", "family", "method", "by")]).transform("any")
+    return points[points["trained"] | ~trained]
+
+
+def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
+    """The points of a family, of some or all of its methods, that choose as the paper does where they choose at all."""
+    found = points[(points["family"] == family) & points["by"].isin([PAPERS_SELECTOR, ""])]
+    return found[found["method"].isin(methods)] if methods else found
+
+
+def as_paper_does(points: pd.DataFrame) -> pd.DataFrame:
+    """The original as it came and trained likewise; all else by the paper's choice, trained where it was trained."""
+    changed = pd.concat([of(points, family) for family in METHODS if family != "original"])
+    return pd.concat([of(points, "original"), after_training(changed)])
+
+
+def original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
+    """The original, trained likewise where it was measured so."""
+    originals = points[points["family"] == "original"]
+    alike = originals[originals["trained"] == trained]
+    return originals if alike.empty else alike
+
+
+def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
+    """Why nothing can be said about the methods of one model; empty when its original has learned the task."""
+    model = label(points["model"].iloc[0])
+    original = points[points["family"] == "original"]
+    if original.empty:
+        return f"{model}'s {measure.name} before any change is not known"
+    reached = float(original["mean"].max())
+    if reached >= measure.needed:
+        return ""
+    task = "passkeys" if measure.kind == NEEDLE.kind and measure is not SEVERAL_KEYS else measure.name
+    return (
+        f"the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
+        f"{measure.shown(measure.needed):.3g}"
+    )
+
+
+def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
+    """The point at a share of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
+    outside what the points span.
+    """
+    below = points.loc[points["ratio"] <= ratio, "ratio"].max()
+    above = points.loc[points["ratio"] >= ratio, "ratio"].min()
+    if pd.isna(below) or pd.isna(above):
+        return None
+    near = points[points["ratio"].isin([below, above])].sort_values("ratio")
+    score = {name: float(np.interp(ratio, near["ratio"], near[name])) for name in Estimate._fields}
+    return pd.Series({**score, FALL: largest_fall(near), "rows": sum(near["rows"], ())})
+
+
+UNITS = ("kv_group", "head")
+"""The unit of selection that is looked at: the first that a model was measured with."""
+
+
+def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
+    """How far each selector agrees with RA-I: model, by, seed, rank_correlation (Spearman), overlap, heads.
+
+    Overlap is the share of the `COMMON_BETA` of heads that a selector puts first which RA-I puts first too.
+
+    Raises:
+        ValueError: a model has no RA-I.
+    """
+    rows = []
+    for model, of_model in groups(head_scores, "model"):
+        require_values(of_model, f"head_scores ({model})", "by", [PAPERS_SELECTOR])
+        keyed = of_model.set_index(["by", "seed", "layer", "head"])["score"]
+        tables = keyed.unstack(["layer", "head"])
+        first = round(COMMON_BETA * tables.shape[1])
+        ranks = tables.rank(axis=1)
+        chosen = {key: set(np.argsort(-row.to_numpy(), kind="stable")[:first]) for key, row in tables.iterrows()}
+        ours = next(key for key in tables.index if key[0] == PAPERS_SELECTOR)
+        for by, seed in tables.index:
+            correlation = float(np.corrcoef(ranks.loc[ours], ranks.loc[by, seed])[0, 1])
+            overlap = len(chosen[by, seed] & chosen[ours]) / first
+            rows.append((model, by, seed, correlation, overlap, tables.shape[1]))
+    return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap", "heads"])
+
+
+def one_unit(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each model in its first unit of `UNITS`."""
+    place = rows["unit"].map({unit: number for number, unit in enumerate(UNITS)}).fillna(len(UNITS))
+    return rows[place == place.groupby(rows["model"]).transform("min")]
+
+
+def changed_share(rows: pd.DataFrame) -> pd.Series:
+    """Share of the chosen units that the default setting does not choose; 0 where none is chosen."""
+    return (1 - rows["shared"] / rows["selected"]).where(rows["selected"] > 0, 0.0)
+
+
+def default_setting(rows: pd.DataFrame) -> tuple[float, float]:
+    """Window and threshold that one model's others are compared with.
+
+    Raises:
+        ValueError: no row, or rows of several settings, are marked as the default.
+    """
+    marked = rows.loc[rows["default"].astype(bool), ["window", "threshold"]].drop_duplicates()
+    if len(marked) != 1:
+        raise ValueError(f"ra_i_settings measurements mark {len(marked)} settings as the default; needed: one")
+    window, threshold = marked.iloc[0]
+    return float(window), float(threshold)

@@ -1,0 +1,132 @@
+"""A recovery: equally many tokens by every recipe, measured on the way, and resumable; and what is measured."""
+
+import pandas as pd
+import pytest
+import torch
+
+from recurformer import convert
+from recurformer.recover.kept import KeptSteps
+from recurformer.recover.measures import quality_of, quality_rows
+from recurformer.recover.run import RecoveryCurve, recover
+from recurformer.study import Recipe, Training
+from recurformer.train.data import WindowDataset
+from recurformer.train.trainer import train
+from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
+
+WINDOWS, HELD_OUT = tokens(32, 16), tokens(3, 16, seed=1)
+TRAINING = Training(steps=12, batch_size=4, learning_rate=1e-2, weight_decay=0.0, log_every=1, save_every=2)
+RECIPES = {
+    "paper": Recipe(),
+    "calibrated": Recipe(calibrate_windows=10),
+    "plus": Recipe(
+        calibrate_windows=8, start="linear", transfer_steps=4, trained="attention", language_model_share=0.0
+    ),
+    "closed form": Recipe(calibrate_windows=32, steps=8),
+}
+
+
+@pytest.fixture(scope="module")
+def original():
+    return make_backbone("llama_gqa_tied")
+
+
+def run(original, folder, recipe, bf16=False):
+    """The model that has learnt, its curve, the rows of its last training, and the errors of its layers."""
+    torch.manual_seed(1)
+    converted = convert(original, HEADS["mixed"], **MAMBA).eval()
+    kept = KeptSteps(folder / "steps", (original, converted), (HELD_OUT, WINDOWS), recipe=recipe.model_dump())
+    curve = RecoveryCurve(original, converted, HELD_OUT, kept, halvings=3)
+    logged = []
+    recovered = recover(
+        original, converted, WINDOWS, recipe, curve, training=TRAINING, folder=folder, bf16=bf16, on_log=logged.append
+    )
+    return converted, curve.rows, logged, recovered.errors
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
+    model, rows, logged, errors = run(original, tmp_path, recipe)
+    assert rows.tokens.min() == 0
+    steps = recipe.steps or TRAINING.steps
+    assert steps * 4 * 16 <= rows.tokens.max() + 3 * 16 <= steps * 4 * 16 + 3 * 16
+    assert rows.groupby("tokens").window.nunique().eq(3).all()
+    assert rows.groupby("tokens").seconds.first().is_monotonic_increasing
+    last = rows[rows.tokens == rows.tokens.max()].reset_index(drop=True)
+    expected = quality_rows(original, model, HELD_OUT)
+    pd.testing.assert_frame_equal(last[expected.columns], expected)
+    assert (len(logged) > 0) == (recipe is not RECIPES["closed form"])
+    replaced = [layer for layer, heads in enumerate(HEADS["mixed"]) if heads]
+    assert errors.layer.tolist() == (replaced if recipe.calibrate_windows else [])
+
+
+def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
+    rows = run(original, tmp_path, RECIPES["calibrated"])[1]
+    # 10 windows take the place of 3 of 12 steps; half of the other 9 is 5, a quarter 3
+    assert sorted(set(rows.tokens)) == [0, 160, *(160 + 64 * step for step in (3, 5, 9))]
+
+
+def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):
+    learnt = run(original, tmp_path / "arm", RECIPES["paper"])[0].state_dict()
+    torch.manual_seed(1)
+    converted = convert(original, HEADS["mixed"], **MAMBA)
+    train(converted, WindowDataset(WINDOWS), output_dir=tmp_path / "train", **TRAINING.model_dump())
+    assert all(learnt[name].equal(tensor) for name, tensor in converted.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["calibrated", "plus"])
+@pytest.mark.parametrize("item", [2, 7, 20])
+def test_a_killed_run_ends_with_the_same_bytes(original, tmp_path, name, item, monkeypatch):
+    whole, curve, _, errors = run(original, tmp_path / "whole", RECIPES[name])
+    get = WindowDataset.__getitem__
+
+    def killed(dataset, index):
+        if index == item:
+            raise KeyboardInterrupt
+        return get(dataset, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowDataset, "__getitem__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(original, tmp_path / "killed", RECIPES[name])
+    again, resumed, _, found = run(original, tmp_path / "killed", RECIPES[name])
+    assert all(whole.state_dict()[key].equal(tensor) for key, tensor in again.state_dict().items())
+    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), resumed.drop(columns="seconds"))
+    pd.testing.assert_frame_equal(errors, found)
+
+
+def test_points_are_measured_in_the_type_of_the_weights(original, tmp_path, monkeypatch):
+    """Mixed precision is the training's, and ends with it."""
+    monkeypatch.setattr("recurformer.train.trainer.fast_bf16", lambda device: True)
+    model, rows, *_ = run(original, tmp_path, RECIPES["calibrated"], bf16=True)
+    last = rows[rows.tokens == rows.tokens.max()]
+    expected = quality_rows(original, model, HELD_OUT)
+    assert last.divergence.tolist() == expected.divergence.tolist()
+    assert "forward" not in model.__dict__
+
+
+def test_more_windows_than_there_are(original, tmp_path):
+    with pytest.raises(ValueError, match="calibrate_windows: 33 were asked for, the text has 32"):
+        run(original, tmp_path, Recipe(calibrate_windows=33))
+    with pytest.raises(ValueError, match="steps: 3 of 4 windows are fewer than the closed form and transfer take"):
+        run(original, tmp_path, Recipe(calibrate_windows=8, transfer_steps=2, steps=3))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_each_window_is_measured_over_its_predicted_tokens(changed):
+    original = make_backbone("llama_gqa_tied")
+    model = convert(original, HEADS["mixed"], **MAMBA).eval() if changed else original
+    rows = quality_rows(original, model, tokens(3, 12))
+    assert rows.window.tolist() == [0, 1, 2] and set(rows.predicted) == {11}
+    for row, window in zip(rows.itertuples(), tokens(3, 12), strict=True):
+        with torch.no_grad():
+            loss = model(window[None], labels=window[None]).loss.item()
+            log_p, log_q = (one(window[None]).logits[0, :-1].log_softmax(-1) for one in (original, model))
+        assert row.negative_log_likelihood == pytest.approx(loss, rel=1e-5)
+        expected = (log_p.exp() * (log_p - log_q)).sum(-1).mean().item()
+        assert row.divergence == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert (rows.divergence > 0).all() == changed
+
+
+def test_no_divergence_is_below_zero():
+    found = quality_of(pd.DataFrame({"negative_log_likelihood": [1.0, 1.0], "divergence": [-1e-9, -2e-9]}))
+    assert (found["divergence"], found["divergence_interval"]) == (0, [0, pytest.approx(0, abs=1e-8)])

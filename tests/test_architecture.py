@@ -1,0 +1,43 @@
+"""The rooms of tables, figures and claims import downwards only, as docs/architecture.md says."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import recurformer
+
+ROOT = Path(recurformer.__file__).parent
+BELOW = {
+    "paper": set(),
+    "results": {"paper", "records", "study", "tasks"},
+    "render": {"paper", "results", "study", "yaml_files"},
+    "claims": {"paper", "results", "records", "costs", "published", "study", "tasks", "yaml_files"},
+}
+"""Room -> the parts of the package that it may import."""
+
+
+def room_of(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(path):
+    """The rooms that a module imports, at the top or inside functions."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        yield from (module.split(".")[1] for module in modules if module.startswith("recurformer."))
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_a_room_imports_what_is_below_it_alone(room):
+    found = {other for path in FILES if room_of(path) == room for other in imported(path)}
+    assert found - {room} <= BELOW[room]
+
+
+def test_only_commands_import_what_renders_or_judges():
+    for room in ("render", "claims"):
+        assert {room_of(path) for path in FILES if room in imported(path)} <= {room, "cli"}
