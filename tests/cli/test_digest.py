@@ -72,12 +72,12 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"train-hashhop", "convert"}),
-        ("measure/answers.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS - {"adapt"}),
+        ("measure/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         (
             "data/windows.py",
             {"train", "recover", "continuation", "sink"},
-            {"train-hashhop", "profile-hashhop"},
+            {"train-hashhop", "profile-hashhop", "mqar"},
         ),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("cli/main.py", set(), set(STAGES)),

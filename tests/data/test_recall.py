@@ -1,4 +1,4 @@
-"""Key-value lists: what is asked is in the list, once, and nowhere else to be had."""
+"""Tasks of recall: key-value lists, in which every answer stands once and nowhere else, and MQAR."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from recurformer.data import IGNORED, recall
 from recurformer.data.draw import draw_distinct, draw_weighted
 from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
-from recurformer.data.recall import key_value_samples
+from recurformer.heads.scores import key_value_samples
 
 PAIRS, QUESTIONS = 6, 3
 

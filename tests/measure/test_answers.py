@@ -9,9 +9,10 @@ from transformers import GenerationConfig
 from recurformer.data import IGNORED
 from recurformer.data.hashhop import byte_tokenizer
 from recurformer.data.passkey import NEEDLE_TASKS
-from recurformer.measure.answers import hashhop_rows, needle_rows
 from recurformer.measure.cache import count_cache
 from recurformer.measure.generate import MORE_TOKENS
+from recurformer.measure.hashhop import hashhop_rows
+from recurformer.measure.needle import needle_rows
 from recurformer.study import HashHopTask, Needle
 from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train

@@ -58,7 +58,7 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
     """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.measure.answers import needle_rows
+    from recurformer.measure.needle import needle_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     texts = tuple(open_texts(args.articles, split="validation").text)

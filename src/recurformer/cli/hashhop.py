@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask) -> "pd.DataFrame":
     """Generation quality on HashHop: the fraction of a chain before the model's first error (Tables 2, 4)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
     rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
@@ -41,7 +41,7 @@ def ablation_hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHop
     """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.heads.scores import HashHopProbes
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {**settings.model_dump(), "seed": args.seed, "progress": progress("sample")}
@@ -69,7 +69,7 @@ def hashhop_sizes(args: Namespace, settings: HashHopSizes, task: HashHopTask, ch
     import pandas as pd
 
     from recurformer.cli.checkpoints import open_tokenizer
-    from recurformer.measure.answers import hashhop_rows
+    from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)
     options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": args.seed}

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.interval import mean_interval
-from recurformer.measure.answers import needle_rows
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.measure.device import speed_rows
+from recurformer.measure.needle import needle_rows
 from recurformer.recover.pair import Progress
 
 PASSKEYS = {256: 2, 512: 2}
