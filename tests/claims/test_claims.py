@@ -22,13 +22,12 @@ from mutated_worlds import (
 )
 
 from recurformer.claims import all_claims, decide
-from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, Statement, fact_of
+from recurformer.claims.claim import FINDINGS, QUESTIONS, STATEMENTS, fact_of
 from recurformer.claims.ledger import REVIEWER
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures_ablations import ABLATIONS
 from recurformer.results.words import (
     NOT_RUN,
-    REPRODUCED,
     UNDECIDED,
 )
 
@@ -58,15 +57,6 @@ def test_every_claim_can_hold_and_can_fail(claim):
 
 def test_every_claim_of_the_paper_belongs_to_a_finding():
     assert {fact_of(claim.id) for claim in all_claims() if claim.kind != REVIEWER} == set(FINDINGS)
-
-
-def test_a_claim_on_measurements_that_exist_is_one_entry(monkeypatch):
-    entry = Statement(place="Section 9", kind="analytic", quote="a toy", judge="caches.constant",
-        parameters={"allowed": 0.1}, test="its cache is constant", tolerance="{allowed:g} at most")  # fmt: skip
-    monkeypatch.setitem(STATEMENTS, "text/toy", entry)
-    toy = next(claim for claim in all_claims() if claim.id == "text/toy")
-    assert (toy.statement, toy.tolerance) == ("“a toy”", "0.1 at most")
-    assert decide(toy, [world(ideal())]).verdict == REPRODUCED
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -10,6 +10,7 @@ import pandas as pd
 from recurformer.claims.claim import Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
 from recurformer.paper import BACKBONE_LABELS, LOCAL_SHARE, WINDOWS, label
+from recurformer.results.cells import contribution_values
 from recurformer.results.frames import groups
 
 MINIMUM_WINDOWS = 32
@@ -162,8 +163,8 @@ def contributions(evidence: Evidence, models: Sequence[str] = (), significant: f
         raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
     texts, less = [], True
     for model, rows in by_model:
-        found = {key: float(cell["mean"].iloc[0]) for key, cell in groups(rows, ["norm", "tokens"])}
-        if not set(product(("l1", "l2"), ("first", "other"))) <= set(found):
+        found = contribution_values(rows).set_index(["norm", "tokens"])["ours"]
+        if not set(product(("l1", "l2"), ("first", "other"))) <= set(found.index):
             raise Missing(f"contributions of {label(model)} are incomplete")
         less &= all(found[norm, "first"] < found[norm, "other"] for norm in ("l1", "l2"))
         less &= significant >= 1 or bool(rows["p_value"].max() < significant)

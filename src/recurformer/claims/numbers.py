@@ -21,10 +21,10 @@ from recurformer.results.cells import (
     Value,
     baseline_scores,
     cache_values,
-    contributions,
+    contribution_values,
     exponent_of,
     longest_values,
-    perplexities,
+    perplexity_values,
     pyramidinfer_values,
     quality_values,
     settings_of,
@@ -156,7 +156,7 @@ def perplexity(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding
     """Perplexity after continual training on held-out articles."""
     where = {"model": cell.model, "beta": cell.beta, "stage": "trained", "split": "validation"}
     rows = evidence.flattened("perplexity", **where)
-    value = float(perplexities(rows)["ours"].iloc[0])
+    value = float(perplexity_values(rows)["ours"].iloc[0])
     return Finding(abs(value / cell.value - 1) <= allowed, number(value, 3), True, {"perplexity": rows.index})
 
 
@@ -165,7 +165,7 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
     """Mean contribution, or either reading of its interval."""
     norm, part = cell.quantity.split("_")
     rows = evidence.rows("contribution", model=cell.model, norm=norm, tokens=cell.part)
-    found = contributions(rows).iloc[0]
+    found = contribution_values(rows).iloc[0]
     about: dict[str, Any] = {"at_scale": True, "rows": {"contribution": rows.index}, "samples": int(found["samples"])}
     if part == "mean":
         mean = float(found["ours"])

@@ -14,7 +14,7 @@ from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labe
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
-from recurformer.results.cells import baseline_scores, quality_values
+from recurformer.results.cells import baseline_scores, perplexity_values, quality_values
 from recurformer.results.frames import records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
@@ -234,10 +234,7 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
     """
     models, papers = evidence.models("perplexity")
     rows = evidence.rows("perplexity", model=models, split="validation")
-    sums = rows.pivot_table(
-        index=["model", "beta"], columns="stage", values=["negative_log_likelihood", "tokens"], aggfunc="sum"
-    )
-    wide = (sums["negative_log_likelihood"] / sums["tokens"]).map(math.exp)
+    wide = perplexity_values(rows).pivot(index=["model", "beta"], columns="stage", values="ours")
     if not {"before", "converted", "trained"} <= set(wide):
         raise Missing("perplexities before conversion, after it and after training are needed")
     original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None

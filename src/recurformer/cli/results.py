@@ -68,7 +68,8 @@ def table(args: Namespace) -> None:
     from recurformer.claims.evidence import hardware_of, runs_of
     from recurformer.claims.ledger import from_recordings
     from recurformer.claims.questions import reviewer_questions
-    from recurformer.render.tables import GPU_KINDS, TABLES
+    from recurformer.render.tables import TABLES
+    from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
     from recurformer.results.frames import packed_frames, read_frames, recordings
 

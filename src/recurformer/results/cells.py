@@ -215,7 +215,7 @@ def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[
     return (*ordered, *sorted(known.difference(ordered)))
 
 
-def perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
+def perplexity_values(perplexity: pd.DataFrame) -> pd.DataFrame:
     """Perplexity of every model, beta and stage: exp(nats / tokens), each summed, mean over the seeds."""
     keys = ["model", "beta", "stage", "seed"]
     sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
@@ -231,7 +231,7 @@ def perplexities(perplexity: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
 
 
-def contributions(contribution: pd.DataFrame) -> pd.DataFrame:
+def contribution_values(contribution: pd.DataFrame) -> pd.DataFrame:
     """One row a model, norm and kind of token: the mean with both of its intervals."""
     intervals = contribution.drop_duplicates(CONTRIBUTION).set_index(CONTRIBUTION)[["mean", "samples", "p_value"]]
     for kind in ("mean", "spread"):
