@@ -79,13 +79,6 @@ class Backbone(Block):
             raise ValueError(f"shape: the wheel holds {WHEEL_SHAPE}, not {self.shape}; write {WHEEL_SHAPE}")
         return self
 
-    @property
-    def head_counts(self) -> tuple[int, int]:
-        """Query heads and key-value heads of a layer."""
-        if self.shape is None:
-            return self.heads or 0, self.kv_heads or 0
-        return PUBLISHED[self.shape]["num_attention_heads"], PUBLISHED[self.shape]["num_key_value_heads"]
-
     @model_validator(mode="after")
     def sizes_fit(self) -> Self:
         """The sizes of a random backbone make a model, and a vocabulary that its tokenizer can have."""
@@ -97,15 +90,6 @@ class Backbone(Block):
         if self.vocabulary is not None and self.vocabulary <= len(HASH_SPECIALS):
             raise ValueError(f"vocabulary: {self.vocabulary} must exceed the {len(HASH_SPECIALS)} special tokens")
         return self
-
-    @property
-    def counts(self) -> dict[str, int | None]:
-        """Number of layers, and of query heads in each; None: nothing is published of that shape."""
-        published = PUBLISHED.get(self.shape or "", {})
-        return {
-            "layer": self.layers or published.get("num_hidden_layers"),
-            "head": self.heads or published.get("num_attention_heads"),
-        }
 
 
 class Corpus(Block):
