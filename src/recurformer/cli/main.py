@@ -131,7 +131,7 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
         if stage.device:
             import_libraries()
         record["metrics"] = stage.run(args, settings)
-        if path and stage.launched:
+        if path and "distributed" in settings:
             record["training"] = launch.described(args, settings, spread)
 
 

@@ -89,7 +89,6 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: s
     argument("--original", type=InputPath, help="with --recovery: folder of the model before any change"),
     *(curve(required=False), trained),
     device="computes",
-    launched=True,
 )
 def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""

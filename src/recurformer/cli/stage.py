@@ -13,8 +13,9 @@
 declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
 written to, the final metrics that it prints and keeps in its run record, and its use of a device. Parameters that are
 blocks of settings come from `--settings`, a mapping in YAML or JSON: keys of `settings` itself, and a mapping for each
-other block, as in `--settings '{samples: 8, mamba: {d_state: 16}}'`. Modules of stages import nothing heavy at their
-top: `recurformer --help` reads them all.
+other block, as in `--settings '{samples: 8, mamba: {d_state: 16}}'`. A stage with a block `distributed`
+can run in several processes together. Modules of stages import nothing heavy at their top: `recurformer --help` reads
+them all.
 """
 
 import sys
@@ -142,7 +143,6 @@ class Stage:
     output: Output | None
     metrics: Sequence[Metric]
     device: Device | None
-    launched: bool
 
     @property
     def place(self) -> str:
@@ -213,7 +213,6 @@ def stage(
     output: Output | None = None,
     metrics: Sequence[Metric] = (),
     device: Device | None = None,
-    launched: bool = False,
     name: str = "",
 ) -> Callable[[F], F]:
     """Declare a function as a stage of the command.
@@ -224,13 +223,12 @@ def stage(
         output: the file of the frame that the function returns; without one, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
-        launched: whether several processes can run it together, by `recurformer.cli.launch`; it takes a `Spread`.
         name: of the stage, where it is not the function's.
     """
 
     def declare(function: F) -> F:
         command = name or function.__name__.replace("_", "-")
-        STAGES[command] = Stage(command, text, function, arguments, output, metrics, device, launched)
+        STAGES[command] = Stage(command, text, function, arguments, output, metrics, device)
         return function
 
     return declare

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RECALL = csv("mqar", "one row a tested slice")
 
 
-@stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes", launched=True)
+@stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes")
 def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distributed: Distributed) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
