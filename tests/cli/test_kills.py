@@ -28,12 +28,12 @@ SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "k
 RECIPE = {"steps": 8, "batch_size": 2, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
 TASK = {"hops": 4, "chains": 2, "pairs": 8}
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
-OF_A_TRAINING, OF_A_RESUMED_ONE = 130, 40  # changes, and more; a later one that the seed draws would not be met
+OF_A_TRAINING, OF_A_RESUMED_ONE = 120, 40  # changes, and more; a later one that the seed draws would not be met
 WEIGHTS, MOMENTS = 200_000, 400_000  # about the bytes of the two largest files
 DRAWN = random.Random(22)
 TWO_KILLS = [
     (DRAWN.randrange(changes), size and DRAWN.randrange(size // 2, size), DRAWN.randrange(OF_A_RESUMED_ONE))
-    for changes, size in (2 * [(OF_A_TRAINING, None), (OF_A_TRAINING, WEIGHTS), (OF_A_TRAINING // 2, MOMENTS)])
+    for changes, size in (2 * [(OF_A_TRAINING, None), (2 * OF_A_TRAINING // 3, WEIGHTS), (OF_A_TRAINING // 2, MOMENTS)])
 ]
 """The change before which the training dies, or from which on no file can outgrow so many bytes; and the change before
 which the one that resumes it dies."""

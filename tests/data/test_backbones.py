@@ -74,7 +74,8 @@ def test_random_weights_of_a_shape_are_seeded():
 
 
 def test_a_shape_is_no_checkpoint(tmp_path, capsys):
-    assert main(f"backbone {tmp_path}/x --source shape --shape qwen2-0.5b --downloads {tmp_path}".split()) == 1
+    words = ["backbone", str(tmp_path / "x"), "--downloads", str(tmp_path)]
+    assert main([*words, "--settings", "{source: shape, shape: qwen2-0.5b}"]) == 1
     assert "source 'shape' has no weights" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

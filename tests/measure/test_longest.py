@@ -85,21 +85,19 @@ CPU = torch.device("cpu")
 LIMIT = 48 * MIB
 """Several times what the libraries of a process now and then take besides: the stack of one thread is 8 MiB."""
 SHAPE = {
-    "source": "random", "architecture": "qwen2", "hidden-size": 128, "layers": 16, "heads": 2, "kv-heads": 2,
-    "head-dim": 64, "intermediate-size": 64, "tokenizer": "hash", "vocabulary": 64,
+    "source": "random", "architecture": "qwen2", "hidden_size": 128, "layers": 16, "heads": 2, "kv_heads": 2,
+    "head_dim": 64, "intermediate_size": 64, "tokenizer": "hash", "vocabulary": 64,
 }  # fmt: skip
 CACHE_BYTES = 16 * 2 * 2 * 64 * 2
 """Of a token in bfloat16: much beside the weights, so that short prompts fill the memory."""
 
 
-def words(folder, protocol, **options):
-    given = {
-        "name": "tiny", "beta": 0.0, "protocol": protocol, "memory-gib": LIMIT / 2**30, "chunk": 64,
-        "record": folder / "memory.run.json", "mamba-d-state": 4,
-        "mamba-dt-rank": 8, **{f"backbone-{key}": value for key, value in SHAPE.items()}, **options,
-    }  # fmt: skip
-    flags = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
-    return ["longest-input", str(folder / "memory.csv"), *flags]
+def words(folder, protocol, beta=0.0, **search):
+    settings = {"memory_gib": LIMIT / 2**30, "chunk": 64, "backbone": SHAPE, "search": search}
+    settings |= {"mamba": {"d_state": 4, "dt_rank": 8}}
+    files = [str(folder / "memory.csv"), "--record", str(folder / "memory.run.json"), "--name", "tiny"]
+    where = ["--beta", str(beta), "--protocol", protocol]
+    return ["longest-input", *files, *where, "--settings", json.dumps(settings)]
 
 
 def measured(folder, protocol, **options):
@@ -159,17 +157,17 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
 
 def test_a_ceiling_is_said_to_be_one(tmp_path):
     """That the ends of a prompt take the memory of all of it: tests/model/test_prefill.py."""
-    row = measured(tmp_path, "chunked", **{"beta": 0.5, "search-maximum": 330})
+    row = measured(tmp_path, "chunked", beta=0.5, maximum=330)
     assert (row["l_m"], row["at_least"], row["trials"]) == (330, True, 1)
     assert 330 * CACHE_BYTES / 2 < row["cache_bytes"] < 330 * CACHE_BYTES
     assert row["mamba_parameters"] > 0 and pd.isna(row["error"])
     record = json.loads((tmp_path / "memory.run.json").read_text())
-    assert record["settings"]["memory_gib"] == str(LIMIT / 2**30)
+    assert record["settings"]["memory_gib"] == LIMIT / 2**30
 
 
 def test_prompts_that_take_too_long_are_not_tried(tmp_path):
     """No prompt is read in a microsecond: only the one by which that is known."""
-    row, kept = in_a_fresh_process(partial(searched, tmp_path, "one_shot", **{"search-prefill-minutes": 1e-8}))
+    row, kept = in_a_fresh_process(partial(searched, tmp_path, "one_shot", prefill_minutes=1e-8))
     assert row["l_m"] == row["predicted"] // 4 == max(trial.length for trial in kept)
     assert (row["at_least"], row["trials"]) == (True, 1) and pd.isna(row["error"])
 

@@ -36,7 +36,14 @@ def start(folder, tracker, words, code=None, python=sys.executable):
     if shared := os.environ.get("SHARED"):
         settings |= {"TRACKIO_DIR": shared, "MLFLOW_TRACKING_URI": f"sqlite:///{shared}.db"}
     return subprocess.Popen(
-        [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words])],
+        [
+            python,
+            *(
+                ["-c", code]
+                if code
+                else ["-m", "recurformer.cli.main", *(words.split() if isinstance(words, str) else words)]
+            ),
+        ],
         cwd=folder,
         env=settings | {"RECURFORMER_TRACKERS": tracker, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -181,7 +181,7 @@ def is_unrecorded(word):
     return word.endswith("/ablation_lm_eval.csv") and record_of(place) is None
 
 
-MOST, LARGE = 2.2, 2500
+MOST, LARGE = 2.2, 3000
 """Largest memory that a job of so many megabytes asks for over what it took."""
 
 

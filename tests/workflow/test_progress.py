@@ -13,7 +13,7 @@ TARGETS = [f"results/smoke/caches/{name}.csv" for name in ("complexity", "pyrami
 
 def said(folder, *options):
     """The lines of a run of two jobs, of which one can run at a time."""
-    done = snakemake(link_workflow(folder), *TARGETS, "--cores", "1", *options, "--configfile", "config/smoke.yaml")
+    done = snakemake(folder, *TARGETS, "--cores", "1", *options, "--configfile", "config/smoke.yaml")
     assert done.returncode == 0, done.stderr
     return [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("study smoke: ")]
 
@@ -21,6 +21,7 @@ def said(folder, *options):
 @pytest.mark.slow
 def test_a_run_says_for_how_long_it_will_go_on(tmp_path):
     """By nothing at first; by its own earlier runs after that, in a dry run too."""
+    link_workflow(tmp_path)
     assert said(tmp_path)[0] == "study smoke: 2 jobs to go, no earlier run tells the time of 2"
     for target in TARGETS:
         record = (tmp_path / target).with_suffix(".run.json")
@@ -30,7 +31,8 @@ def test_a_run_says_for_how_long_it_will_go_on(tmp_path):
 
 
 def test_the_default_study_knows_its_rules_before_its_first_run(dry):
-    lines = [line for line in dry("all", "default").err.splitlines() if line.startswith("study default: ")]
+    run = dry("all", "default")
+    lines = [line for line in (run.out + run.err).splitlines() if line.startswith("study default: ")]
     assert len(lines) == 1 and re.fullmatch(r"study default: \d+ jobs to go, about \d+ minutes", lines[0])
 
 

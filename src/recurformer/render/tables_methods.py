@@ -246,7 +246,7 @@ def _build(
     rows = sorted(lines, key=lambda row: (models.index(row.model), math.inf if row.beta is None else row.beta))
     long = long_frame(rows, values, printed, verdicts)
     cards = [
-        f"{card}: recorded on this card by another study. Its caches are those of models with random weights in "
+        f"{card}: recorded on this GPU by another study. Its caches are those of models with random weights in "
         "bfloat16, its h_gq that of models which that study trained."
         for card in recorded
     ]

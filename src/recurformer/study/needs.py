@@ -117,11 +117,12 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         names: wildcards of the job.
     """
     need, on_gpu = need_of(rule), study["device"] == "gpu"
-    spread = study["distributed"].get(names.get("backbone")) if need.trains else None
+    backbone = names.get("backbone")  # Snakemake's wildcards are a list of values, so `in` would not look at names
+    spread = study["distributed"].get(backbone) if need.trains else None
     processes = spread["processes"] if spread else 1
     held = study["caches"]["sizes"]["memory_gib"] * 2**30 if need.fills and not on_gpu else 0.0
-    if need.copies and "backbone" in names:
-        sizes = Sizes.of(study["backbones"][names["backbone"]])
+    if need.copies and backbone:
+        sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
         if need.trains and not on_gpu:
             training, tokens = study["language"]["training"], study["language"]["tokens"]
