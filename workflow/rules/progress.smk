@@ -55,11 +55,10 @@ class TimeLeft(logging.Handler):
             if limit.value
         ]
         minutes = max([0.0, *shares, *known.values()]) / 60
-        told = (
-            f"about {minutes:.0f} minutes"
-            if minutes < 120
-            else f"about {minutes / 60:.1f} hours"
+        long = (
+            f"{minutes / 60:.1f} hours" if minutes >= 120 else f"{minutes:.0f} minutes"
         )
+        told = f"about {long if minutes >= 2 else f'{60 * minutes:.0f} seconds'}"
         untold = f"no earlier run tells the time of {len(self.open) - len(known)}"
         words = ([told] if known else []) + (
             [untold] if len(known) < len(self.open) else []
