@@ -13,11 +13,11 @@ from recurformer.data.interval import mean_interval
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.measure.device import speed_rows
 from recurformer.measure.needle import needle_rows
+from recurformer.paper import CACHE_LENGTHS
 from recurformer.recover.pair import Progress
 
 PASSKEYS = {256: 2, 512: 2}
 """Length of a prompt in tokens -> prompts at each of five depths."""
-CACHE_LENGTHS = (10_240, 61_440)
 DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
 REPETITIONS = 5
@@ -67,7 +67,8 @@ def cache_bytes_of(original: PreTrainedModel, converted: PreTrainedModel, dtype:
         return int(count_cache(model, length).bytes.sum())
 
     return [
-        {"length": length, "original": size(before, length), "adapted": size(after, length)} for length in CACHE_LENGTHS
+        {"length": length, "original": size(before, length), "adapted": size(after, length)}
+        for length in CACHE_LENGTHS.values()
     ]
 
 
