@@ -47,16 +47,27 @@ def read_yaml(path: str | Path) -> Any:
 
     Raises:
         OSError: it cannot be read.
+        ValueError: it is no text in UTF-8, or as of `parse_yaml`.
+    """
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """What a YAML or JSON text says; `source` is its name in errors.
+
+    Raises:
         ValueError: it is not YAML; a key stands twice; a word without quotes means something else than it seems to. In
             one line, with the number of the line.
     """
     try:
-        return yaml.load(Path(path).read_text("utf-8-sig"), Loader=_Loader)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"{path}, line {mark.line + 1}" if mark else str(path)
+        place = f"{source}, line {mark.line + 1}" if mark else source
         if isinstance(error, _Refused):
             raise ValueError(f"{place}: {error.problem}") from None
         raise ValueError(f"{place}: not YAML ({str(error).splitlines()[0]})") from None

@@ -42,7 +42,8 @@ VALUES = [
     (f"{SELECT} '{{unit: layer, scope: layer}}'", "scope: unit 'layer' ranks whole layers"),
     (f"{SELECT} '{{unti: layer}}'", "--settings unti: unknown key; did you mean 'unit'?"),
     (f"{SELECT} layer", "--settings layer: give a mapping in YAML or JSON"),
-    (f"{SELECT} '{{unit: layer'", "--settings {unit: layer: while parsing a flow mapping"),
+    (f"{SELECT} '{{unit: layer, unit: head}}'", "--settings, line 1: the key 'unit' stands twice"),
+    (f"{SELECT} '{{unit: layer'", "--settings, line 1: not YAML (while parsing a flow mapping"),
     (
         "convert backbone out --heads heads.json --settings '{d_state: 8}'",
         "--settings d_state: unknown key; choose one of mamba",

@@ -181,8 +181,10 @@ def is_unrecorded(word):
     return word.endswith("/ablation_lm_eval.csv") and record_of(place) is None
 
 
-MOST, LARGE = 2.2, 3000
-"""Largest memory that a job of so many megabytes asks for over what it took."""
+MOST, SMALL = 2.4, 900
+"""Largest memory that a job asks for over what it took, unless it asks for no more megabytes than a small one."""
+VARYING = {"corpus"}
+"""Rules whose memory follows the number of articles: they ask for those of the paper's study."""
 
 
 def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dry):
@@ -192,7 +194,8 @@ def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dr
         if record := packed(RECORDED).get(RECORDED / file.replace("/record/", "/", 1)):
             asked, took = int(job.resources["mem_mb"]), record["peak_memory_bytes"] / 2**20
             left = int(job.resources["runtime"]) - record["seconds"] / 60
-            found[job.rule].append((took <= asked <= max(MOST * took, LARGE), left > 0, asked, took, file))
+            found[job.rule].append((took <= asked <= max(MOST * took, SMALL), left > 0, asked, took, file))
     assert len(found) > 30  # a rule younger than the recording has none yet
-    assert not [row for rows in found.values() for row in rows if not (row[0] and row[1])]
+    wrong = [row for rule in found.keys() - VARYING for row in found[rule] if not (row[0] and row[1])]
+    assert not wrong
     assert not [job for job in dry("all", "record").jobs if "gpu" in job.resources]

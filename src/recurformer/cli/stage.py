@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from inspect import cleandoc, signature
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath
@@ -35,6 +34,7 @@ from recurformer.files import atomic_path
 from recurformer.records import number_text
 from recurformer.study import Block
 from recurformer.study.block import refusal
+from recurformer.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,10 +109,7 @@ OWN = "settings"
 
 
 def _mapping(text: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--settings {text}: {' '.join(str(error).split())}") from None
+    values = parse_yaml(text, "--settings")
     if not isinstance(values, dict):
         raise ValueError(f"--settings {text}: give a mapping in YAML or JSON, such as {{samples: 8}}")
     return values

@@ -17,6 +17,7 @@ import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -217,16 +218,7 @@ def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        unk_token=UNKNOWN,
-        additional_special_tokens=[QUERY, SEPARATOR],
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    )
+    return _left_padded(tokenizer, unk_token=UNKNOWN, additional_special_tokens=[QUERY, SEPARATOR])
 
 
 def byte_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
@@ -243,14 +235,18 @@ def byte_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(BPE(vocab, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return _left_padded(tokenizer, split_special_tokens=True)
+
+
+def _left_padded(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,
         clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
         padding_side="left",
+        **options,
     )
 
 
