@@ -6,7 +6,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from recurformer.cli.main import STAGES
+from recurformer.cli.stage import flat
 from recurformer.costs import option
+from recurformer.paper import SETTINGS
 from recurformer.records import packed, record_of
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
 
@@ -79,6 +82,17 @@ def test_the_paper_study_has_these_jobs(dry):
     asked = Counter(job.rule for job in dry("all", "paper").jobs if "gpu" in job.resources)
     assert asked["train_hashhop"] == PAPER["train_hashhop"]
     assert not {"select", "table", "convert"} & set(asked)
+
+
+def test_the_paper_study_has_the_papers_sizes_under_the_names_that_its_records_will_have(dry):
+    """Else a claim would take its measurements for smaller ones, and say no more than that they are consistent."""
+    checked = set()
+    for _, stage, *words in dry("all", "paper").commands:
+        if expected := SETTINGS.get(stage.replace("-", "_")):
+            recorded = flat(STAGES[stage].settings(option(words, "--settings")))
+            assert {name: recorded[name] for name in expected} == expected, stage
+            checked.add(stage.replace("-", "_"))
+    assert checked == SETTINGS.keys() - {"baseline"}  # by the stage of `hashhop`
 
 
 def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
