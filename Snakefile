@@ -30,7 +30,7 @@ wildcard_constraints:
     seed=r"\d+",
     task="language|hashhop",
     subject=r"original|(?:original|evicted|combined|replaced|recovered|heads|pooled)/.+",
-    change=r"(?:heads|pooled)/.+",
+    change=r"original/trained|(?:heads|pooled)/.+",
     by=r"\w+",
     unit="kv_group|head|layer",
     choice=r"\d+",
@@ -54,7 +54,6 @@ include: "workflow/rules/device.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
-include: "workflow/rules/ablations.smk"
 
 
 rule all:
@@ -64,3 +63,14 @@ rule all:
         rules.figures.input,
         rules.device_measurements.input,
         multiext("<results>/claims", ".json", ".html"),
+
+
+rule ablations:
+    input:
+        collect("<figures>/{figure}.svg", figure=shown("figures", "ablations")),
+        collect(
+            "<results>/tables/{table}.{format}",
+            table=shown("tables", "ablations"),
+            format=["csv", "html"],
+        ),
+        multiext("<results>/ablations/claims", ".json", ".html"),

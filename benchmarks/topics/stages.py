@@ -22,7 +22,7 @@ STAGES = {
     "profile": ("profile-hashhop base profile.parquet --name tiny", {"samples": 8, "window": 2, "task": TASK}),
     "select": ("select profile.parquet heads.json --beta 0.5", {}),
     "convert": ("convert base converted --heads heads.json", {"mamba": {"d_state": 8, "dt_rank": 8}}),
-    "hashhop": ("hashhop converted hashhop.csv --name tiny --beta 0.5", {"samples": 8, "task": TASK}),
+    "hashhop": ("hashhop converted hashhop.parquet --original base --name tiny", {"samples": 8, "task": TASK}),
 }
 """Name -> arguments and settings; each reads what those before it wrote."""
 START = "from recurformer.cli.main import import_libraries as go; go(); import recurformer.model.modeling"

@@ -31,7 +31,7 @@ FURTHER = {
     "cache": ["kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
     "pyramidinfer": ["source"],
-    "hashhop": ["distances"],
+    "hashhop": ["distances", "beta"],
     "baseline": ["distances"],
     "influence": ["norm", "samples"],
 }  # fmt: skip
@@ -78,7 +78,9 @@ def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: i
     """All or nothing is right; a near and a far link take turns."""
     distances = " ".join((["3", "30"] * hops)[: hops - 1])
     for variant, sample in product(("official", "paper"), range(samples)):
-        yield model, beta, 0, variant, sample, hops if sample < round(quality * samples) else 0, hops, distances
+        right = hops if sample < round(quality * samples) else 0
+        about = ("mixer", "mamba", beta, "ra_i", True) if beta else ("original", "full", 1.0, "", True)
+        yield model, *about, 0, 1.0 - beta, variant, sample, right, hops, distances, beta
 
 
 def hashhop() -> Rows:
@@ -88,7 +90,8 @@ def hashhop() -> Rows:
 
 def baseline() -> Rows:
     for model in BACKBONE_LABELS:
-        yield from _answers(model, 0.0, 0.999)
+        for _, *_, seed, _, variant, sample, right, hops, distances, _ in _answers(model, 0.0, 0.999):
+            yield model, seed, variant, sample, right, hops, distances
 
 
 def perplexity() -> Rows:
@@ -101,7 +104,7 @@ def perplexity() -> Rows:
 
 def metrics() -> Rows:
     for model, beta, step in product(BACKBONE_LABELS, (0.0, 0.5), range(1, 101)):
-        yield model, beta, 0, step, 2.5 + 0.1 * beta + 1 / step
+        yield model, "paper" if beta else "original", beta, 0, step, 2.5 + 0.1 * beta + 1 / step
 
 
 def contribution() -> Rows:
@@ -170,7 +173,7 @@ THINGS = [*((*thing, 1.0) for thing in KEPT), *((*thing, 0.5) for thing in CHANG
 """Identity without the model, and a share of right answers: RecurFormer keeps all, every other method half."""
 
 
-def ablation_hashhop() -> Rows:
+def compared_hashhop() -> Rows:
     for model, (*about, share), sample in product(BACKBONE_LABELS, THINGS, range(8)):
         yield model, *about, "official", sample, int(share * 16), 16
 
@@ -230,7 +233,7 @@ def recovery() -> Rows:
 
 KINDS: tuple[Callable[[], Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar, ablation_hashhop, hashhop_sizes, needle, continuation, ablation_lm_eval,
+    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, continuation, ablation_lm_eval,
     ra_i_settings, head_scores, recovery,
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ MISSING_METHOD = {
 }
 """Claims on a method that the suite runs in small models only."""
 FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
-OF_ABLATIONS = ("ablation_hashhop", "needle", "continuation")
+OF_ABLATIONS = ("compared_hashhop", "needle", "continuation")
 SHOWN_NOWHERE = {"reviewer/lm-eval", "reviewer/head_maps", "reviewer/length"}
 """Statements that no figure shows."""
 RECOVERY = {"reviewer/recovery", "reviewer/tokens", "reviewer/equal_bytes"}
@@ -100,9 +100,9 @@ MUTATIONS = {
     "mqar without attention": with_column("mqar", "correct", lambda f: f["queries"]),
     "mqar with some heads": with_column(
         "mqar", "correct", lambda f: f["correct"].where((f["beta"] == 0) | (f["beta"] == 1), 500)),
-    "hops lost": with_column("ablation_hashhop", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "hops lost": with_column("compared_hashhop", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
     "hops lost in the retained heads alone": with_column(
-        "ablation_hashhop", "correct", lambda f: f["correct"].mask(f["family"] == "combined", 0)),
+        "compared_hashhop", "correct", lambda f: f["correct"].mask(f["family"] == "combined", 0)),
     "hops lost at one size": with_column(
         "hashhop_sizes", "correct", lambda f: f["correct"].mask(recurformer_rows(f) & (f["size"] == 1536), 0)),
     "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),

@@ -34,7 +34,7 @@ def falling(kind: str, arms) -> dict[str, pd.DataFrame]:
         ("text/quality-kept", "hashhop", lambda f: f["beta"] > 0),
         ("figure4/attention-necessary", "mqar", lambda f: f["beta"] < 1),
         ("figure4/poor-without-attention", "mqar", lambda f: f["beta"] < 1),
-        ("reviewer/mixers", "ablation_hashhop", recurformer_rows),
+        ("reviewer/mixers", "compared_hashhop", recurformer_rows),
         ("reviewer/sizes", "hashhop_sizes", recurformer_rows),
         ("reviewer/lm-eval", "ablation_lm_eval", recurformer_rows),
     ],

@@ -28,9 +28,9 @@ STAGES = {
         {"prompt": 60, "tokens": 40, "windows": 3},
         {"window", "position", "tokens", "negative_log_likelihood"},
     ),
-    "ablation-hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops"}),
+    "hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops", "distances"}),
 }
-CONVERTED = "heads/ra_i-kv_group-0/beta-0.75/mamba/trained"
+CONVERTED = "heads/ra_i-kv_group-0/beta-0.75/mamba"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def read_rows(file):
 
 
 def run_stage(world, stage, out, subject, *words, checkpoint="", **change):
-    kind = "hashes" if stage == "ablation-hashhop" else "text"
+    kind = "hashes" if stage == "hashhop" else "text"
     articles = [] if kind == "hashes" else ["--articles", str(world / "articles.parquet")]
     where = [str(world / f"{kind}{checkpoint}"), str(out), "--original", str(world / kind)]
     settings = json.dumps(STAGES[stage][0] | {"change": change})
@@ -94,12 +94,13 @@ def test_rows_say_what_they_are_of(world, stage, tmp_path):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_original_is_trained_where_the_task_is_learnt(world, stage, tmp_path):
+@pytest.mark.parametrize("subject", ["original", "original/trained"])
+def test_the_original_is_measured_as_it_came_and_trained_likewise(world, stage, subject, tmp_path):
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, "original") == 0
+    assert run_stage(world, stage, out, subject) == 0
     rows = read_rows(out)
     named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", "hashhop" in stage, 0, 1.0]]
+    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", subject == "original/trained", 0, 1.0]]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -120,7 +121,7 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
         methods, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
     )
     out = tmp_path / "rows.parquet"
-    assert run_stage(world, "ablation-hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
+    assert run_stage(world, "hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
     ((input_ids, _),) = seen
     sample = HashHopTokens(chains=2, hops=4, pairs=8).length
     assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
@@ -139,12 +140,13 @@ def test_evictions_keep_as_much_as_others_held(world, tmp_path):
 def test_other_sizes_of_hashhop_stand_beside_that_of_the_training(world, tmp_path):
     sizes, usual = tmp_path / "sizes.parquet", tmp_path / "usual.parquet"
     where = [str(world / "hashes"), str(sizes), "--original", str(world / "hashes"), "--name", "tiny"]
+    where += ["--subject", "original/trained"]
     settings = json.dumps({"sizes": [[4, 2], [2, 3]], "samples": 4, "task": TASK})
     assert main(["hashhop-sizes", *where, "--settings", settings]) == 0
     rows = read_rows(sizes)
-    assert set(rows.columns) == STAGES["ablation-hashhop"][1] | IDENTITY | {"size", "form", "as_trained"}
+    assert set(rows.columns) == STAGES["hashhop"][1] | IDENTITY | {"size", "form", "as_trained"}
     assert rows[~rows.as_trained][["hops", "size", "form"]].drop_duplicates().to_numpy().tolist() == [[2, 3, "tokens"]]
-    assert run_stage(world, "ablation-hashhop", usual, "original") == 0
+    assert run_stage(world, "hashhop", usual, "original/trained") == 0
     trained = rows[rows.as_trained].drop(columns=["size", "form", "as_trained"])
     pd.testing.assert_frame_equal(trained.reset_index(drop=True), read_rows(usual))
 
@@ -156,7 +158,7 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
     HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
     score_rows("tiny", "echo", 0, torch.tensor([[4.0, 4, 1, 1], [3, 3, 2, 2]])).to_parquet(scores)
     files = ["--profile", str(profile), "--scores", str(scores)]
-    assert run_stage(world, "ablation-hashhop", out, f"replaced/echo-{unit}-0/zero", *files, betas=[0.0, 0.5]) == 0
+    assert run_stage(world, "hashhop", out, f"replaced/echo-{unit}-0/zero", *files, betas=[0.0, 0.5]) == 0
     rows = read_rows(out)
     named = rows[["family", "method", "by", "trained"]].drop_duplicates()
     assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
@@ -175,7 +177,21 @@ def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):
     pooled, out = tmp_path / "pooled", tmp_path / "rows.csv"
     assert main(["pool-kv", str(world / "text"), str(pooled), "--kv-heads", "1"]) == 0
     where = [str(pooled), str(out), "--original", str(world / "text"), "--articles", str(world / "articles.parquet")]
-    words = ["--subject", "pooled/1/trained", "--name", "tiny", "--settings", json.dumps(STAGES["continuation"][0])]
+    words = ["--subject", "pooled/1", "--name", "tiny", "--settings", json.dumps(STAGES["continuation"][0])]
     assert main(["continuation", *where, *words]) == 0
     rows = read_rows(out)
     assert set(zip(rows.setting, rows.ratio, strict=True)) == {(0.5, 0.5)}
+
+
+def test_perplexity_measures_the_model_that_the_conversion_writes(world, tmp_path):
+    """It converts once more, as a converted model goes when its training ends."""
+    heads, converted, out = (tmp_path / name for name in ("heads.json", "converted", "rows.csv"))
+    heads.write_text('{"heads": [[0, 1], [0, 1, 2, 3]]}')
+    how = ["--heads", str(heads), "--seed", "3", "--settings"]
+    assert main(["convert", str(world / "text"), str(converted), *how, "{mamba: {dt_rank: 4}}"]) == 0
+    models = ["--before", str(world / "text"), "--trained", str(converted), "--name", "tiny", "--beta", "0.75"]
+    articles = ["--articles", str(world / "articles.parquet")]
+    settings = "{tokens: 60, windows: 1, mamba: {dt_rank: 4}}"
+    assert main(["perplexity", str(out), *models, *articles, *how, settings]) == 0
+    rows = read_rows(out).pivot(index=["split", "article"], columns="stage", values="negative_log_likelihood")
+    assert len(rows) and (rows.converted == rows.trained).all() and (rows.converted != rows.before).all()

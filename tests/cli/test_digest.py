@@ -71,8 +71,8 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
 @pytest.mark.parametrize(
     ("module", "some", "others"),
     [
-        ("heads/select.py", {"select", "needle", "ablation-hashhop"}, {"train-hashhop", "convert"}),
-        ("measure/hashhop.py", {"hashhop", "ablation-hashhop", "hashhop-sizes"}, TRAININGS),
+        ("heads/select.py", {"select", "needle", "hashhop"}, {"train-hashhop", "convert"}),
+        ("measure/hashhop.py", {"hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         (
             "data/windows.py",
@@ -83,7 +83,7 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         ("cli/main.py", set(), set(STAGES)),
         ("train/trackers.py", set(), TRAININGS),
         ("render/style.py", {"figure"}, {"select", "compare"}),
-        ("results/scores.py", {"figure", "table", "claims"}, {"needle", "ablation-hashhop", "hashhop", *TRAININGS}),
+        ("results/scores.py", {"figure", "table", "claims"}, {"needle", "hashhop", *TRAININGS}),
         ("claims/quality.py", {"table", "claims"}, {"figure", "hashhop", *TRAININGS}),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, ot
         ("train", "train_hashhop", {"train-hashhop"}),
         ("heads", "profile", {"profile"}),
         ("resumable", "train_and_keep", TRAININGS),
-        ("subjects", "measure", {"needle", "continuation", "ablation-hashhop", "hashhop-sizes", "ablation-lm-eval"}),
+        ("subjects", "measure", {"needle", "continuation", "hashhop", "hashhop-sizes", "ablation-lm-eval"}),
     ],
 )
 def test_a_stage_counts_for_itself_alone_and_what_stages_share_for_all(changed_by, module, function, stages):

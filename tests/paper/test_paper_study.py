@@ -23,10 +23,11 @@ LINKED = "recorded LICENSE README.md pyproject.toml requirements.lock tests"
 STUDY_FILES = ["config/paper.yaml", "tests/paper/sizes.yaml"]
 WHOLE = os.environ.get("RECURFORMER_WHOLE_PAPER_STUDY")
 P = "results/paper"
+OURS = "heads/ra_i-kv_group-0/beta-{}/mamba"
 SOME = [
-    f"{P}/hashhop/llama2-7b/beta-0.9/seed-0/hashhop.csv",
-    f"{P}/ablations/language/qwen2-7b/heads/ra_i-kv_group-0/beta-0.5/mamba/trained/tasks/hashhop/ablation_lm_eval.csv",
-    f"{P}/language/qwen2-0.5b/beta-0.5/seed-0/perplexity.csv",
+    f"{P}/hashhop/llama2-7b/{OURS.format(0.9)}/seed-0/hashhop.parquet",
+    f"{P}/language/qwen2-7b/{OURS.format(0.5)}/seed-0/tasks/hashhop/ablation_lm_eval.csv",
+    f"{P}/language/qwen2-0.5b/{OURS.format(0.5)}/seed-0/perplexity.csv",
     f"{P}/language/qwen2-0.5b/influence.parquet",
     f"{P}/tables/table5.md",
     "figures/paper/figure6.svg",
@@ -106,20 +107,22 @@ def test_the_study_runs_offline_from_the_cache(folder, home):
 
     # steps of the paper's size would vanish in weights of 16 bits
     backbone = load_file(results / "backbones/llama2-7b/model.safetensors")
-    trained = load_file(results / "hashhop/llama2-7b/beta-0.9/seed-0/trained/model.safetensors")
+    trained = load_file(results / f"hashhop/llama2-7b/{OURS.format(0.9)}/seed-0/trained/model.safetensors")
     assert {values.dtype for values in backbone.values()} == {torch.bfloat16}
     assert {values.dtype for values in trained.values()} == {torch.float32}
 
     # the backbone and what became of it are measured in one type
-    record = yaml.safe_load((results / "language/qwen2-0.5b/beta-0.5/seed-0/perplexity.run.json").read_text())
+    record = yaml.safe_load(
+        (results / f"language/qwen2-0.5b/{OURS.format(0.5)}/seed-0/perplexity.run.json").read_text()
+    )
     assert record["settings"]["dtype"] == STUDY["evaluation_dtype"]
 
     # heads are ranked on text for HashHop too (appendix B)
-    record = yaml.safe_load((results / "hashhop/llama2-7b/beta-0.9/heads.run.json").read_text())
+    record = yaml.safe_load((results / "hashhop/llama2-7b/heads/ra_i-kv_group-0/beta-0.9/heads.run.json").read_text())
     assert record["settings"]["profile"] == f"{P}/language/llama2-7b/profile.parquet"
     assert not list(results.glob("hashhop/*/profile.parquet"))
 
-    trained = results / "ablations/language/qwen2-7b/heads/ra_i-kv_group-0/beta-0.5/mamba/trained"
+    trained = results / f"language/qwen2-7b/{OURS.format(0.5)}/seed-0"
     assert set(pd.read_csv(trained / "tasks/hashhop/ablation_lm_eval.csv").task) == {"hashhop"}
     table5 = pd.read_csv(results / "tables/table5.csv")
     assert set(table5.model) == set(STUDY["backbones"]) and table5.ours.notna().all()

@@ -13,8 +13,7 @@ SELECT = "select profile.parquet out.json --beta 0.5"
 CONVERT = "convert backbone out --heads heads.json --mixer window"
 
 PERPLEXITY = (
-    "perplexity out.csv --before backbone --converted converted --trained converted --name x --beta 1"
-    f" --settings '{{tokens: 16}}' {ARTICLES}"
+    f"perplexity out.csv --before backbone --trained converted --name x --beta 1 --settings '{{tokens: 16}}' {ARTICLES}"
 )
 TRAIN = (
     "train converted out --metrics out.jsonl --name x --tokens 16"

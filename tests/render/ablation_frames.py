@@ -44,14 +44,14 @@ def things() -> Iterator[tuple]:
         yield "pooled", "mean", kept, "", True, 0, kept, 0.7
 
 
-def ablation_hashhop_frame(models: tuple[str, ...] = ("hashhop-llama", "hashhop-qwen2")) -> pd.DataFrame:
+def compared_hashhop_frame(models: tuple[str, ...] = ("hashhop-llama", "hashhop-qwen2")) -> pd.DataFrame:
     rng = np.random.default_rng(3)
     hops, samples = 8, 32
     rows = []
     for model, (*about, strength), sample in product(models, things(), range(samples)):
         right = min(hops, int(rng.geometric(1 - strength) - 1)) if strength < 1 else hops
         rows.append((model, *about, "official", sample, right, hops))
-    return pd.DataFrame(rows, columns=COLUMNS["ablation_hashhop"])
+    return pd.DataFrame(rows, columns=COLUMNS["compared_hashhop"])
 
 
 def hashhop_sizes_frame(models: tuple[str, ...] = ("hashhop-llama",)) -> pd.DataFrame:
@@ -137,7 +137,7 @@ def ra_i_settings_frame(models: tuple[str, ...] = ("smollm2-135m",)) -> pd.DataF
 def ablation_frames() -> dict[str, pd.DataFrame]:
     """Every kind of the ablations; the loss of every training has flattened."""
     made = {
-        "ablation_hashhop": ablation_hashhop_frame(),
+        "compared_hashhop": compared_hashhop_frame(),
         "hashhop_sizes": hashhop_sizes_frame(),
         "needle": needle_frame(),
         "continuation": continuation_frame(),

@@ -25,10 +25,15 @@ def cache_frame() -> pd.DataFrame:
 
 def hashhop_frame(rng: np.random.Generator) -> pd.DataFrame:
     rows = [
-        (model, beta, 0, variant, sample, int(rng.binomial(8, max(0.02, 0.98 - beta**4))), 8)
+        (model, *papers(beta), 0, 1.0 - beta, variant, sample, int(rng.binomial(8, max(0.02, 0.98 - beta**4))), 8, beta)
         for model, beta, variant, sample in product(SMALL, BETAS, ("official", "paper"), range(64))
     ]
-    return pd.DataFrame(rows, columns=COLUMNS["hashhop"])
+    return pd.DataFrame(rows, columns=[*COLUMNS["hashhop"], "beta"])
+
+
+def papers(beta: float) -> tuple[str, str, float, str, bool]:
+    """Family, method, setting, by and trained of the paper's method, and of the original trained likewise."""
+    return ("mixer", "mamba", beta, "ra_i", True) if beta else ("original", "full", 1.0, "", True)
 
 
 def baseline_frame() -> pd.DataFrame:
@@ -124,7 +129,7 @@ def metrics_frame(rng: np.random.Generator) -> pd.DataFrame:
     parts = [
         pd.DataFrame(
             {
-                "model": "smollm2-135m", "beta": beta, "seed": 0, "step": steps,
+                "model": "smollm2-135m", "arm": "paper" if beta else "original", "beta": beta, "seed": 0, "step": steps,
                 "loss": 2.9 + top * np.exp(-steps / 15) + rng.normal(0, 0.15, len(steps)),
                 "learning_rate": 1e-4, "tokens": steps * 512, "seconds": steps * 1.5,
             }

@@ -48,7 +48,7 @@ def test_pareto_shows_the_scores_over_the_caches_that_were_held(figures, measure
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["HashHop-Llama: h_gq on HashHop", "HashHop-Qwen2: h_gq on HashHop",
         "SmolLM2-135M: needle accuracy", "SmolLM2-135M: perplexity"]  # fmt: skip
-    ours = of(measurements["ablation_hashhop"], model="hashhop-llama", **OURS_TRAINED)
+    ours = of(measurements["compared_hashhop"], model="hashhop-llama", **OURS_TRAINED)
     expected = (ours["correct"] / ours["hops"]).groupby(ours["ratio"]).mean()
     (line,) = [line for line in lines_with(figure.axes[0], ("mixer", "mamba")) if line.get_linewidth() > 2]
     assert line.get_xdata() == pytest.approx(expected.index)
@@ -80,9 +80,9 @@ def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, m
 
 
 def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
-    frame = measurements["ablation_hashhop"]
+    frame = measurements["compared_hashhop"]
     chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")
-    return ABLATIONS[name](ablation_hashhop=frame[chosen])
+    return ABLATIONS[name](compared_hashhop=frame[chosen])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_measurements_of_other_methods_alone_make_no_figure(measurements, name):
 @pytest.mark.parametrize(
     ("name", "kind", "column", "value", "reason"),
     [
-        ("ablation_pareto", "ablation_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
+        ("ablation_pareto", "compared_hashhop", "correct", 7, "reaches 0.875 (h_gq on HashHop)"),
         ("ablation_mixers", "needle", "correct", 0, "reaches 0 (passkeys)"),
         ("ablation_granularity", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity)"),
         ("ablation_needle", "needle", "correct", 0, "reaches 0 (passkeys)"),

@@ -36,18 +36,18 @@ def test_a_log_of_few_lines_says_nothing():
 
 
 ARMS = {
-    "language/smollm2-135m/beta-0.5/seed-0/perplexity.csv": False,
-    "language/smollm2-135m/beta-0.5/seed-0/metrics.jsonl": False,
-    "hashhop/hashhop-llama/beta-0.25/seed-0/hashhop.csv": True,
-    "hashhop/hashhop-llama/beta-0.9/seed-0/hashhop.csv": False,
-    "hashhop/hashhop-llama/beta-1.0/seed-0/hashhop.csv": True,
-    "hashhop/hashhop-qwen2/beta-1.0/seed-0/hashhop.csv": True,
+    "language/smollm2-135m/heads/ra_i-kv_group-0/beta-0.5/mamba/seed-0/perplexity.csv": False,
+    "language/smollm2-135m/heads/ra_i-kv_group-0/beta-0.5/mamba/seed-0/metrics.jsonl": False,
+    "hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.25/mamba/seed-0/hashhop.parquet": True,
+    "hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.9/mamba/seed-0/hashhop.parquet": False,
+    "hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-1.0/mamba/seed-0/hashhop.parquet": True,
+    "hashhop/hashhop-qwen2/heads/ra_i-kv_group-0/beta-1.0/mamba/seed-0/hashhop.parquet": True,
     "mqar/beta-1.0/lr-0.001/seed-0/mqar.csv": False,
     "mqar/beta-0.75/lr-0.003/seed-0/mqar.csv": True,
-    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.5/linear/trained/ablation_hashhop.parquet": False,
-    "ablations/hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.25/mamba/trained/ablation_hashhop.parquet": True,
+    "hashhop/hashhop-llama/heads/ra_i-kv_group-0/beta-0.5/linear/seed-0/hashhop.parquet": False,
+    "hashhop/hashhop-llama/combined/beta-0.5/h2o/seed-0/hashhop.parquet": False,
 }
-"""Recorded arm -> whether its loss has flattened. The last one is of a model that another part of the study trained."""
+"""Recorded arm -> whether its loss has flattened. The last one is of the cache of a model that another subject is."""
 
 
 @pytest.mark.parametrize("file", ARMS)
@@ -58,7 +58,7 @@ def test_the_rule_decides_every_recorded_arm(file):
 
 
 def test_of_no_recorded_training_nothing_is_known():
-    kinds = ("perplexity", "hashhop", "mqar", "ablation_hashhop", "hashhop_sizes", "needle", "continuation")
+    kinds = ("perplexity", "hashhop", "mqar", "hashhop_sizes", "needle", "continuation")
     rows = pd.concat([packed_frames(RECORDED)[kind] for kind in kinds])
     files = rows.groupby("file")["fall"].agg(lambda falls: falls.isna().any())
     assert len(files) > 80

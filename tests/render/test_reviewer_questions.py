@@ -16,7 +16,7 @@ from recurformer.results.scores import HASHHOP, METHODS, scores
 from recurformer.results.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
 
-QUALITIES = ("ablation_hashhop", "needle", "continuation")
+QUALITIES = ("compared_hashhop", "needle", "continuation")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def worse_ours(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("kind", "column", "value", "questions"),
     [
-        ("ablation_hashhop", "correct", 0, ("pareto", "granularity", "mqa")),
+        ("compared_hashhop", "correct", 0, ("pareto", "granularity", "mqa")),
         (
             "continuation", "negative_log_likelihood", 140.0,
             ("selectors", "mixers", "linear", "window", "perplexity-gap"),
@@ -134,13 +134,13 @@ def test_several_keys_that_the_original_cannot_find_decide_nothing(frames):
 
 
 def test_mixers_are_compared_where_the_model_misses_the_heads():
-    rows = all_frames()["ablation_hashhop"]
+    rows = all_frames()["compared_hashhop"]
     rows = rows[rows["model"] == "hashhop-llama"]
     zero = (rows["method"] == "zero") & (rows["setting"] == 0.25)
     removed = rows.assign(trained=rows["trained"] | (rows["method"] == "zero"))
     unmissed = removed.assign(correct=rows["correct"].mask(zero, rows["hops"]))
-    assert "at β 0.25, 0.5, 0.75" in answers({"ablation_hashhop": removed}).loc["mixers", "answer"]
-    assert "at β 0.5, 0.75" in answers({"ablation_hashhop": unmissed}).loc["mixers", "answer"]
+    assert "at β 0.25, 0.5, 0.75" in answers({"compared_hashhop": removed}).loc["mixers", "answer"]
+    assert "at β 0.5, 0.75" in answers({"compared_hashhop": unmissed}).loc["mixers", "answer"]
 
 
 def test_one_sample_leaves_a_question_open(frames):
@@ -168,8 +168,11 @@ def test_files_of_some_kinds_make_the_table_and_the_figures(frames, tmp_path, ca
     written = (tmp_path / "reviewer_questions.md").read_text()
     assert written.startswith("### Reviewer questions. What the reviewers asked")
     assert main(["figure", "ablation_granularity", files[0], "--out", str(tmp_path / "ablation_granularity.svg")]) == 0
+    hashhop = str(tmp_path / "hashhop.parquet")
+    frames["compared_hashhop"].to_parquet(hashhop)
+    assert main(["figure", "ablation_granularity", hashhop, "--out", str(tmp_path / "of_hashhop.svg")]) == 0
     assert main(["figure", "ablation_granularity", *files, "--out", str(tmp_path / "x.svg")]) == 1
-    assert "made from files named ablation_hashhop, needle, continuation" in capsys.readouterr().err
+    assert "made from files named hashhop, needle, continuation" in capsys.readouterr().err
 
 
 def test_a_training_that_was_too_short_decides_nothing(frames):
@@ -191,20 +194,20 @@ def test_a_training_that_was_too_short_decides_nothing(frames):
 
 
 def test_the_smallest_cache_that_still_does_hashhop_is_said(frames):
-    rows = frames["ablation_hashhop"]
+    rows = frames["compared_hashhop"]
     points = scores(rows, HASHHOP)
     best = points.loc[points["family"] == "original", "mean"].item()
     kept = points[
         (points["family"] == "mixer") & (points["method"] == "mamba") & (points["mean"] >= best - ALLOWED_DROP)
     ]
     kept = kept[kept["trained"] & (kept["by"] == "ra_i")]
-    answer = answers({"ablation_hashhop": rows}).loc["pareto", "answer"]
+    answer = answers({"compared_hashhop": rows}).loc["pareto", "answer"]
     assert "HashHop-Llama stays within 0.082 of the original's h_gq down to a cache of" in answer
     assert f"{kept['ratio'].min():.2f} (Mamba (RecurFormer))" in answer
 
 
 def test_a_model_that_has_not_learned_hashhop_has_no_smallest_cache(frames):
-    learned = frames["ablation_hashhop"]
+    learned = frames["compared_hashhop"]
     never = learned.assign(model="hashhop-qwen2", correct=0)
-    alone = answers({"ablation_hashhop": learned}).loc["pareto", "answer"]
-    assert answers({"ablation_hashhop": pd.concat([learned, never])}).loc["pareto", "answer"] == alone
+    alone = answers({"compared_hashhop": learned}).loc["pareto", "answer"]
+    assert answers({"compared_hashhop": pd.concat([learned, never])}).loc["pareto", "answer"] == alone

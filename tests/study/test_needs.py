@@ -34,8 +34,8 @@ def test_every_rule_with_needs_exists():
 def test_only_what_trains_or_measures_models_asks_for_a_gpu():
     names = {"backbone": "qwen2-7b"}
     asked = {rule for rule in NEEDS if request(rule, PAPER, names)["gpu"]}
-    light = {"corpus", "backbone", "convert", "convert_to_mixer", "pool_kv", "pyramidinfer", "table", "figure"}
-    assert asked == set(NEEDS) - light - {"claims", "ablation_claims", "select", "select_other"}
+    light = {"corpus", "backbone", "convert", "pool_kv", "pyramidinfer", "table", "figure"}
+    assert asked == set(NEEDS) - light - {"claims", "ablation_claims", "select"}
     assert not any(request(rule, PAPER | {"device": "cpu"}, names)["gpu"] for rule in NEEDS)
 
 

@@ -51,7 +51,7 @@ PAPER = {
     "claims": 1,
     "complexity": 1,
     "contribution": 3,
-    "convert": 24,
+    "convert": 18,
     "corpus": 1,
     "figure": 6,
     "hashhop": 18,
@@ -62,12 +62,12 @@ PAPER = {
     "perplexity": 6,
     "profile_text": 3,
     "pyramidinfer": 1,
-    "select": 24,
+    "select": 18,
     "sink": 3,
     "table": 6,
     "train_hashhop": 18,
     "train_text": 6,
-    "total": 365,
+    "total": 353,
 }
 """By rule: 3 backbones, 6 shares on HashHop and 2 on text, which with the untouched original are asked 13 tasks; 6
 shares, 4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
@@ -109,17 +109,15 @@ def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
     assert told["ruler"] == {"limits": [["ruler", 100]], "num_fewshot": []}
     assert len(told) == 13
     models = {words[1].split("/tasks/")[0] for words in evaluated if option(words, "--name") == "qwen2-7b"}
-    below = "results/paper/ablations/language/qwen2-7b"
-    assert models == {
-        f"{below}/{one}" for one in ("original", "original/trained", "heads/ra_i-kv_group-0/beta-0.5/mamba/trained")
-    }
+    subjects = ("original", "original/trained", "heads/ra_i-kv_group-0/beta-0.5/mamba")
+    assert models == {f"results/paper/language/qwen2-7b/{subject}/seed-0" for subject in subjects}
 
 
 def test_one_figure_needs_only_its_own_jobs(dry):
     assert set(dry("figures/figure4.svg").counts) == {"figure", "mqar", "total"}
 
 
-MEASURED = "perplexity hashhop influence needle continuation ablation-hashhop ablation-lm-eval hashhop-sizes"
+MEASURED = "perplexity hashhop influence needle continuation ablation-lm-eval hashhop-sizes"
 """Stages that measure trained models."""
 
 
@@ -155,12 +153,15 @@ def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
     assert processes == {"llama2-7b": 4, "qwen2-7b": 4, "qwen2-0.5b": 1}
 
 
-def test_the_papers_own_method_is_trained_once_for_the_study_and_its_ablations(dry):
-    """At the share of heads that the study trains too, an ablation measures that model; at others, one of its own."""
-    own = "results/paper/ablations/language/llama2-7b/heads/ra_i-kv_group-0/beta-{}/mamba/trained/"
-    measured = {words[3]: words[2] for words in dry("ablations", "paper").commands if words[1] == "needle"}
-    assert measured[f"{own.format(0.5)}needle.csv"] == "results/paper/language/llama2-7b/beta-0.5/seed-0/trained"
-    assert measured[f"{own.format(0.75)}needle.csv"] == f"{own.format(0.75)}model"
+def test_every_model_has_one_place_for_the_study_and_its_ablations(dry):
+    """What is measured of a subject lies beside its model, and no other name stands for it."""
+    own = "results/paper/language/llama2-7b/heads/ra_i-kv_group-0/beta-{}/mamba/seed-0/"
+    planned = {target: dry(target, "paper").commands for target in ("all", "ablations")}
+    trained = {target: {words[3] for words in planned[target] if words[1] == "train"} for target in planned}
+    assert own.format(0.5) + "trained" in trained["all"] & trained["ablations"]
+    measured = {words[3]: words[2] for words in planned["ablations"] if words[1] == "needle"}
+    for beta in (0.5, 0.75):
+        assert measured[f"{own.format(beta)}needle.csv"] == f"{own.format(beta)}trained"
 
 
 def test_a_bad_configuration_is_refused_before_any_job(tmp_path):

@@ -22,7 +22,7 @@ for word in sys.argv[1:]:
         path.touch() if path.suffix in {{".parquet", ".json", ".csv", ".jsonl"}} else path.mkdir()
 """
 """Stands for `recurformer`: notes its words, and makes what they name."""
-CHANGED = "heads/ra_i-kv_group-0/beta-0.5/mamba/trained"
+CHANGED = "heads/ra_i-kv_group-0/beta-0.5/mamba/seed-0"
 NAME, REPO = "$(touch PWN1)", "owner/`touch PWN3` {wildcards.nothing}"
 
 
@@ -64,7 +64,7 @@ def settings_of(words):
 
 def test_no_value_runs_as_a_command(folder):
     targets = [
-        f"results/smoke/ablations/language/tiny/{CHANGED}/tasks/passkey/ablation_lm_eval.csv",
+        f"results/smoke/language/tiny/{CHANGED}/tasks/passkey/ablation_lm_eval.csv",
         "results/smoke/backbones/remote",
     ]
     for words in (["all", "--dry-run", "--printshellcmds"], targets):

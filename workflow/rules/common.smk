@@ -50,7 +50,6 @@ RECOVERY = config["language"]["recovery"]
 
 include: "flags.smk"
 include: "subjects.smk"
-include: "recovered.smk"
 include: "measurements.smk"
 
 
@@ -114,23 +113,15 @@ def stage_digest(stage, wildcards):
     return code_digest(code_of(stage))
 
 
-def base_checkpoint(wildcards):
+def base_of(task, backbone):
     """The model that is profiled and converted: the backbone itself, or the backbone trained on HashHop."""
-    if (
-        wildcards.get("task", "hashhop") == "hashhop"
-        and wildcards.backbone in LEARNS_HASHHOP
-    ):
-        return f"<results>/hashhop/{wildcards.backbone}/base"
-    return f"<results>/backbones/{wildcards.backbone}"
+    if task == "hashhop" and backbone in LEARNS_HASHHOP:
+        return f"<results>/hashhop/{backbone}/base"
+    return f"<results>/backbones/{backbone}"
 
 
-def baseline_checkpoint(wildcards):
-    """The model that must have learned HashHop for a comparison: the one before its conversion, or, of a backbone that
-    meets the task only afterwards, the original trained likewise.
-    """
-    if wildcards.backbone in LEARNS_HASHHOP:
-        return base_checkpoint(wildcards)
-    return studys_own("hashhop", wildcards.backbone, 0.0)
+def base_checkpoint(wildcards):
+    return base_of(wildcards.get("task", "hashhop"), wildcards.backbone)
 
 
 def profile_for(task, backbone):
@@ -155,4 +146,5 @@ def profile_if_any(wildcards):
 
 def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
-    return studys_own("language", wildcards.backbone, max(config["language"]["betas"]))
+    most = papers(max(config["language"]["betas"]))
+    return model_of("language", wildcards.backbone, most, config["seed"])

@@ -44,13 +44,17 @@ def file_words(names, wildcards, input):
     return words({name: input[name] or None for name in names})
 
 
-def seed_of_job(wildcards):
-    return wildcards.get("seed", config["seed"])
-
-
 def run_words(wildcards):
-    """The fraction of replaced heads, where it is one of the study's own, and the seed."""
-    return words({"beta": wildcards.get("beta"), "seed": seed_of_job(wildcards)})
+    """The fraction of replaced heads of a trained subject, and its seed."""
+    beta = Subject.parse(wildcards.change).beta
+    return words({"beta": beta, "seed": wildcards.seed})
+
+
+def training_words(wildcards):
+    """The names of a training in its measurements."""
+    return run_words(wildcards) + words(
+        {"arm": arm_of(Subject.parse(wildcards.change))}
+    )
 
 
 def ranked_betas(wildcards, input):

@@ -1,18 +1,16 @@
 rule train_hashhop:
     input:
-        checkpoint="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/converted",
+        checkpoint=before_training("hashhop"),
     output:
-        trained=directory(
-            "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained"
-        ),
-        metrics="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/metrics.jsonl",
-        record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained.run.json",
+        trained=directory("<results>/hashhop/{backbone}/{change}/seed-{seed}/trained"),
+        metrics="<results>/hashhop/{backbone}/{change}/seed-{seed}/metrics.jsonl",
+        record="<results>/hashhop/{backbone}/{change}/seed-{seed}/trained.run.json",
     log:
-        "<logs>/train_hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
+        "<logs>/train_hashhop/{backbone}/{change}/seed-{seed}.log",
     resources:
         **NEEDS,
     params:
-        run=run_words,
+        run=training_words,
         settings=settings(
             "hashhop.training", task="hashhop.task", distributed=processes
         ),
@@ -35,41 +33,47 @@ use rule train_hashhop as pretrain_hashhop with:
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
     params:
+        run=words({"seed": config["seed"]}),
         settings=settings(
             "hashhop.pretraining", task="hashhop.task", distributed=processes
         ),
 
 
-rule hashhop:
+use rule needle as hashhop with:
     input:
-        checkpoint="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/trained",
+        unpack(measured("hashhop", "hashhop.parquet")),
     output:
-        rows="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.csv",
-        record="<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/hashhop.run.json",
+        rows="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop.parquet",
+        record="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop.run.json",
     log:
-        "<logs>/hashhop/{backbone}/beta-{beta}/seed-{seed}.log",
-    resources:
-        **NEEDS,
+        "<logs>/hashhop/{backbone}/{subject}/seed-{seed}.log",
     params:
-        run=run_words,
-        settings=settings("hashhop.evaluation", task="hashhop.task"),
-        dtype=words({"dtype": config["evaluation_dtype"]}),
+        stage="hashhop",
+        text=[],
+        settings=settings(
+            "hashhop.evaluation", task="hashhop.task", change=change_of("hashhop")
+        ),
         code=code("hashhop"),
-    shell:
-        """
-        recurformer hashhop {input.checkpoint:q} {output.rows:q} --name {wildcards.backbone:q} {params.run:q} \
-            --settings {params.settings:q} {params.dtype:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
+# The same of the model that must have learned HashHop for a comparison.
 use rule hashhop as baseline with:
-    input:
-        checkpoint=baseline_checkpoint,
     output:
-        rows="<results>/hashhop/{backbone}/baseline.csv",
-        record="<results>/hashhop/{backbone}/baseline.run.json",
+        rows="<results>/hashhop/{backbone}/{subject}/seed-{seed}/baseline.parquet",
+        record="<results>/hashhop/{backbone}/{subject}/seed-{seed}/baseline.run.json",
     log:
-        "<logs>/baseline/{backbone}.log",
+        "<logs>/baseline/{backbone}/{subject}/seed-{seed}.log",
+
+
+use rule hashhop as hashhop_sizes with:
+    output:
+        rows="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop_sizes.parquet",
+        record="<results>/hashhop/{backbone}/{subject}/seed-{seed}/hashhop_sizes.run.json",
+    log:
+        "<logs>/hashhop_sizes/{backbone}/{subject}/seed-{seed}.log",
     params:
-        run=words({"beta": 0, "seed": config["seed"]}),
+        stage="hashhop-sizes",
+        settings=settings(
+            "ablations.sizes", task="hashhop.task", change=change_of("hashhop")
+        ),
+        code=code("hashhop_sizes"),

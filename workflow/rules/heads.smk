@@ -109,22 +109,21 @@ rule profile_hashhop:
 
 rule select:
     input:
-        profile=ranking_profile,
+        unpack(chosen_by),
     output:
-        heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
-        record="<results>/{task}/{backbone}/beta-{beta}/heads.run.json",
+        heads="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
+        record="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.run.json",
     log:
-        "<logs>/select/{task}/{backbone}/beta-{beta}.log",
+        "<logs>/select/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
     resources:
         **NEEDS,
     params:
-        seed=config["seed"],
-        scores=[],
-        settings=settings("selection"),
+        scores=files("scores"),
+        settings=settings(choice_of_heads),
         code=code("select"),
     shell:
         """
-        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --seed {params.seed:q} {params.scores:q} \
+        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --seed {wildcards.choice:q} {params.scores:q} \
             --settings {params.settings:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
@@ -133,25 +132,48 @@ rule select:
 rule convert:
     input:
         checkpoint=base_checkpoint,
-        heads="<results>/{task}/{backbone}/beta-{beta}/heads.json",
+        heads="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
     output:
-        converted=directory(
-            "<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted"
+        converted=temp(
+            directory(
+                "<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/seed-{seed}/converted"
+            )
         ),
-        record="<results>/{task}/{backbone}/beta-{beta}/seed-{seed}/converted.run.json",
+        record="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/seed-{seed}/converted.run.json",
     log:
-        "<logs>/convert/{task}/{backbone}/beta-{beta}/seed-{seed}.log",
+        "<logs>/convert/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}/seed-{seed}.log",
     resources:
         **NEEDS,
     params:
-        mixer="mamba",
-        seed=seed_of_job,
-        settings=settings(mamba="mamba"),
+        settings=settings(mamba="mamba", window=window_of),
         code=code("convert"),
     shell:
         """
-        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} --mixer {params.mixer:q} \
-            --seed {params.seed:q} --settings {params.settings:q} \
+        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} --mixer {wildcards.mixer:q} \
+            --seed {wildcards.seed:q} --settings {params.settings:q} \
+            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
+        """
+
+
+rule pool_kv:
+    input:
+        checkpoint=base_checkpoint,
+    output:
+        pooled=temp(
+            directory(
+                "<results>/{task}/{backbone}/pooled/{kv_heads}/seed-{seed}/converted"
+            )
+        ),
+        record="<results>/{task}/{backbone}/pooled/{kv_heads}/seed-{seed}/converted.run.json",
+    log:
+        "<logs>/pool_kv/{task}/{backbone}/{kv_heads}/seed-{seed}.log",
+    resources:
+        **NEEDS,
+    params:
+        code=code("pool_kv"),
+    shell:
+        """
+        recurformer pool-kv {input.checkpoint:q} {output.pooled:q} --kv-heads {wildcards.kv_heads:q} \
             --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
         """
 
@@ -162,8 +184,8 @@ rule head_scores:
         profile=ranking_profile,
         articles=probed_text,
     output:
-        scores="<results>/ablations/{task}/{backbone}/head_scores.parquet",
-        record="<results>/ablations/{task}/{backbone}/head_scores.run.json",
+        scores="<results>/{task}/{backbone}/head_scores.parquet",
+        record="<results>/{task}/{backbone}/head_scores.run.json",
     log:
         "<logs>/head_scores/{task}/{backbone}.log",
     threads: 2
@@ -186,10 +208,10 @@ rule head_scores:
 
 use rule profile_text as ra_i_settings with:
     output:
-        rows="<results>/ablations/language/{backbone}/ra_i_settings.csv",
-        record="<results>/ablations/language/{backbone}/ra_i_settings.run.json",
+        rows="<results>/language/{backbone}/ra_i_settings.csv",
+        record="<results>/language/{backbone}/ra_i_settings.run.json",
     log:
-        "<logs>/ra_i_settings/language/{backbone}.log",
+        "<logs>/ra_i_settings/{backbone}.log",
     params:
         stage="ra-i-settings",
         settings=settings("language.profiling", others="ablations.recency"),

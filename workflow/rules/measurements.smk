@@ -1,14 +1,14 @@
 # What a study measures, and what its tables and figures are made from.
 LANGUAGE = collect(
-    "<results>/language/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
+    "<results>/language/{backbone}/{subject}/seed-{seed}/{{file}}",
     backbone=config["language"]["backbones"],
-    beta=config["language"]["betas"],
+    subject=map(papers, config["language"]["betas"]),
     seed=config["seed"],
 )
 HASHHOP = collect(
-    "<results>/hashhop/{backbone}/beta-{beta}/seed-{seed}/{{file}}",
+    "<results>/hashhop/{backbone}/{subject}/seed-{seed}/{{file}}",
     backbone=config["hashhop"]["backbones"],
-    beta=config["betas"],
+    subject=map(papers, config["betas"]),
     seed=config["hashhop"]["seeds"] or [config["seed"]],
 )
 PROFILED = collect(
@@ -31,11 +31,14 @@ MEASUREMENTS = {
     ),
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
-    "hashhop": collect(HASHHOP, file="hashhop.csv"),
-    "baseline": collect(
-        "<results>/hashhop/{backbone}/baseline.csv",
-        backbone=config["hashhop"]["backbones"],
-    ),
+    "hashhop": collect(HASHHOP, file="hashhop.parquet"),
+    # before its conversion; a backbone that meets the task only afterwards, trained likewise
+    "baseline": [
+        file_of(
+            "hashhop", name, ORIGINALS[name not in LEARNS_HASHHOP], "baseline.parquet"
+        )
+        for name in config["hashhop"]["backbones"]
+    ],
     "perplexity": collect(LANGUAGE, file="perplexity.csv"),
     "recovery": (
         collect(LANGUAGE, file="recovery.csv") + recovered("recovery.csv")
@@ -43,8 +46,10 @@ MEASUREMENTS = {
         else []
     ),
     "layer_errors": recovered("layer_errors.csv", EQUAL_BYTES),
-    "recovered_needle": of_recovered("needle.csv"),
-    "recovered_continuation": of_recovered("continuation.csv"),
+    "recovered_needle": measurements_of("language", recovering(), "needle.csv"),
+    "recovered_continuation": measurements_of(
+        "language", recovering(), "continuation.csv"
+    ),
     "metrics": collect(LANGUAGE, file="metrics.jsonl"),
     "profile": collect(PROFILED, file="profile.parquet"),
     "sink": collect(PROFILED, file="sink.parquet"),
@@ -57,15 +62,30 @@ MEASUREMENTS = {
         learning_rate=config["mqar"]["learning_rates"],
         seed=config["mqar"]["seeds"] or [config["seed"]],
     ),
-    "needle": measured_on("language", "needle.csv"),
-    "continuation": measured_on("language", "continuation.csv"),
-    "ablation_hashhop": measured_on("hashhop", "ablation_hashhop.parquet"),
-    "hashhop_sizes": other_sizes(),
-    "ablation_lm_eval": trained_on_text(LM_EVAL),
-    "papers_ablation_lm_eval": papers_method(LM_EVAL),
+    "needle": measurements_of("language", compared("language"), "needle.csv"),
+    "continuation": measurements_of(
+        "language", compared("language"), "continuation.csv"
+    ),
+    "compared_hashhop": measurements_of(
+        "hashhop", compared("hashhop"), "hashhop.parquet"
+    ),
+    "hashhop_sizes": measurements_of(
+        "hashhop", of_other_sizes(), "hashhop_sizes.parquet"
+    ),
+    "ablation_lm_eval": measurements_of(
+        "language",
+        [subject for subject in compared("language") if subject.is_trained],
+        *LM_EVAL,
+    ),
+    "papers_ablation_lm_eval": measurements_of(
+        "language",
+        [Subject("original"), *map(papers, config["language"]["betas"])],
+        *LM_EVAL,
+        backbones=config["language"]["backbones"],
+    ),
     "head_scores": scored("language"),
     "ra_i_settings": collect(
-        "<results>/ablations/language/{backbone}/ra_i_settings.csv",
+        "<results>/language/{backbone}/ra_i_settings.csv",
         backbone=ABLATIONS["language"]["backbones"],
     ),
 }

@@ -1,3 +1,4 @@
+# Which models a study trains and measures: every one is a subject, by the name and path that it has there.
 from typing import get_args
 
 from recurformer.study.ablations import COMMON_BETA
@@ -12,6 +13,67 @@ LM_EVAL = [
 ]
 
 
+def papers(beta):
+    """The paper's own method on the heads that the study chooses; at 0 the original trained likewise."""
+    by, unit = config["selection"]["by"], config["selection"]["unit"]
+    choice = config["seed"] if by == "random" else 0
+    if not beta:
+        return Subject("original_trained")
+    return Subject("heads", "mamba", by, unit, choice, beta)
+
+
+def recovered_by(arm):
+    """What a recipe other than the paper's gives, at each of its fractions of heads."""
+    betas = RECOVERY["arms"][arm]["betas"] or filter(None, config["language"]["betas"])
+    return [Subject("recovered", arm, beta=beta) for beta in betas]
+
+
+def seeds_of(arm):
+    """The first is that of the model that is measured on other tasks."""
+    return RECOVERY["arms"][arm]["seeds"] or [config["seed"]]
+
+
+def recovered(file, arms=""):
+    """A file of every run of every other recipe, or of those whose names begin with `arms`."""
+    return [
+        file_of("language", backbone, subject, file, seed)
+        for backbone in config["language"]["backbones"]
+        for arm in (RECOVERY["arms"] if RECOVERY else {})
+        if arm.startswith(arms)
+        for subject in recovered_by(arm)
+        for seed in seeds_of(arm)
+    ]
+
+
+def trained_betas(task):
+    """The fractions of heads at which mixers are trained."""
+    return ABLATIONS[task]["trained_betas"] or ABLATIONS["betas"]
+
+
+def recovered_subjects(shown=False):
+    """What every other recipe than the paper's gave, at the fractions of heads at which mixers are trained; `shown`:
+    without those that are compared with each other alone, at equal bytes.
+    """
+    return [
+        subject
+        for arm in (RECOVERY["arms"] if RECOVERY else {})
+        if not (shown and arm.startswith(EQUAL_BYTES))
+        for subject in recovered_by(arm)
+        if subject.beta in trained_betas("language")
+    ]
+
+
+def recovering():
+    """What recovers by any recipe, and the original before and after the same training."""
+    if not RECOVERY:
+        return []
+    methods = [papers(beta) for beta in trained_betas("language")]
+    return [*ORIGINALS, *methods, *recovered_subjects()]
+
+
+ORIGINALS = [Subject("original"), Subject("original_trained")]
+
+
 def by_mixer(changed):
     """The heads of the highest RA-I, and whole layers, replaced by every mixer."""
     for mixer in [*changed["trained"], *changed["untrained"]]:
@@ -21,14 +83,6 @@ def by_mixer(changed):
                     yield Subject("heads", mixer, "ra_i", unit, beta=beta)
             if mixer in changed["untrained"]:
                 yield Subject("replaced", mixer, "ra_i", unit)
-
-
-def matched(task, backbone, file):
-    """Measurements of the paper's method, whose cache sizes the eviction methods match."""
-    return [
-        f"<results>/ablations/{task}/{backbone}/{Subject('heads', 'mamba', 'ra_i', beta=beta)}/{file}"
-        for beta in ABLATIONS[task]["matched"]
-    ]
 
 
 def half_of(betas):
@@ -48,89 +102,67 @@ def by_selector(changed):
                 yield Subject("heads", mixer, by, choice=choice, beta=beta)
 
 
-def measured_on(task, file):
-    """A file of every subject that is measured on a task."""
+def compared(task):
+    """The subjects of the ablations. Text is read by the original as it came too; on HashHop it is trained likewise."""
     changed = ABLATIONS[task]
-    return measurements_of(
-        task,
-        file,
-        Subject("original"),
-        *(
-            [Subject("original_trained")]
-            if task == "language" and changed["trained"]
-            else []
-        ),
+    on_text = task == "language"
+    untouched, alike = ORIGINALS
+    return [
+        *([untouched] if on_text else []),
+        *([alike] if changed["trained"] or not on_text else []),
         *(Subject("evicted", method) for method in ABLATIONS["evictions"]),
         *(
             Subject("combined", method, beta=half_of(changed["matched"]))
             for method in changed["retained"]
         ),
-        *(recovered_subjects(shown=True) if task == "language" else []),
+        *(recovered_subjects(shown=True) if on_text else []),
         *by_mixer(changed),
         *by_selector(changed),
         *(Subject("pooled", str(kv_heads)) for kv_heads in changed["kv_heads"]),
-    )
+    ]
 
 
-def trained_on_text(file):
-    """A file of every subject that was changed and trained on text, and of the original trained likewise."""
-    return [path for path in measured_on("language", file) if "/trained/" in path]
-
-
-def papers_method(file):
-    """A file of the original as it came, and of every model that the study trains on text: the original, and the paper's
-    method at each share of heads.
-    """
-    by, unit = config["selection"]["by"], config["selection"]["unit"]
-    return collect(
-        "<results>/ablations/language/{backbone}/{subject}/{file}",
-        backbone=config["language"]["backbones"],
-        subject=[
-            Subject("original"),
-            *(
-                (
-                    Subject("heads", "mamba", by, unit, beta=beta)
-                    if beta
-                    else Subject("original_trained")
-                )
-                for beta in config["language"]["betas"]
-            ),
-        ],
-        file=file,
-    )
-
-
-def other_sizes():
-    """The measurements on HashHop at other sizes."""
-    changed = ABLATIONS["hashhop"]
-    return measurements_of(
-        "hashhop",
-        "hashhop_sizes.parquet",
-        Subject("original"),
+def of_other_sizes():
+    """The subjects that are measured on HashHop at other sizes."""
+    trained = [
+        mixer
+        for mixer in ABLATIONS["sizes"]["mixers"]
+        if mixer in ABLATIONS["hashhop"]["trained"]
+    ]
+    return [
+        Subject("original_trained"),
         *(
             Subject("heads", mixer, "ra_i", beta=beta)
-            for mixer in ABLATIONS["sizes"]["mixers"]
-            if mixer in changed["trained"]
-            for beta in changed["trained_betas"] or ABLATIONS["betas"]
+            for mixer in trained
+            for beta in trained_betas("hashhop")
         ),
-    )
+    ]
 
 
-def measurements_of(task, file, *subjects):
-    return collect(
-        "<results>/ablations/{task}/{backbone}/{subject}/{file}",
-        task=task,
-        backbone=ABLATIONS[task]["backbones"],
-        subject=list(dict.fromkeys(subjects)),
-        file=file,
-    )
+def file_of(task, backbone, subject, file, seed=None):
+    """A file of a subject; unless another seed is named, with the study's, or the first of a recipe's own."""
+    if seed is None:
+        seed = (
+            seeds_of(subject.name)[0] if subject.kind == "recovered" else config["seed"]
+        )
+    return f"<results>/{task}/{backbone}/{subject}/seed-{seed}/{file}"
+
+
+def measurements_of(task, subjects, *files, backbones=None):
+    """Some files of each subject, of the backbones that the ablations measure or of others."""
+    return [
+        file_of(task, backbone, subject, file)
+        for backbone in backbones or ABLATIONS[task]["backbones"]
+        for subject in dict.fromkeys(subjects)
+        for file in files
+    ]
 
 
 def scored(task):
     """The scores of heads that a task's selectors need."""
     changed = ABLATIONS[task]
     return collect(
-        "<results>/ablations/{task}/{backbone}/head_scores.parquet",
+        "<results>/{task}/{backbone}/head_scores.parquet",
         task=task,
         backbone=(
             changed["backbones"]
@@ -153,49 +185,92 @@ def asked_scores(wildcards):
     return ABLATIONS["scores"] | ({"by": names} if names else {})
 
 
-def studys_own(task, backbone, beta):
-    """A model that the study trains whether it has ablations or not."""
-    return f"<results>/{task}/{backbone}/beta-{beta}/seed-{config['seed']}/trained"
-
-
-def original_of(task, backbone):
+def original_of(task, backbone, seed):
     """The original that changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
     if task == "language":
-        return f"<results>/backbones/{backbone}"
-    return studys_own(task, backbone, 0.0)
+        return base_of(task, backbone)
+    return file_of(task, backbone, Subject("original_trained"), "trained", seed)
 
 
-def is_studys(task, subject):
-    """Whether the study itself trains this subject: the paper's own method, at one of its shares of heads."""
-    betas = config["betas"] if task == "hashhop" else config["language"]["betas"]
-    chosen = config["selection"]
-    return subject.is_papers(chosen["by"], chosen["unit"]) and subject.beta in betas
-
-
-def model_of(task, backbone, subject):
-    """The model of a subject that has one of its own; of all others, the original."""
-    if subject.kind in {"original_trained", "combined"} or is_studys(task, subject):
-        return studys_own(task, backbone, subject.beta)
-    if subject.kind == "recovered":
-        seed = seeds_of(subject.name)[0]
-        return f"<results>/recovered/{backbone}/{subject.name}/beta-{subject.beta}/seed-{seed}/trained"
+def model_of(task, backbone, subject, seed):
+    """The model of a subject that has one of its own; of all others, what is changed while it is measured."""
+    if subject.kind == "original":
+        return base_of(task, backbone)
+    if subject.kind == "combined":
+        subject = papers(subject.beta)
     if subject.is_trained:
-        return f"<results>/ablations/{task}/{backbone}/{subject}/model"
-    return original_of(task, backbone)
+        return file_of(task, backbone, subject, "trained", seed)
+    return original_of(task, backbone, seed)
+
+
+def before_training(task):
+    """The model that a training changes: the converted one, or for the original the one that others are made of."""
+
+    def of_job(wildcards):
+        subject = Subject.parse(wildcards.change)
+        if subject.kind == "original_trained":
+            return base_of(task, wildcards.backbone)
+        return file_of(task, wildcards.backbone, subject, "converted", wildcards.seed)
+
+    return of_job
+
+
+def arm_of(subject):
+    """How measurements during a training name its recipe."""
+    if subject == papers(subject.beta):
+        return "paper" if subject.beta else "original"
+    return str(subject)
+
+
+def heads_of(task, backbone, subject):
+    """The choice of the heads that a subject replaces."""
+    choice = f"{subject.by}-{subject.unit}-{subject.choice}"
+    return f"<results>/{task}/{backbone}/heads/{choice}/beta-{subject.beta}/heads.json"
+
+
+def papers_heads(wildcards):
+    return heads_of("language", wildcards.backbone, papers(float(wildcards.beta)))
+
+
+def replaced_heads(wildcards):
+    """The heads of a subject that replaces some."""
+    subject = Subject.parse(wildcards.change)
+    replaces = subject.kind == "heads"
+    return heads_of("language", wildcards.backbone, subject) if replaces else []
+
+
+def replaced_words(wildcards, input):
+    """These heads, and what replaces them, as options."""
+    mixer = Subject.parse(wildcards.change).name if input.heads else None
+    return words({"heads": input.heads or None, "mixer": mixer})
+
+
+def window_of(wildcards):
+    return ABLATIONS[wildcards.task]["window"]
 
 
 def measured(task, file):
     """The inputs of a subject's measurement: its model; the ranking of heads that are replaced on the spot; the
-    measurements whose cache size evictions match.
+    measurements of the paper's method whose cache sizes evictions match.
     """
 
     def inputs(wildcards):
-        backbone, subject = wildcards.backbone, Subject.parse(wildcards.subject)
-        paths = {"checkpoint": model_of(task, backbone, subject)}
-        paths |= {"original": original_of(task, backbone)}
+        backbone, seed = wildcards.backbone, wildcards.seed
+        subject = Subject.parse(wildcards.subject)
+        paths = {"checkpoint": model_of(task, backbone, subject, seed)}
+        paths |= {"original": original_of(task, backbone, seed)}
         paths |= dict.fromkeys(["profile", "scores", "match"], [])
         if subject.kind == "evicted":
-            paths["match"] = matched(task, backbone, file)
+            paths["match"] = [
+                file_of(
+                    task,
+                    backbone,
+                    Subject("heads", "mamba", "ra_i", beta=beta),
+                    file,
+                    seed,
+                )
+                for beta in ABLATIONS[task]["matched"]
+            ]
         if subject.kind == "replaced":
             paths |= choosing(task, backbone, subject.by)
         return paths
@@ -205,11 +280,8 @@ def measured(task, file):
 
 def subject_words(wildcards, input):
     """What is measured, as options of the stages that measure it."""
-    subject = Subject.parse(wildcards.subject)
-    recovered = subject.kind == "recovered"
     named = {"name": wildcards.backbone, "subject": wildcards.subject}
-    named["seed"] = seeds_of(subject.name)[0] if recovered else config["seed"]
-    named["dtype"] = config["evaluation_dtype"]
+    named |= {"seed": wildcards.seed, "dtype": config["evaluation_dtype"]}
     match = ["--match", *input.match] if input.match else []
     return words(named) + file_words(["profile", "scores"], wildcards, input) + match
 
@@ -232,7 +304,7 @@ def change_of(task):
 
 def choosing(task, backbone, by):
     """The inputs of a selector: a profile of recency ratios, and scores where it needs them."""
-    scores = f"<results>/ablations/{task}/{backbone}/head_scores.parquet"
+    scores = f"<results>/{task}/{backbone}/head_scores.parquet"
     return {
         "profile": profile_for(task, backbone),
         "scores": [scores] if by in MEASURED_SCORES else [],

@@ -13,7 +13,7 @@ from recurformer.records import ancestors, read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
 from recurformer.results.learned import TRAINED, largest_fall, why_undecided
-from recurformer.results.scores import Measure, scores
+from recurformer.results.scores import Measure, compared_subjects, papers_method, scores
 
 THIS_STUDY = "this study"
 UNTRAINED = frozenset({"baseline", "head_scores"})
@@ -158,14 +158,28 @@ def _same(found: object, expected: object) -> bool:
         and float(str(found)) == expected)  # fmt: skip
 
 
+def views(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Measurements as claims look at them: caches by profile, losses by the paper's recipe; HashHop by the paper's
+    method, and by all subjects that are compared.
+    """
+    chosen = dict(frames)
+    if "cache" in frames:
+        chosen["cache"] = ranked_by_profile(frames["cache"])
+    if "metrics" in frames:
+        chosen["metrics"] = frames["metrics"][frames["metrics"]["arm"].isin(["original", "paper"])]
+    if "hashhop" in frames:
+        chosen["hashhop"] = papers_method(frames["hashhop"])
+        chosen["compared_hashhop"] = compared_subjects(frames["hashhop"])
+    return chosen
+
+
 def evidence_of(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
     """Measurements as evidence, beta rounded, with the settings of the runs that wrote their files."""
     settings = {}
     for file in {file for frame in frames.values() for file in frame["file"].unique()}:
         record = record_of(file)
         settings[file] = read_record(record)["settings"] if record else {}
-    chosen = {kind: ranked_by_profile(frame) if kind == "cache" else frame for kind, frame in frames.items()}
-    return Evidence(source, {kind: frame.round({"beta": 6}) for kind, frame in chosen.items()}, settings)
+    return Evidence(source, {kind: frame.round({"beta": 6}) for kind, frame in views(frames).items()}, settings)
 
 
 def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS) -> list[Evidence]:

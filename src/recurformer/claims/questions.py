@@ -36,7 +36,7 @@ def _answer(question: Question, evidence: Evidence) -> Answer:
 
 
 def reviewer_questions(
-    ablation_hashhop: pd.DataFrame | None = None,
+    compared_hashhop: pd.DataFrame | None = None,
     hashhop_sizes: pd.DataFrame | None = None,
     needle: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,

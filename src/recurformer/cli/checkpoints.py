@@ -77,6 +77,30 @@ def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
     return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
 
 
+def open_converted(
+    folder: str | Path, heads: str | Path, mixer: str, seed: int, dtype: str = "auto", **sizes: Any
+) -> "PreTrainedModel":
+    """A model whose chosen heads are replaced by one mixer in each layer, before any training.
+
+    Args:
+        folder: of the original's checkpoint.
+        heads: file that `recurformer select` wrote.
+        mixer: a name in `recurformer.model.mixers`.
+        seed: of the mixers' weights.
+        dtype: as `open_model` takes it.
+        sizes: of the mixer.
+
+    Raises:
+        ValueError: the checkpoint or the choice of heads is missing or damaged.
+    """
+    from transformers import set_seed
+
+    from recurformer.model.convert import convert
+
+    set_seed(seed)
+    return convert(open_model(folder, dtype), read_heads(heads), mixer, **sizes)
+
+
 def open_config(folder: str | Path) -> "PreTrainedConfig":
     """The configuration of a model, converted or not.
 

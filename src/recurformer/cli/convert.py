@@ -20,14 +20,10 @@ from recurformer.study import Mamba, Window
 )
 def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
     """Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
-    from transformers import set_seed
+    from recurformer.cli.checkpoints import open_converted, open_tokenizer, save_checkpoint
 
-    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads, save_checkpoint
-    from recurformer.model.convert import convert
-
-    set_seed(args.seed)
     sizes = mamba.model_dump() | window.model_dump()
-    model = convert(open_model(args.checkpoint), read_heads(args.heads), args.mixer, **sizes)
+    model = open_converted(args.checkpoint, args.heads, args.mixer, args.seed, **sizes)
     save_checkpoint(args.converted, model, open_tokenizer(args.checkpoint))
     return {"parameters": model.num_parameters()}
 

@@ -8,7 +8,7 @@ from recurformer.cli.arguments import InputPath
 from recurformer.cli.metrics import Metric, perplexity_of
 from recurformer.cli.stage import ARTICLES, DTYPE, MEASURED_BETA, NAME, argument, csv, progress, seed, stage
 from recurformer.cli.subjects import fall_behind, measure, measured
-from recurformer.study import Change, Continuation, HashHopTask, Needle, Perplexity, Tasks
+from recurformer.study import Change, Continuation, HashHopTask, Mamba, Needle, Perplexity, Tasks, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,32 +16,38 @@ if TYPE_CHECKING:
 
     from recurformer.measure.generate import NewCache
 
-MEASURED = ("before", "converted", "trained")
-
 
 @stage(
     "perplexity on held-out articles",
-    *(argument(f"--{name}", type=InputPath, required=True, help=f"folder of the model, {name}") for name in MEASURED),
-    *(ARTICLES, NAME, MEASURED_BETA, seed("the training, for the measurements"), DTYPE),
+    argument("--before", type=InputPath, required=True, help="folder of the original"),
+    argument("--heads", type=InputPath, help="JSON file of `recurformer select`: replaced heads (default: none)"),
+    argument("--mixer", default="mamba", help="what replaced them (default: mamba)"),
+    argument("--trained", type=InputPath, required=True, help="folder of the trained model"),
+    *(ARTICLES, NAME, MEASURED_BETA, seed("the mixers' weights and of the training"), DTYPE),
     output=csv("perplexity", "one row an article"),
     metrics=[Metric("perplexity", "negative_log_likelihood", over="tokens", by=["stage"], of=perplexity_of)],
     device="computes",
 )
-def perplexity(args: Namespace, settings: Perplexity) -> "pd.DataFrame":
+def perplexity(args: Namespace, settings: Perplexity, mamba: Mamba, window: Window) -> "pd.DataFrame":
     """Perplexity on held-out articles: before conversion, converted, and trained (Table 3)."""
     import pandas as pd
 
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
+    from recurformer.cli.checkpoints import open_converted, open_model, open_tokenizer
     from recurformer.cli.texts import open_texts
     from recurformer.measure.language import perplexity_rows
+
+    def opened(name: str) -> "PreTrainedModel":
+        if name == "converted" and args.heads:
+            sizes = mamba.model_dump() | window.model_dump()
+            return open_converted(args.before, args.heads, args.mixer, args.seed, args.dtype, **sizes)
+        return open_model(args.trained if name == "trained" else args.before, args.dtype)
 
     articles = open_texts(args.articles, "validation", ("title", "text"))
     tokenizer = open_tokenizer(args.before)
     frames = []
-    for name in MEASURED:
-        model = open_model(getattr(args, name), args.dtype)
+    for name in ("before", "converted", "trained"):
         rows = perplexity_rows(
-            model, tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
+            opened(name), tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
         )
         frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
     return pd.concat(frames).assign(fall=fall_behind(args.trained))

@@ -4,8 +4,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from recurformer.cli.metrics import Metric
-from recurformer.cli.stage import DTYPE, MEASURED_BETA, NAME, checkpoint, csv, parquet, progress, seed, stage
-from recurformer.cli.subjects import fall_behind, measure, measured
+from recurformer.cli.stage import parquet, progress, stage
+from recurformer.cli.subjects import measure, measured
 from recurformer.study import Change, HashHopEvaluation, HashHopTask, HeadScores
 from recurformer.study.ablations import HashHopSizes
 
@@ -14,31 +14,16 @@ if TYPE_CHECKING:
 
 
 @stage(
-    "generation quality h_gq on HashHop",
-    *(checkpoint(), NAME, MEASURED_BETA, seed("the samples"), DTYPE),
-    output=csv("hashhop", "one row a sample"),
-    metrics=[Metric("h_gq", "correct", over="hops", by=["variant"])],
-    device="computes",
-)
-def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask) -> "pd.DataFrame":
-    """Generation quality on HashHop: the fraction of a chain before the model's first error (Tables 2, 4)."""
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.measure.hashhop import hashhop_rows
-
-    model, tokenizer = open_model(args.checkpoint, args.dtype), open_tokenizer(args.checkpoint)
-    rows = hashhop_rows(model, tokenizer, task, **settings.model_dump(), seed=args.seed, progress=progress("sample"))
-    return rows.assign(model=args.name, beta=args.beta, seed=args.seed, fall=fall_behind(args.checkpoint))
-
-
-@stage(
     "generation quality h_gq on HashHop, with a full or a smaller cache",
     measured,
     output=parquet("hashhop", "one row a sample"),
-    metrics=[Metric("h_gq", "correct", over="hops", by=["method", "setting", "variant"])],
+    metrics=[Metric("h_gq", "correct", over="hops", by=by) for by in (["variant"], ["method", "setting", "variant"])],
     device="computes",
 )
-def ablation_hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, change: Change) -> "pd.DataFrame":
-    """Quality on HashHop with a full or a smaller cache, at any sizes of the task, and the bytes of the cache."""
+def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, change: Change) -> "pd.DataFrame":
+    """Generation quality on HashHop, the fraction of a chain before the model's first error, with a full or a smaller
+    cache, whose bytes are measured (Tables 2, 4).
+    """
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.heads.scores import HashHopProbes
     from recurformer.measure.hashhop import hashhop_rows
@@ -52,7 +37,6 @@ def ablation_hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHop
         lambda model, original, new_cache: hashhop_rows(
             model, tokenizer, task, **options, new_cache=new_cache, original=original
         ),
-        original_trained=True,
         repeated=HashHopProbes(tokenizer, task, HeadScores(), args.seed).repeats() if knows_hashes_only else None,
     )
 
@@ -83,5 +67,4 @@ def hashhop_sizes(args: Namespace, settings: HashHopSizes, task: HashHopTask, ch
             ).assign(size=size, form=task.form, as_trained=sized == task)
             for size, sized in sizes
         ),
-        original_trained=True,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
-from recurformer.cli.resumable import train_and_keep, trained
+from recurformer.cli.resumable import arm_of, train_and_keep, trained
 from recurformer.cli.stage import ARTICLES, argument, checkpoint, progress, stage
 from recurformer.files import atomic_path
 from recurformer.study import Distributed, Mamba, Recipe, Training
@@ -62,7 +62,7 @@ def curve_of(
     return RecoveryCurve(original, model, held_out, kept, args.halvings, say=partial(print, flush=True))
 
 
-def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, float]:
+def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
     """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has; the
     quality at its end.
     """
@@ -72,13 +72,13 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve", arm: str) -> dict[str, f
     sizes = {f"bytes_{length}": int(count_cache(curve.model, length).bytes.sum()) for length in CACHE_LENGTHS.values()}
     mixer = getattr(curve.model.config, "mixer", "none")
     rows = curve.rows.drop(columns="stage")
-    keep_rows(args, rows.assign(**sizes), args.recovery, arm, mixer)
+    keep_rows(args, rows.assign(**sizes), args.recovery, mixer)
     return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()])
 
 
-def keep_rows(args: Namespace, rows: "DataFrame", file: Path, arm: str, mixer: str) -> None:
+def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> None:
     """Write rows with the names of their run."""
-    named = rows.assign(model=args.name, arm=arm, mixer=mixer, beta=args.beta, seed=args.seed)
+    named = rows.assign(model=args.name, arm=arm_of(args), mixer=mixer, beta=args.beta, seed=args.seed)
     with atomic_path(file) as path:
         named.to_csv(path, index=False)
 
@@ -115,7 +115,7 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
             on_log = recovery.of_training("trained", settings.steps, settings.log_every)
         options = {**settings.model_dump(), **distributed.training()}
         train(model, dataset, output_dir=folder, seed=args.seed, on_log=on_log, **options)
-        return {} if recovery is None else keep_curve(args, recovery, arm="paper" if args.beta else "original")
+        return {} if recovery is None else keep_curve(args, recovery)
 
     return train_and_keep(args, model, tokenizer, learn)
 
@@ -124,7 +124,6 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
     "conversion and recovery by a recipe other than the paper's",
     checkpoint("folder of the original"),
     argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
-    argument("--arm", required=True, help="name of the recipe in the measurements"),
     curve(required=True),
     argument(
         "--layer-errors", type=OutputPath, required=True, help="CSV file to write: error of the closed form, by layer"
@@ -150,7 +149,7 @@ def recover(args: Namespace, settings: Training, arm: Recipe, mamba: Mamba) -> d
             original, model, input_ids, arm, curve,
             training=settings, folder=folder, seed=args.seed, bf16=True, progress=progress,
         )  # fmt: skip
-        keep_rows(args, recovered.errors, args.layer_errors, args.arm, arm.mixer)
-        return keep_curve(args, curve, args.arm)
+        keep_rows(args, recovered.errors, args.layer_errors, arm.mixer)
+        return keep_curve(args, curve)
 
     return train_and_keep(args, model, tokenizer, learn)

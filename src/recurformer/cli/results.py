@@ -42,14 +42,17 @@ def call_renderer(
     Raises:
         ValueError: there is no such renderer, or these are other measurements than it takes.
     """
+    from recurformer.results.frames import COMPARED
+
     if name not in renderers:
         raise ValueError(f"there is no {name!r}; there are: {', '.join(renderers)}")
     parameters = signature(renderers[name]).parameters
-    kinds = [kind for kind in parameters if kind not in given]
-    needed = {kind for kind in kinds if parameters[kind].default is Parameter.empty}
+    kinds = {COMPARED.get(kind, kind): kind for kind in parameters if kind not in given}
+    needed = {file for file, kind in kinds.items() if parameters[kind].default is Parameter.empty}
     if not needed <= set(frames) <= set(kinds):
         raise ValueError(f"{name} is made from files named {', '.join(kinds)}; given: {', '.join(frames)}")
-    return renderers[name](**frames, **{key: value for key, value in given.items() if key in parameters})
+    taken = {kinds[file]: frame for file, frame in frames.items()}
+    return renderers[name](**taken, **{key: value for key, value in given.items() if key in parameters})
 
 
 @stage(

@@ -38,7 +38,15 @@ def trained(parser: ArgumentParser) -> None:
     CHECKPOINTS(parser)
     NAME(parser)
     parser.add_argument("--beta", type=BETA, default=0.0, help="fraction of heads replaced, for the measurements")
+    parser.add_argument(
+        "--arm", help="name of the recipe in the measurements (default: original where beta is 0, else paper)"
+    )
     seed("the samples")(parser)
+
+
+def arm_of(args: Namespace) -> str:
+    """The name of a training's recipe in the measurements."""
+    return args.arm or ("paper" if args.beta else "original")
 
 
 def _resolved(value: object, start: str) -> object:
@@ -125,4 +133,5 @@ def train_and_keep(
     with resumable_run(args, args.trained) as checkpoints:
         learnt = learn(checkpoints)
         save_checkpoint(args.trained, model, tokenizer, state_dict=whole_weights(model) if is_launched() else None)
-        return keep_metrics(checkpoints, args.metrics, model=args.name, beta=args.beta, seed=args.seed) | learnt
+        names = {"model": args.name, "arm": arm_of(args), "beta": args.beta, "seed": args.seed}
+        return keep_metrics(checkpoints, args.metrics, **names) | learnt

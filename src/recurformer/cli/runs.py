@@ -5,7 +5,7 @@ import operator
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recurformer.cli.stage import argument, stage
 from recurformer.cli.trace import LEDGERS, records_behind
 from recurformer.records import final_metrics, find_records, metrics_text, read_record, run_name
+from recurformer.study.subject import Subject
 from recurformer.tracking import TRACKERS, TrackedRun, use_store
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[st
     return sorted(found, key=lambda entry: entry[1]["started"])
 
 
+def _beta(settings: Mapping[str, Any]) -> Any:
+    """The fraction of heads replaced, where a run has one."""
+    with suppress(KeyError, ValueError):
+        subject = Subject.parse(settings["subject"])
+        return None if subject.kind == "replaced" else subject.beta
+    return settings.get("beta")
+
+
 def described(place: Path, record: dict[str, Any]) -> dict[str, Any]:
     """A run in one flat row: what its record says of itself, then its settings, then its final metrics."""
     accelerator, settings = record["accelerator"] or {}, record["settings"]
@@ -60,7 +69,7 @@ def described(place: Path, record: dict[str, Any]) -> dict[str, Any]:
         "run": record["run"],
         "stage": record["stage"],
         "model": settings.get("name"),
-        "beta": settings.get("beta"),
+        "beta": _beta(settings),
         "seed": record["seed"],
         "started": record["started"],
         "minutes": round(record["seconds"] / 60, 2),

@@ -1,4 +1,4 @@
-"""What the measurements of the ablations share: the measured subject, its columns, and changes that need no training.
+"""What the measurements of subjects share: the measured one, its columns, and changes that need no training.
 
 Those (eviction, untrained mixers) are made in the process that measures them, at every setting.
 """
@@ -31,7 +31,7 @@ def measured(parser: ArgumentParser) -> None:
     """The subject, its model, and what a change of it in this process needs."""
     checkpoint()(parser)
     NAME(parser)
-    parser.add_argument("--subject", default="original", help="path of the subject, as in results/ablations")
+    parser.add_argument("--subject", default="original", help="path of the subject, as in results/language/BACKBONE")
     parser.add_argument("--original", type=InputPath, required=True, help="folder of the model before any change")
     seed("the samples, and of the training for the measurements")(parser)
     DTYPE(parser)
@@ -49,8 +49,6 @@ def measure(
     args: Namespace,
     change: Change,
     rows_of: RowsOf,
-    *,
-    original_trained: bool = False,
     repeated: "Repeated | None" = None,
 ) -> "pd.DataFrame":
     """The rows of a subject, at every setting of its change, with the columns that say what they are of.
@@ -59,7 +57,6 @@ def measure(
         args: with the arguments of `measured`.
         change: its settings.
         rows_of: measures (model, configuration of the original, maker of a cache or None for the model's own).
-        original_trained: whether the original was trained on the task.
         repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
 
     Raises:
@@ -78,7 +75,7 @@ def measure(
         variants = _replaced(args, model, subject, change)
     elif subject.kind == "pooled":
         variants = iter([(model, None, {"setting": model.config.num_key_value_heads / original.num_key_value_heads})])
-    columns = {"model": args.name, **subject.columns(change.recovered_by, original_trained)}
+    columns = {"model": args.name, **subject.columns(change.recovered_by)}
     columns["seed"] = subject.choice if subject.by == "random" else args.seed
     columns["fall"] = fall_behind(args.checkpoint) if columns["trained"] else 0.0
     frames = [

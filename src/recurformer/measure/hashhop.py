@@ -42,12 +42,12 @@ def hashhop_rows(
         seed: of the samples; they differ from the training samples of the same seed.
         batch_size: answers generated together; changes the speed, not the result.
         new_cache: makes the cache of each batch; None: the model makes its own.
-        original: of the model before anything was changed; with it the cache is measured.
+        original: of the model before anything was changed; with it the cache is measured too.
         progress: called with (samples done, samples of all variants).
 
     Returns:
-        One row a sample: variant, sample, correct (leading hashes), hops; without `original` distances (of the linked
-        pairs, separated by spaces: see `link_distances`), with it ratio (see `held_ratio`).
+        One row a sample: variant, sample, correct (leading hashes), hops, distances (of the linked pairs, separated by
+        spaces: see `link_distances`), and with `original` ratio (see `held_ratio`).
     """
     more = MORE_TOKENS if task.form == "text" else 0
     bytes_per_token: list[float] = []
@@ -70,7 +70,7 @@ def hashhop_rows(
     frame = pd.DataFrame(rows, columns=["variant", "sample", "correct", "hops", "distances"])
     if original is None:
         return frame
-    return frame.drop(columns="distances").assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
+    return frame.assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
 
 
 def _prompt(item: Item) -> tuple[torch.Tensor, int]:

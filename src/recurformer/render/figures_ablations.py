@@ -249,7 +249,7 @@ def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
 
 @styled
 def ablation_selectors(
-    ablation_hashhop: pd.DataFrame | None = None,
+    compared_hashhop: pd.DataFrame | None = None,
     needle: pd.DataFrame | None = None,
     continuation: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,
@@ -259,7 +259,7 @@ def ablation_selectors(
     Raises:
         ValueError: no RA-I among the scores.
     """
-    frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
+    frames = {"compared_hashhop": compared_hashhop, "needle": needle, "continuation": continuation}
     given = {kind: frame for kind, frame in frames.items() if frame is not None}
     panels = panels_of(given, _by_selector) if given or head_scores is None else []
     models = [] if head_scores is None else by_model(agreement(require(head_scores, "head_scores")))

@@ -252,11 +252,11 @@ def quality_figure(
 
     @styled
     def draw(
-        ablation_hashhop: pd.DataFrame | None = None,
+        compared_hashhop: pd.DataFrame | None = None,
         needle: pd.DataFrame | None = None,
         continuation: pd.DataFrame | None = None,
     ) -> Figure:
-        frames = {"ablation_hashhop": ablation_hashhop, "needle": needle, "continuation": continuation}
+        frames = {"compared_hashhop": compared_hashhop, "needle": needle, "continuation": continuation}
         panels = panels_of(frames, chosen)
         figure, every, _ = grid(
             name, len(panels), SIDE_BY_SIDE, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2))

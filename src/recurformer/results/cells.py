@@ -10,7 +10,7 @@ import pandas as pd
 from recurformer.paper import CACHE_LENGTHS
 from recurformer.results.frames import groups, records, require, runs_of
 from recurformer.results.learned import LEARNED
-from recurformer.results.scores import estimate_quality
+from recurformer.results.scores import estimate_quality, papers_method
 from recurformer.results.words import NOT_RUN
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
@@ -151,7 +151,7 @@ def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:
 def quality_values(hashhop: pd.DataFrame) -> dict[Key, Value]:
     """h_gq by layout of the task."""
     values: dict[Key, Value] = {}
-    for (model, beta, variant), rows in groups(hashhop, ["model", "beta", "variant"]):
+    for (model, beta, variant), rows in groups(papers_method(hashhop), ["model", "beta", "variant"]):
         mean, low, high = estimate_quality(rows)
         values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows), runs=runs_of(rows))
     return values

@@ -12,7 +12,7 @@ from recurformer.paper import BACKBONE_LABELS
 from recurformer.records import PACK, runs_behind
 
 IDENTITY = ("model", "family", "method", "setting", "by", "trained", "seed", "ratio")
-"""What a row of the ablations says about the measured thing. family: "original", "eviction", "mixer" (heads replaced),
+"""What a row says about the measured subject. family: "original", "eviction", "mixer" (heads replaced),
 "layers" (whole layers replaced) or "pooled" (fewer KV heads); method: within the family; setting: the share asked for
 (of the cache kept, of heads or layers replaced, of KV heads kept); by: the selector, if any; trained: after the change;
 ratio: held bytes over those of the original's full cache."""
@@ -22,18 +22,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "cache_peak": ("model", "unit", "beta", "length", "ratio", "peak_bytes"),
     "pyramidinfer": ("model", "length", "ratio"),
     "memory": ("model", "beta", "protocol", "l_m", "memory_bytes", "source"),
-    "hashhop": ("model", "beta", "seed", "variant", "sample", "correct", "hops"),
-    "baseline": ("model", "beta", "seed", "variant", "sample", "correct", "hops"),
+    "hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
+    "compared_hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
+    "baseline": ("model", "seed", "variant", "sample", "correct", "hops"),
     "perplexity": ("model", "beta", "seed", "stage", "split", "tokens", "negative_log_likelihood"),
     "contribution": ("model", "norm", "tokens", "interval", "mean", "low", "high", "samples", "p_value"),
     "complexity": ("mixer", "phase", "quantity", "length", "bytes"),
     "sink": ("model", "layer", "head", "quantity", "query", "key", "value", "samples"),
-    "metrics": ("model", "beta", "seed", "step", "loss"),
+    "metrics": ("model", "arm", "beta", "seed", "step", "loss"),
     "mqar": ("beta", "learning_rate", "seed", "split", "length", "pairs", "trained_length", "correct", "queries"),
     "attention_map": ("model", "level", "layer", "head", "ra_i", "query", "key", "weight", "samples"),
     "profile": ("model", "sample", "layer", "head", "rr", "threshold"),
     "influence": ("model", "mixer", "layer", "head", "query", "key", "weight"),
-    "ablation_hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
     "hashhop_sizes": (*IDENTITY, "variant", "sample", "correct", "hops", "size", "form", "as_trained"),
     "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
     "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
@@ -134,6 +134,10 @@ def read_frames(files: Iterable[str | Path]) -> dict[str, pd.DataFrame]:
         known = frame if "run" in frame else frame.assign(file=str(file), run=next(iter(runs_behind([file])), ""))
         frames.setdefault(file.stem, []).append(known)
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+
+
+COMPARED = {"compared_hashhop": "hashhop"}
+"""Kind that is shown by itself -> the kind of its files: HashHop by all subjects that the ablations compare."""
 
 
 def packed_kind(place: Path) -> str:

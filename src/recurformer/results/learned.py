@@ -27,7 +27,7 @@ ALLOWED_FALL = 0.05
 FALL = "fall"
 """Column of that end, in every row that a trained model gave."""
 TRAINED = frozenset({
-    "metrics", "perplexity", "hashhop", "mqar", "ablation_hashhop", "hashhop_sizes", "needle", "continuation",
+    "metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
     "ablation_lm_eval",
 })  # fmt: skip
 """The kinds of measurements that trained models give."""

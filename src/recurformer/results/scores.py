@@ -86,6 +86,35 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
     return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
+def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the paper's method and of the original trained likewise, with `beta`. Its heads are those that RA-I
+    chooses, or where none are, those that the study chooses.
+    """
+    trained, heads = hashhop["trained"].astype(bool), hashhop["family"] == "mixer"
+    mamba = trained & (hashhop["method"] == "mamba")
+    for ours in (mamba & heads & (hashhop["by"] == PAPERS_SELECTOR), mamba & heads, mamba):
+        if ours.any():
+            break
+    original = trained & (hashhop["family"] == "original")
+    return hashhop[original | ours].assign(beta=hashhop["setting"].where(ours, 0.0).round(6))
+
+
+def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the models of which other subjects than the paper's method were measured, at the seeds and the
+    fractions of heads of these.
+    """
+    rows = hashhop.round({"setting": 6})
+    other = ~rows.index.isin(papers_method(rows).index) & (rows["family"] != "original")
+    kept = other.copy()
+    for model, others in groups(rows[other], "model"):
+        mixers = others[others["family"] == "mixer"]
+        alike = (rows["model"] == model) & rows["seed"].isin(others.loc[others["by"] != "random", "seed"])
+        if len(mixers):
+            alike &= rows["setting"].isin(mixers["setting"]) | (rows["family"] != "mixer")
+        kept |= alike
+    return hashhop[kept]
+
+
 def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
     """HashHop in the official layout, where it was measured in it."""
     official = rows[rows["variant"] == "official"]
@@ -155,7 +184,7 @@ class Measure:
     samples: tuple[str, ...]
 
 
-HASHHOP = Measure("ablation_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
+HASHHOP = Measure("compared_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
     LEARNED, ("variant", "sample"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
     _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def _name(study: "Study") -> None:
     """The folders of the default study lie beside those of the others."""
-    folders = "ablations backbones bench caches corpus device hashhop language logs mqar recovered tables tracking"
+    folders = "ablations backbones bench caches corpus device hashhop language logs mqar tables tracking"
     if study.study.lower() in folders.split():
         raise ValueError(f"study: {study.study!r} is the name of a folder of the default study; choose another")
     if "." in study.study:

@@ -39,20 +39,20 @@ COPY = Need(500, 2)
 NEEDS = {
     "corpus": Need(2000, minutes=240),
     "backbone": Need(500, 2, 240),
-    **dict.fromkeys(["convert", "convert_to_mixer", "pool_kv"], COPY),
+    **dict.fromkeys(["convert", "pool_kv"], COPY),
     **dict.fromkeys(
         ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map"], READ
     ),
-    **dict.fromkeys(["hashhop", "baseline", "hashhop_sizes", "perplexity"], READ),
+    **dict.fromkeys(["hashhop_sizes"], READ),
     **dict.fromkeys(["head_scores", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
-    **dict.fromkeys(["influence"], Need(700, 2, 240, gpu=True)),
-    **dict.fromkeys(["needle", "continuation", "ablation_hashhop"], WRITE),
-    **dict.fromkeys(["train_text", "train_changed_on_text", "recover"], TRAIN),
-    **dict.fromkeys(["pretrain_hashhop", "train_hashhop", "train_changed_on_hashhop"], TRAIN),
+    **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
+    **dict.fromkeys(["needle", "continuation", "hashhop", "baseline"], WRITE),
+    **dict.fromkeys(["train_text", "recover"], TRAIN),
+    **dict.fromkeys(["pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
     **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
     "pyramidinfer": Need(1000),
-    **dict.fromkeys(["table", "figure", "claims", "ablation_claims", "select", "select_other"], Need(500)),
+    **dict.fromkeys(["table", "figure", "claims", "ablation_claims", "select"], Need(500)),
 }
 """Rule -> its needs; those of any other rule are `Need()`."""
 

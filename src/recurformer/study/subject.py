@@ -1,4 +1,4 @@
-"""The subjects of the ablations, each with the path below which its measurements lie."""
+"""The subjects of a study: the name of a model, which is the path below which it and its measurements lie."""
 
 import re
 from dataclasses import asdict, dataclass
@@ -10,13 +10,15 @@ FORMS = {
     "evicted": "evicted/{name}",
     "combined": "combined/beta-{beta}/{name}",
     "replaced": "replaced/{by}-{unit}-{choice}/{name}",
-    "heads": "heads/{by}-{unit}-{choice}/beta-{beta}/{name}/trained",
-    "recovered": "recovered/{name}/beta-{beta}/trained",
-    "pooled": "pooled/{name}/trained",
+    "heads": "heads/{by}-{unit}-{choice}/beta-{beta}/{name}",
+    "recovered": "recovered/{name}/beta-{beta}",
+    "pooled": "pooled/{name}",
 }
 """Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
 of a converted model's retained heads; heads replaced by a mixer, without training and at every fraction of heads, or
 trained; another recipe than the paper's; fewer key-value heads."""
+TRAINED = frozenset({"original_trained", "heads", "recovered", "pooled"})
+"""The kinds that have a trained model of their own."""
 FAMILIES = {
     **dict.fromkeys(["original", "original_trained"], "original"),
     **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled"},
@@ -48,46 +50,39 @@ class Subject:
 
     @classmethod
     def parse(cls, path: str) -> Self:
-        """The subject of a path; also of a change before its training, whose path has no `/trained`.
+        """The subject of a path.
 
         Raises:
             ValueError: no subject has such a path.
         """
         for kind, form in FORMS.items():
             pattern = re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{PARTS[part[1]]})", form)
-            ends = [path, f"{path}/trained"] if form.endswith("/trained") else [path]
-            if match := next(filter(None, (re.fullmatch(pattern, end) for end in ends)), None):
+            if match := re.fullmatch(pattern, path):
                 parts: dict[str, Any] = match.groupdict()
                 numbers = {"choice": int(parts.get("choice", 0)), "beta": float(parts.get("beta", 0))}
                 return cls(kind, **parts | numbers)
         forms = ", ".join(FORMS.values())
-        raise ValueError(f"--subject {path}: not a subject of the ablations; there are {forms}")
+        raise ValueError(f"--subject {path}: not a subject; there are {forms}")
 
     def __str__(self) -> str:
         return FORMS[self.kind].format(**asdict(self))
 
     @property
     def is_trained(self) -> bool:
-        """Whether it was trained after the change."""
-        return str(self).endswith("/trained")
+        """Whether it was trained after the change, and so has a model of its own."""
+        return self.kind in TRAINED
 
-    def is_papers(self, by: str, unit: str) -> bool:
-        """Whether it is the paper's own method with the heads that a study chooses, which the study trains anyway."""
-        return self == Subject("heads", "mamba", by, unit, beta=self.beta)
-
-    def columns(self, recovered_by: str = "", original_trained: bool = False) -> dict[str, Any]:
+    def columns(self, recovered_by: str = "") -> dict[str, Any]:
         """The columns of its measurements; where one job measures several settings, `setting` is still the default.
 
         Args:
             recovered_by: ranking of the heads of a model that recovered.
-            original_trained: whether the original itself was trained on the task.
         """
         family = "layers" if FAMILIES[self.kind] == "mixer" and self.unit == "layer" else FAMILIES[self.kind]
-        original = family == "original"
         return {
             "family": family,
-            "method": "full" if original else "mean" if self.kind == "pooled" else self.name,
+            "method": "full" if family == "original" else "mean" if self.kind == "pooled" else self.name,
             "setting": self.beta if self.kind in {"heads", "recovered"} else 1.0,
             "by": recovered_by if self.kind == "recovered" else self.by,
-            "trained": (original and original_trained) or self.is_trained or self.kind == "combined",
+            "trained": self.is_trained or self.kind == "combined",
         }
