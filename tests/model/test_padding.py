@@ -117,6 +117,16 @@ def test_a_mask_may_be_that_of_the_whole_prompt(mixer, new_cache):
 
 
 @every_mixer
+@pytest.mark.parametrize("form", [torch.Tensor.bool, lambda mask: mask * 0.5, lambda mask: mask * -3])
+def test_every_number_but_zero_is_a_token(mixer, form):
+    """As in the library's models; a mixer must not multiply by it."""
+    model, (ids, mask, positions) = shared(mixer, "qwen2_gqa", "ragged"), padded(PLACES["scattered"])
+    logits = in_pieces(model, ids, form(mask), positions, CUTS["pieces"], DynamicCache(config=model.config))
+    for row, one in enumerate(alone(model, ids, mask)):
+        assert difference(logits[row][mask[row].bool()], one) < 1e-4
+
+
+@every_mixer
 @pytest.mark.parametrize("chunk", [1, 4, LENGTH])
 def test_a_prefill_in_chunks_of_a_padded_prompt(mixer, chunk):
     model = shared(mixer, "qwen2_gqa", "ragged")
