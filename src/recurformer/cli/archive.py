@@ -86,10 +86,11 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
 
 def _recorded_files(folder: Path) -> set[Path]:
     """The files of a recording that this command wrote."""
-    from recurformer.results.frames import PACKED
+    from recurformer.results.frames import PACKED, packed_kind
 
     wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
-    return {folder / PACK, *wrote, *(folder / PACKED).glob("*.parquet")} if (folder / PACK).is_file() else set()
+    kinds = {packed_kind(file.relative_to(folder)) for file in wrote}
+    return {folder / PACK, *wrote, *(folder / PACKED / f"{kind}.parquet" for kind in kinds)}
 
 
 @stage(
