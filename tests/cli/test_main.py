@@ -42,7 +42,8 @@ def test_what_needs_no_model_and_no_tracker_imports_none():
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu"
 NOT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-NOTEBOOK = {"MPLBACKEND": "module://of_a_notebook.that_is_not_installed"}
+NOTEBOOK = {"MPLBACKEND": "module://of_a_notebook.that_is_not_installed", "MATPLOTLIBRC": "../matplotlibrc"}
+TASTE = "backend: module://that_is_not_installed\naxes.facecolor: red\nfont.size: 40\nsavefig.bbox: tight\n"
 WORDS = {
     "the help": ["--help"],
     "the keys of a study": ["study", "--describe"],
@@ -55,7 +56,8 @@ WORDS = {
 
 @pytest.mark.parametrize("what", WORDS)
 def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(what, tmp_path):
-    """A locale that knows no sign beyond ASCII, and the backend of a notebook that started the process."""
+    """A locale that knows no sign beyond ASCII, a notebook that started the process, a user's own style of figures."""
+    (tmp_path / "matplotlibrc").write_text(TASTE)
     found = []
     for name, surroundings in (("usual", {}), ("strange", NOT_UTF8 | NOTEBOOK)):
         (tmp_path / name).mkdir()

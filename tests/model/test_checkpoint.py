@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from recurformer.cli.main import main
 from recurformer.data.hashhop import byte_tokenizer
 from recurformer.model.config import RecurFormerLlamaConfig
-from recurformer.model.convert import convert, save_with_code
+from recurformer.model.convert import convert, pool_kv_heads, save_with_code
 from recurformer.model.mixers import MIXERS
 
 CASES = {"llama_gqa_tied": "mixed", "qwen2_gqa": "ragged", "mistral_gqa": "beta_one", **dict(PAIRS)}
@@ -242,6 +242,17 @@ def test_saving_and_loading_keeps_everything(mixer, tmp_path):
     assert torch.equal(loaded(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
     own = {name for name in load_file(tmp_path / "model.safetensors") if f".{mixer}." in name}
     assert bool(own) == (mixer not in {"window", "linear", "mean", "zero"})
+
+
+def test_settings_of_generation_that_contradict_each_other_are_kept(tmp_path):
+    """The library saves such ones only where nobody has changed them since they were read."""
+    make_backbone("llama_mha").save_pretrained(tmp_path / "base")
+    settings = {"temperature": 0.6, "do_sample": False}
+    (tmp_path / "base/generation_config.json").write_text(json.dumps(settings))
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    for name, model in {"converted": convert(base, HEADS["mixed"]), "pooled": pool_kv_heads(base, 3)}.items():
+        model.save_pretrained(tmp_path / name)
+        assert settings.items() <= json.loads((tmp_path / name / "generation_config.json").read_text()).items()
 
 
 def test_a_config_without_the_keys_is_of_mamba(tmp_path):
