@@ -132,7 +132,7 @@ def test_a_prefill_in_chunks_of_a_padded_prompt(mixer, chunk):
     model = shared(mixer, "qwen2_gqa", "ragged")
     ids, mask, _ = padded(PLACES["scattered"])
     more = tokens(2, 3, seed=4)
-    read = recurformer.prefill(model, ids, chunk, mask)
+    read = recurformer.prefill(model, ids, chunk, 3 * mask)  # any number but zero is a token
     whole = torch.cat([mask, torch.ones_like(more)], 1)
     positions = (whole.cumsum(1) - 1)[:, LENGTH:]
     given = {"attention_mask": whole, "position_ids": positions, "past_key_values": read.past_key_values}
