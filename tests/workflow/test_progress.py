@@ -55,3 +55,11 @@ def test_a_run_says_once_that_there_are_no_recordings(dry, tmp_path):
     for run, times in ((dry("all", "smoke"), 1), (beside, 0)):
         assert (run.out + run.err).count("recorded: no recorded measurements there.") == times
         assert any(job.rule == "claims" for job in run.jobs)
+
+
+def test_a_graph_is_all_that_stands_on_standard_output(tmp_path):
+    """As `dot` reads it; what a run says of itself goes elsewhere."""
+    drawn = snakemake(link_workflow(tmp_path), TARGETS[0], "--dag", "--configfile", "config/smoke.yaml")
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stdout.startswith("digraph snakemake_dag {") and drawn.stdout.strip().count("}") == 1
+    assert "no recorded measurements" in drawn.stderr
