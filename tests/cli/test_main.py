@@ -42,7 +42,8 @@ def test_what_needs_no_model_and_no_tracker_imports_none():
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu"
 NOT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-NOTEBOOK = {"MPLBACKEND": "module://of_a_notebook.that_is_not_installed", "MATPLOTLIBRC": "../matplotlibrc"}
+# Of this backend matplotlib says that it is missing; it takes modules of which it knows nothing.
+NOTEBOOK = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": "../matplotlibrc"}
 TASTE = "backend: module://that_is_not_installed\naxes.facecolor: red\nfont.size: 40\nsavefig.bbox: tight\n"
 WORDS = {
     "the help": ["--help"],
