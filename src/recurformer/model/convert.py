@@ -163,6 +163,7 @@ def convert(
     dt_rank: int = 256,
     window_tokens: int = 64,
     sink_tokens: int = 4,
+    group_windows: Sequence[Sequence[int]] | None = None,
 ) -> PreTrainedModel:
     """Replace attention heads by one mixer per layer (RecurFormer, Algorithm 1; Mamba's sizes of the paper's appendix).
 
@@ -179,6 +180,8 @@ def convert(
         dt_rank: rank of the step-size projection.
         window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
+        group_windows: for the mixer `window`, instead of `window_tokens`: for every layer one window for each KV head
+            that replaced heads read, in ascending order.
 
     Returns:
         the converted model: same dtype, device, training mode and generation config.
@@ -201,6 +204,7 @@ def convert(
         mamba_dt_rank=dt_rank,
         window_tokens=window_tokens,
         sink_tokens=sink_tokens,
+        group_windows=None if group_windows is None else [list(map(int, layer)) for layer in group_windows],
     )
     if on_meta:
         with torch.device("meta"):
