@@ -205,7 +205,7 @@ def test_what_is_chosen_becomes_a_model_of_that_size(backbone):
         chosen = torch.full(costs.shape[:2], len(kept) - 1)
         chosen[full] = allocate(costs[full], sizes, fraction * groups * sizes[-1])
         heads, windows = windows_by_group(chosen, kept, model.config.num_attention_heads)
-        converted = convert(model, heads, "window", group_windows=windows, sink_tokens=SINKS)
+        converted = convert(model, heads, "window", window_tokens=windows, sink_tokens=SINKS)
         counted = count_cache(converted, length)
         held = counted[counted.layer.isin(full) & ~(counted.kind == "recurrent_state")].bytes.sum()
         ticks = 2 * 4 * length if all(len(layer) == 6 for layer in heads) else 0  # the tokens that it counts by

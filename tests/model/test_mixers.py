@@ -60,7 +60,7 @@ def windows_by_group(backbone, heads):
 
 def make(mixer, backbone="qwen2_gqa", heads="mixed", **sizes):
     if mixer == BY_GROUP:
-        mixer, sizes = "window", sizes | {"group_windows": windows_by_group(backbone, heads)}
+        mixer, sizes = "window", sizes | {"window_tokens": windows_by_group(backbone, heads)}
     torch.manual_seed(0)
     model = convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | WINDOW | sizes)
     return without_zeros(carrying_far(model))
@@ -171,7 +171,7 @@ def test_windows_by_group_are_the_original_under_their_masks(backbone, heads):
         return causal_attention(query, key, value, visible.expand(len(query), -1, -1, -1), scaling)
 
     expected = attending(base)(ids, use_cache=False, attend=attend).logits
-    alike, by_group = (convert(base, HEADS[heads], "window", **WINDOW, group_windows=each) for each in (None, sizes))
+    alike, by_group = (convert(base, HEADS[heads], "window", window_tokens=each, sink_tokens=2) for each in (5, sizes))
     assert difference(by_group(ids).logits, expected) < 1e-5
     assert difference(alike(ids).logits, expected) > 1e-3
 
@@ -204,7 +204,7 @@ def test_zero_is_the_original_without_those_columns(backbone):
 def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
     with torch.device("meta"):
         base = type(make_backbone(backbone))(make_backbone(backbone).config)
-        sizes = {"group_windows": windows_by_group(backbone, heads)} if mixer == BY_GROUP else {}
+        sizes = {"window_tokens": windows_by_group(backbone, heads)} if mixer == BY_GROUP else {}
         model = convert(base, HEADS[heads], "window" if mixer == BY_GROUP else mixer, **MAMBA, **sizes)
     real = shared(mixer, backbone, heads).state_dict()
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}

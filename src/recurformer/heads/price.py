@@ -298,7 +298,7 @@ def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
 
 
 def windows_by_group(chosen: Tensor, kept: Sequence[Keep], query_heads: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the arguments `heads` and `group_windows` of `convert` for the choices of `allocate`.
+    """Return the arguments `heads` and `window_tokens` of `convert` for the choices of `allocate`.
 
     Args:
         chosen: places in `kept`, (layers, KV heads).

@@ -1,5 +1,6 @@
 """Softmax attention to the last tokens and to the first ones, alone or beside a recurrent state of all tokens."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -98,11 +99,12 @@ class Window:
         others = (at_spans(x, near, 1, behind) for x, behind in zip(last, (0, -1), strict=True))
         read, there = (torch.cat(parts, 2) for parts in zip(sinks, others, strict=True))
         blocks = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is a row of its own
-        outputs = self._attend(*blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
+        outputs = self._attend(blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
         return outputs.flatten(3).flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
-    def _attend(self, queries: Tensor, entries: Tensor, here: Tensor, there: Tensor, dropout: float) -> Tensor:
-        """Attend from queries at the places `here` (B, Q) to entries at `there` (B, K); -1 is no place."""
+    def _attend(self, block: Iterable[Tensor], dropout: float) -> Tensor:
+        """Attend from queries to entries, at the places `here` (B, Q) and `there` (B, K); -1 is no place."""
+        queries, entries, here, there = block
         here, there = here.unsqueeze(-1), there.unsqueeze(1)
         visible = (there >= 0) & (there <= here) & ((there < self.sinks) | (there > here - self.tokens))
         visible = visible | (here < 0)  # padding sees anything: an empty row has no softmax
@@ -218,7 +220,7 @@ class WindowMixer(Mixer):
         """Return the outputs of all windows (B, L, their heads * head_dim) in the order of the heads."""
         if len(outputs) == 1:
             return outputs[0]
-        of_group = {}
+        of_group: dict[int, Tensor] = {}
         for window, output in zip(self.windows, outputs, strict=True):
             parts = output.split([count * self.head_dim for count in window.copies], -1)
             of_group |= dict(zip(window.groups, parts, strict=True))
