@@ -151,6 +151,16 @@ def key_value_samples(
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
+def long_lookups(
+    tokenizer: PreTrainedTokenizerBase, samples: int, tokens: int, questions: int, seed: int = 0
+) -> Labelled:
+    """Lists of about `tokens` tokens with questions, or as long as the vocabulary's words last: `key_value_samples`."""
+    line = 2 + sum(len(encode_text(tokenizer, sign)) for sign in (":", "\n"))
+    wanted = max((tokens - len(text_prefix(tokenizer))) // line - questions, questions)
+    pairs = min(wanted, len(single_tokens(tokenizer, 2 * questions)) // 2)
+    return Labelled(*key_value_samples(tokenizer, samples, pairs, questions, seed))
+
+
 @dataclass(frozen=True)
 class TextProbes:
     """Probes of a model that reads text."""
@@ -171,12 +181,9 @@ class TextProbes:
         return Labelled(input_ids, input_ids)
 
     def needles(self) -> Labelled:
-        """Lists as long as a window, or as long as the vocabulary's words last; see `key_value_samples`."""
-        sizes, signs = self.settings, [encode_text(self.tokenizer, sign) for sign in (":", "\n")]
-        lines = (sizes.tokens - len(text_prefix(self.tokenizer))) // (2 + sum(map(len, signs)))
-        words = len(single_tokens(self.tokenizer, 2 * sizes.pairs))
-        pairs = min(max(lines - sizes.questions, sizes.pairs), words // 2)
-        return Labelled(*key_value_samples(self.tokenizer, sizes.samples, pairs, sizes.questions, self.seed))
+        """Lists as long as a window, see `long_lookups`."""
+        sizes = self.settings
+        return long_lookups(self.tokenizer, sizes.samples, sizes.tokens, sizes.questions, self.seed)
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`."""
