@@ -53,7 +53,7 @@ QUESTIONS = 8
 """Of each lookup."""
 LOOKUP_WEIGHT = 0.5
 """What a looked-up token counts in a price; a token of text counts 1."""
-BUDGETS = [2.0**-power for power in range(6)]
+BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""

@@ -242,6 +242,7 @@ def price_curve(found: Found) -> Figure:
     if measured["divergence"] > 0:
         axes.plot(found["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
     axes.set_xscale("log", base=2)
+    axes.set_xticks(fractions, [number(fraction, 3) for fraction in fractions])
     axes.set_yscale("log")
     axes.set_xlabel(f"cache at {found['recipe']['tokens']:,} tokens, fraction of the original's")
     axes.set_ylabel("divergence, nats a token")
