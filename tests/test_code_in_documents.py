@@ -23,7 +23,12 @@ REPLACED = {
     "docs/tutorial.md": {"--minutes 1": "--minutes 0.2", "range(600)": "range(20)"},
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
     "docs/export.md": {"--tasks hellaswag": TASK},
-    "docs/adapt.md": {"--minutes 30": "--minutes 0.1 --tokens 64", "minutes=30": "minutes=0.1, tokens=64"},
+    "docs/adapt.md": {
+        "--minutes 30": "--minutes 0.1 --tokens 64",
+        "minutes=30": "minutes=0.1, tokens=64",
+        "4096": "64",
+        "[16, 64, 256, 1024, 2048]": "[4, 16]",
+    },
     "docs/studies.md": {"snakemake ": DRY_RUN},
     "README.md": {
         "FILES... --minutes 30": "a.txt b.txt --minutes 0.1 --tokens 64",

@@ -37,6 +37,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
+    "window": "attention to a window, whose size each group of heads has by its price",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
@@ -55,7 +56,7 @@ def write_adaptation(folder: str | Path, found: Found) -> None:
     """
     folder = Path(folder)
     (folder / "adaptation.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    save_figure(recovery_curve(found), folder / "recovery.png")
+    save_figure(price_curve(found) if found.get("budget") else recovery_curve(found), folder / "quality.png")
     save_figure(head_map(found), folder / "heads.png")
     (folder / "README.md").write_text(card(found), encoding="utf-8")
 
@@ -77,7 +78,7 @@ def card(found: Found) -> str:
         f"## Origin\n\n{_origin(base)}",
         *(f"## {title}\n\n{_table(*table)}" for title, table in tables(found).items()),
         "\n".join(f"- {note}" for note in notes(found)),
-        "![Distance from the original after each step](recovery.png)\n\n![The replaced heads](heads.png)",
+        "![Distance from the original](quality.png)\n\n![The replaced heads](heads.png)",
         f"## Loading\n\nFOLDER is the folder of this file.\n\n{LOADING}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -164,19 +165,29 @@ def tables(found: Found) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...
 
 def notes(found: Found) -> list[str]:
     """How the numbers were measured."""
-    plan, recipe = found["plan"], found["recipe"]
-    batch = recipe["batch_size"]
     return [
         f"{found['documents'][0]} documents of {found['tokens'][0]:,} tokens are the training text; "
         f"{found['documents'][1]} others are held out.",
-        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
-        f"{batch} windows a step; all steps together took {sum(found['seconds'].values()) / 60:.1f} minutes.",
+        f"{_learning(found)}; all steps together took {sum(found['seconds'].values()) / 60:.1f} minutes.",
         "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
         "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
         "rounds' ratios. Above 1 the adapted model is faster.",
         "Quality and speed were measured in float32.",
         f"Cache sizes are counted from the cache objects of both models in {found['dtype']}.",
     ]
+
+
+def _learning(found: Found) -> str:
+    plan, recipe = found["plan"], found["recipe"]
+    if found.get("budget"):
+        return (
+            f"Nothing was trained; each group of heads keeps the window that is worth most within {found['budget']:g} "
+            f"of the cache at {recipe['tokens']:,} tokens"
+        )
+    return (
+        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
+        f"{recipe['batch_size']} windows a step"
+    )
 
 
 def _with_interval(row: Found, name: str, decimals: int) -> str:
@@ -190,14 +201,21 @@ def _answers(row: Found) -> str:
 
 @styled
 def head_map(found: Found) -> Figure:
-    """How recency-aware each head is (left) and which ones were replaced (right); layers downwards."""
-    shares = np.array(found["ra_i"])
-    replaced = np.zeros_like(shares)
+    """How recency-aware each head is, or what its group keeps (left), and which ones were replaced (right)."""
+    replaced = np.zeros((len(found["heads"]), found["attention_heads"]))
     for layer, heads in enumerate(found["heads"]):
         replaced[layer, heads] = 1
+    if not found.get("budget"):
+        shares, measured = np.array(found["ra_i"]), "recency-aware windows, fraction"
+        explained = "fraction of windows in which the head looks mainly at recent tokens"
+    else:
+        tokens, each = found["recipe"]["tokens"], found["attention_heads"] // found["kv_heads"]
+        kept = [[(tokens if window is None else window) / tokens for window in layer] for layer in found["windows"]]
+        shares, measured = np.array(kept).repeat(each, 1), "tokens kept, fraction"
+        explained = f"fraction of {tokens:,} tokens that the head keeps"
     figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(shares))), label="Head map")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, matrix, title in ((left, shares, "recency-aware windows, fraction"), (right, replaced, "replaced heads")):
+    for axes, matrix, title in ((left, shares, measured), (right, replaced, "replaced heads")):
         axes.grid(False)
         image = axes.imshow(matrix, vmin=0, vmax=1, aspect="auto", cmap=None if axes is left else "Greys")
         axes.set_title(title)
@@ -206,8 +224,29 @@ def head_map(found: Found) -> Figure:
         if axes is left:
             figure.colorbar(image, ax=axes, shrink=0.8)
     left.set_ylabel("layer")
-    add_note(figure, "Left: fraction of windows in which the head looks mainly at recent tokens. Right: dark heads are "
-             "replaced, by one mixer a layer. Layers and heads count from 0.")  # fmt: skip
+    add_note(figure, f"Left: {explained}. Right: dark heads are replaced, by one mixer a layer. Layers and heads count "
+             "from 0.")  # fmt: skip
+    return figure
+
+
+@styled
+def price_curve(found: Found) -> Figure:
+    """Estimated divergence over the cache that is kept, the chosen point, and what was measured there."""
+    figure = Figure(figsize=(WIDTH * 0.6, 3.0), label="Price")
+    axes = figure.subplots()
+    fractions, costs = np.array([point for point in found["estimated"] if point[1] > 0]).T
+    style, chosen = series(1), fractions == found["budget"]
+    axes.plot(fractions, costs, color=style.colour, marker=style.marker, linestyle=style.dashes, label="estimated")
+    axes.plot(fractions[chosen], costs[chosen], "o", color=style.colour, markersize=9, fillstyle="none", label="chosen")
+    measured = stage(found, "adapted")
+    if measured["divergence"] > 0:
+        axes.plot(found["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(fractions, [number(fraction, 3) for fraction in fractions])
+    axes.set_yscale("log")
+    axes.set_xlabel(f"cache at {found['recipe']['tokens']:,} tokens, fraction of the original's")
+    axes.set_ylabel("divergence, nats a token")
+    axes.legend()
     return figure
 
 

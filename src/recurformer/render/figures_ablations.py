@@ -166,6 +166,7 @@ SELECTORS = {
     "echo": ("echo score", nth_look(SERIES[4].colour, 3)),
     "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
     "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
+    "price": ("price of a window", nth_look(SERIES[1].colour, 2)),
 }
 """Selector -> its name in print and its look."""
 
