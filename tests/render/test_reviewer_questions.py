@@ -8,7 +8,7 @@ from frames import all_frames
 from rendering import kinds_of
 
 from recurformer.claims.claim import ALLOWED_DROP, QUESTIONS
-from recurformer.claims.questions import NO, YES, reviewer_questions
+from recurformer.claims.ledger import NO, YES, reviewer_questions
 from recurformer.cli.main import main
 from recurformer.measure.lm_eval import LOCAL_TASKS
 from recurformer.render.figures import FIGURES

@@ -3,10 +3,9 @@
 import uuid
 from collections import Counter
 from itertools import cycle
-from pathlib import Path
 
 from recurformer.claims import make_ledger
-from recurformer.claims.ledger import environment
+from recurformer.claims.runs import environment
 from recurformer.results.words import MARKS
 
 VERDICTS = tuple(MARKS)
@@ -47,14 +46,14 @@ MANY = {
 """What a claim about a whole study names. docutils refuses a line of more than 10,000 characters."""
 
 
-def places(*stages: str) -> dict[Path, dict]:
-    """The records of some stages by where they would lie."""
-    return {Path(f"results/{stage}/run.json"): RECORDS[stage] for stage in stages}
+def runs(*stages: str) -> dict[str, dict]:
+    """The records of some stages by their ids."""
+    return {RECORDS[stage]["run"]: RECORDS[stage] for stage in stages}
 
 
 def evidence(*stages: str, scale: str = "paper", samples: int | None = None) -> dict:
     """What a claim rests on: the runs of these stages."""
-    costs = environment(places(*stages))["runs"]
+    costs = environment(runs(*stages))["runs"]
     return {
         "source": "this study",
         "scale": scale,
@@ -152,5 +151,5 @@ def ledger() -> dict:
         "claims": claims,
         "audit": make_ledger("default", []).to_dict()["audit"],
         "by_definition": 1,
-        "environment": environment(places(*RECORDS)),
+        "environment": environment(runs(*RECORDS)),
     }

@@ -1,11 +1,9 @@
-from pathlib import Path
-
 import pytest
 from browsing import overhang, resize
-from ledgers import INJECTION, RECORDS, claim, evidence, ledger, places
+from ledgers import INJECTION, RECORDS, claim, evidence, ledger, runs
 from selenium.webdriver.common.by import By
 
-from recurformer.claims.ledger import environment
+from recurformer.claims.runs import environment
 from recurformer.render.page import claims_page, difference
 
 LEDGER = ledger()
@@ -92,7 +90,7 @@ def test_evidence_from_a_run_without_a_record_is_refused():
 
 
 def test_environment_counts_runs():
-    found = environment(places(*RECORDS) | {Path("recorded/run.json"): RECORDS["cache"]})
+    found = environment(runs(*RECORDS))
     assert [host["runs"] for host in found["hosts"]] == [5, 1]
     assert found["hosts"][1]["accelerator"] == "NVIDIA H200"
     assert found["versions"]["torch"] == {"2.13.0": 5, "2.13.0+cu130": 1}
@@ -101,7 +99,7 @@ def test_environment_counts_runs():
     costs = found["runs"][RECORDS["hashhop"]["run"]]
     assert costs == {"stage": "hashhop", "core_minutes": 25.2, "gpu_minutes": 25.2}
     outside = RECORDS["cache"] | {"git": dict.fromkeys(("commit", "dirty", "difference")), "lock": None}
-    found = environment({Path("results/cache/run.json"): outside})
+    found = environment({outside["run"]: outside})
     assert found["commits"] == found["locks"] == {"unknown": 1}
 
 

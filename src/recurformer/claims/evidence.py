@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, SETTINGS, label
-from recurformer.records import ancestors, read_record, record_of
+from recurformer.records import read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
 from recurformer.results.learned import TRAINED, largest_fall, why_undecided
@@ -175,31 +174,3 @@ def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS)
         if frames := {kind: require(frame, kind) for kind, frame in packed_frames(place, kinds).items()}:
             found.append(evidence_of(str(place), frames))
     return found
-
-
-Runs = Mapping[Path, Mapping[str, Any]]
-"""Place of a record -> the record."""
-
-
-def runs_of(files: Iterable[str]) -> Runs:
-    """The records of all runs that a set of files rests on, those that wrote them first."""
-    found: dict[Path, dict[str, Any]] = {}
-    for record in filter(None, map(record_of, files)):
-        found.update(ancestors(record))
-    return found
-
-
-def total_minutes(runs: Runs) -> dict[str, float]:
-    """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
-    places = {record["run"]: place for place, record in runs.items()}
-    costs = [cost_of(runs[place]) for place in places.values()]
-    return {kind: round(sum(getattr(cost, kind) for cost in costs), 3) for kind in ("core_minutes", "gpu_minutes")}
-
-
-def hardware_of(runs: Runs) -> str:
-    """The machines of some runs, each once."""
-    machines = []
-    for record in runs.values():
-        host, accelerator = record["host"], record["accelerator"]
-        machines.append(accelerator["name"] if accelerator else f"{host['processor']}, {host['cores']} cores")
-    return "; ".join(dict.fromkeys(machines))

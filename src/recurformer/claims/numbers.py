@@ -10,9 +10,8 @@ import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, EXPONENTS, PrintedCell, TextNumber
-from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.published import PUBLISHED
+from recurformer.data.sizes import PUBLISHED
+from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, EXPONENTS, PrintedCell
 from recurformer.results.cells import (
     AT_LEAST,
     PYRAMIDINFER,
@@ -76,12 +75,12 @@ def pyramidinfer_ratio(rows: pd.DataFrame) -> float:
     return value.ours
 
 
-def _caches(evidence: Evidence, cell: PrintedCell | TextNumber, beta: float | None) -> tuple[str, pd.DataFrame]:
+def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[str, pd.DataFrame]:
     """Kind and rows of the caches of a cell."""
     length = CACHE_LENGTHS[cell.quantity]
     if cell.method == PYRAMIDINFER:
         return "pyramidinfer", evidence.rows("pyramidinfer", model=cell.model, length=length)
-    return "cache", evidence.rows("cache", model=cell.model, beta=beta, length=length)
+    return "cache", evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
 
 
 def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
@@ -95,7 +94,7 @@ def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
 @at_paper_sizes
 def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     """The counted cache against the printed share, under every reading of grouped-query attention."""
-    kind, rows = _caches(evidence, cell, cell.beta)
+    kind, rows = _caches(evidence, cell)
     ratios = _ratios(kind, rows)
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
     distinct = ratios.round(4).nunique() > 1
@@ -179,9 +178,9 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
 
 
 @at_paper_sizes
-def reduction(evidence: Evidence, cell: TextNumber) -> Finding:
+def reduction(evidence: Evidence, cell: PrintedCell) -> Finding:
     """Counted reduction in percent against the one in the text."""
-    kind, rows = _caches(evidence, cell, BETAS[cell.model])
+    kind, rows = _caches(evidence, cell)
     percent = 100 * (1 - _ratios(kind, rows))
     nearest = float(percent.iloc[int((percent - cell.value).abs().argmin())])
     decimals = len(cell.printed.partition(".")[2])

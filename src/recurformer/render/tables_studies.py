@@ -173,7 +173,7 @@ def _evidence(row: Any) -> str:
 
 
 def questions_table(answers: pd.DataFrame) -> Table:
-    """What the reviewers asked, from the answers of `recurformer.claims.questions`."""
+    """What the reviewers asked, from the answers of `recurformer.claims.ledger.reviewer_questions`."""
     lines = [
         {
             "Question": row.question, "Reviewer": row.asked_by, "Answer": row.answer, "Verdict": row.verdict,
