@@ -51,11 +51,11 @@ class PrintedCell:
     Attributes:
         printed: the entry as printed, digits kept.
         quantity: what it measures, under one name in all tables: "l_m" (tokens), "h_gq" (ratio), "cs_10k" and "cs_60k"
-            (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
+            (fraction of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
             (orders of growth), "l1_mean", "l1_interval", "l2_mean", "l2_interval" (contributions).
         model: the backbone's name in the measurements, "" in Table 1.
         method: "Original Model", "RecurFormer" or "PyramidInfer"; in Table 1 the mixer ("attention", "mamba"); else "".
-        beta: share of heads replaced; None where there is none (PyramidInfer, Tables 1 and 5).
+        beta: fraction of heads replaced; None where there is none (PyramidInfer, Tables 1 and 5).
         part: the phase in Table 1 ("prefill", "generation"), the tokens in Table 5 ("first", "other"), else "".
         reduction: whether it says by how many per cent the quantity, a fraction, is below 1, rather than the quantity.
     """
@@ -141,7 +141,7 @@ BY_METHOD = {
 }
 """Table 2, by optimisation method."""
 TABLE2_BETAS = {"qwen2-0.5b": 0.5, "llama2-7b": 0.9, "qwen2-7b": 0.9}
-"""Share of heads that RecurFormer replaces in Table 2 (section 4.1)."""
+"""Fraction of heads that RecurFormer replaces in Table 2 (section 4.1)."""
 
 PERPLEXITIES = {
     ("qwen2-0.5b", "Original"): "12.088",
@@ -174,7 +174,7 @@ BY_BETA = {
         ("1.0000", "0.6563", "0.3800", "0.5900", "0.1252", "0.0001"),
     ),
 }
-"""Table 4, at every share beta of replaced heads: a line for each of `QUANTITIES`."""
+"""Table 4, at every fraction beta of replaced heads: a line for each of `QUANTITIES`."""
 
 CONTRIBUTIONS = {
     "l1_mean": "L1 Contribution, Mean",
@@ -274,7 +274,7 @@ LLAMA2_7B_WIDTH, LLAMA2_7B_LAYERS = 4096, 32
 """Published shape of the one backbone whose value heads fill the model's width."""
 PYRAMIDINFER_RATIO, PYRAMIDINFER_MINIMUM = 0.7, 32
 """P_reduce and P_min (appendix B)."""
-LOCAL_SHARE = 0.1
+LOCAL_FRACTION = 0.1
 """k of equation 1 over the length of a sample: 102 of 1,024 tokens (appendix B)."""
 WINDOWS = {"profile": 1024, "sink": 1024, "influence": 1024, "contribution": 512, "attention_map": 512}
 """Wikipedia samples behind RA-I (appendix B), Figures 2 and 1, Table 5 and Figure 5 (section 4.4)."""

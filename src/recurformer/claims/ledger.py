@@ -15,7 +15,6 @@ from recurformer.claims import attention, caches, comparisons, language_tasks, n
 from recurformer.claims.claim import (
     ALLOWED_DROP,
     ALLOWED_RATIO,
-    CLAIMED,
     FINDINGS,
     INCONSISTENCIES,
     QUANTITIES,
@@ -88,12 +87,13 @@ def _of_cell(cell: PrintedCell) -> Claim:
 def all_claims() -> list[Claim]:
     """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
     sentences = [
-        _claim(said, name, said.place, f"“{said.quote}”", said.kind, judge_of(said))
-        for name, said in STATEMENTS.items()
+        _claim(sentence, name, sentence.place, f"“{sentence.quote}”", sentence.kind, judge_of(sentence))
+        for name, sentence in STATEMENTS.items()
     ]
     asked = [
         _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
-        for name, one in ((name, QUESTIONS[name]) for name in CLAIMED)
+        for name, one in QUESTIONS.items()
+        if one.claim
     ]
     return [*map(_of_cell, (*CELLS, *NUMBERS)), *sentences, *asked]
 
@@ -135,19 +135,21 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         claim: that is decided.
         sources: the study first, then recordings.
     """
-    found: list[tuple[Finding, Evidence]] = []
+    findings: list[tuple[Finding, Evidence]] = []
     unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
             at_scale = judged.at_scale and source.at_paper_sizes(judged.rows)
-            found.append((replace(judged, at_scale=at_scale), source))
+            findings.append((replace(judged, at_scale=at_scale), source))
         except Missing as missing:
             unanswered.append(missing)
-    strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
+    strongest = min(
+        findings, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None
+    )
     finding, evidence = strongest or (None, None)
-    if broken := [found for found in INCONSISTENCIES.values() if claim.id in found.claims]:
-        reason = "; ".join(found.reason for found in broken)
+    if broken := [one for one in INCONSISTENCIES.values() if claim.id in one.claims]:
+        reason = "; ".join(one.reason for one in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
     if finding is None:
         measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
@@ -177,18 +179,18 @@ class Ledger:
 
     def findings(self) -> list[dict[str, Any]]:
         """The distinct facts that the paper states: each with its claims, and their number by verdict."""
-        found: dict[str, list[Decision]] = {}
+        by_fact: dict[str, list[Decision]] = {}
         for decision in self.decisions:
             if decision.claim.kind != REVIEWER:
-                found.setdefault(fact_of(decision.claim.id), []).append(decision)
+                by_fact.setdefault(fact_of(decision.claim.id), []).append(decision)
         return [
             {
                 "fact": fact,
-                "verdicts": dict(Counter(d.verdict for d in found[fact]).most_common()),
-                "claims": [d.claim.id for d in found[fact]],
+                "verdicts": dict(Counter(d.verdict for d in by_fact[fact]).most_common()),
+                "claims": [d.claim.id for d in by_fact[fact]],
             }
             for fact in FINDINGS
-            if fact in found
+            if fact in by_fact
         ]
 
     def by_definition(self) -> int:
@@ -212,7 +214,7 @@ class Ledger:
             "by_definition": self.by_definition(),
             "findings": self.findings(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
-            "audit": [{"id": name} | asdict(found) for name, found in INCONSISTENCIES.items()],
+            "audit": [{"id": name} | asdict(one) for name, one in INCONSISTENCIES.items()],
             "cost": {"runs": len(runs), **total_minutes(runs)},
             "environment": environment(runs),
         }
@@ -304,9 +306,9 @@ def _findings_table(ledger: Ledger) -> list[str]:
 
 def _contradictions() -> list[str]:
     lines = []
-    for found in INCONSISTENCIES.values():
-        lines.append(f"- **{plain(found.place)}**: {plain(found.rule)}.")
-        lines += [f"    - {plain(line)}" for line in found.arithmetic]
+    for one in INCONSISTENCIES.values():
+        lines.append(f"- **{plain(one.place)}**: {plain(one.rule)}.")
+        lines += [f"    - {plain(line)}" for line in one.arithmetic]
     return lines
 
 
