@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from recurformer.render.style import WIDTH, add_note, save_figure, series, styled
+from recurformer.render.style import WIDTH, add_note, save_figure, series, show_heads, styled
 from recurformer.results.words import NOTHING, cell, estimated, number
 
 Adaptation = Mapping[str, Any]
@@ -201,11 +201,7 @@ def head_map(adaptation: Adaptation) -> Figure:
         (left, fractions, "recency-aware windows, fraction"),
         (right, replaced, "replaced heads"),
     ):
-        axes.grid(False)
-        image = axes.imshow(matrix, vmin=0, vmax=1, aspect="auto", cmap=None if axes is left else "Greys")
-        axes.set_title(title)
-        axes.set_xlabel("head")
-        axes.locator_params(integer=True)
+        image = show_heads(axes, matrix, title, None if axes is left else "Greys")
         if axes is left:
             figure.colorbar(image, ax=axes, shrink=0.8)
     left.set_ylabel("layer")
@@ -224,11 +220,8 @@ def recovery_curve(adaptation: Adaptation) -> Figure:
     for axes, name in zip(panels, ("divergence", "perplexity"), strict=True):
         values = np.array([row[name] for row in rows])
         low, high = np.array([row[f"{name}_interval"] for row in rows]).T
-        style = series(1)
-        axes.errorbar(
-            tokens, values, (values - low, high - values), color=style.colour, marker=style.marker,
-            linestyle=style.dashes, capsize=3, label="held-out windows",
-        )  # fmt: skip
+        errors = values - low, high - values
+        axes.errorbar(tokens, values, errors, **series(1).line, capsize=3, label="held-out windows")
         axes.set_yscale("log")
         axes.set_xlabel("tokens seen, thousands")
     losses = adaptation["trainings"]["distil"]

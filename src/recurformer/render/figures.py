@@ -29,6 +29,7 @@ from recurformer.render.style import (
     log_norm,
     series,
     show_causal,
+    show_heads,
     styled,
 )
 from recurformer.results.frames import by_model, groups, require, require_values
@@ -251,10 +252,8 @@ def _draw_losses(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[floa
         points = max(1, round(len(curves) / SMOOTHED_PART))
         smooth = curves.mean(axis=1).rolling(points, center=True, min_periods=1).mean()
         spacing = max(1, len(smooth) // 8)
-        axes.plot(
-            smooth.index, smooth, color=look.colour, linestyle=look.dashes, label=name,
-            marker=look.marker, markevery=(spacing // 2 if beta else 0, spacing),
-        )  # fmt: skip
+        every = (spacing // 2 if beta else 0, spacing)
+        axes.plot(smooth.index, smooth, **look.line, label=name, markevery=every)
     printed = {cell.beta: cell.value for cell in CELLS if cell.table == 3 and cell.model == model}
     for beta in set(looks).intersection(printed):
         axes.plot(
@@ -446,11 +445,7 @@ def figure6(profile: pd.DataFrame) -> Figure:
 
     figure, panels, columns = grid("Figure 6", len(matrices), MODELS_IN_A_ROW, size)
     for (model, matrix), axes in zip(matrices.items(), panels, strict=True):
-        axes.grid(False)
-        image = axes.imshow(np.ma.masked_invalid(matrix), vmin=0, vmax=1, aspect="auto")
-        axes.set_title(label(model))
-        axes.set_xlabel("head")
-        axes.locator_params(integer=True)
+        image = show_heads(axes, matrix, label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("layer")
     figure.colorbar(image, ax=figure.axes, shrink=0.8).set_label("RA-I / samples")

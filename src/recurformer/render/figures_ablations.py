@@ -206,8 +206,8 @@ def _draw_selectors(axes: Axes, panel: Panel) -> None:
         width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
         rows = selected[selected["by"] == by]
         draw_line(
-            axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
-            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+            axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+            markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
             markersize=size, zorder=order,
         )  # fmt: skip
     unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
@@ -304,9 +304,7 @@ def _size_looks(points: pd.DataFrame) -> dict[Drawn, dict[str, Any]]:
     for (method, setting), _ in _size_lines(points):
         place = sum(known == method for known, _ in looks)
         look = nth_look(OURS if is_ours(method) else LOOKS[method[0]][1], place)
-        looks[method, setting] = {
-            "color": look.colour, "linestyle": look.dashes, "marker": look.marker, "markersize": 5, "linewidth": 1.4,
-        }  # fmt: skip
+        looks[method, setting] = {**look.line, "markersize": 5, "linewidth": 1.4}
     return looks
 
 

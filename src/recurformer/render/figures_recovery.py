@@ -36,8 +36,8 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
         mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
         if quantity == "divergence" and arm == "original":
             mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
-        axes.plot(mean.index, mean[quantity], color=look.colour, linestyle=look.dashes, marker=look.marker,
-            markersize=4, label=arm_label(arm, rows["mixer"].iloc[0]))  # fmt: skip
+        name = arm_label(arm, rows["mixer"].iloc[0])
+        axes.plot(mean.index, mean[quantity], **look.line, markersize=4, label=name)
         axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
             linewidth=0)  # fmt: skip
     if quantity == "perplexity":
@@ -61,8 +61,7 @@ def _draw_betas(axes: Axes, points: pd.DataFrame, baseline: float, places: dict[
         if rows["beta"].nunique() > 1:
             place = places.get(str(arm), places.get(str(arm).rpartition("_")[0], number))
             look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
-            axes.plot(over.index, over, color=look.colour, linestyle=look.dashes, marker=look.marker,
-                      label=arm_label(str(arm)))  # fmt: skip
+            axes.plot(over.index, over, **look.line, label=arm_label(str(arm)))
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set_yscale("log")
     axes.margins(y=0.3)  # room for the legend
@@ -149,7 +148,7 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     for mixer, look in looks.items():
         chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
         mean = chosen.groupby("layer")["after"].mean()
-        panels[2].plot(mean.index, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3)
+        panels[2].plot(mean.index, mean, **look.line, markersize=3)
     panels[2].set_ylim(0, 1)
     panels[2].set_xlabel("layer")
     panels[2].set_ylabel("fraction that the closed form misses")

@@ -82,10 +82,7 @@ def line_style(method: Method) -> dict[str, Any]:
     """Arguments of a line of a method: RecurFormer's stands out by its width, below the others, which it would hide."""
     look = look_of(method)
     width, size, order = (2.2, 7, 2) if is_ours(method) else (1.1, 4.5, 3)
-    return {
-        "color": look.colour, "linestyle": look.dashes, "marker": look.marker, "linewidth": width, "markersize": size,
-        "zorder": order,
-    }  # fmt: skip
+    return {**look.line, "linewidth": width, "markersize": size, "zorder": order}
 
 
 def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:

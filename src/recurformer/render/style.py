@@ -33,6 +33,11 @@ class Series:
     dashes: tuple[float, tuple[float, ...]]
     marker: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of a line that is drawn so."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
+
 
 SERIES = (
     Series("#000000", (0, ()), "o"),
@@ -163,6 +168,16 @@ def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_xlabel("key token")
     axes.set_ylabel("query token")
+    return image
+
+
+def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = None) -> AxesImage:
+    """Draw a value from 0 to 1 of every head, NaN for no head: layers downwards, heads to the right."""
+    axes.grid(False)
+    image = axes.imshow(np.ma.masked_invalid(matrix), vmin=0, vmax=1, aspect="auto", cmap=cmap)
+    axes.set_title(title)
+    axes.set_xlabel("head")
+    axes.locator_params(integer=True)
     return image
 
 
