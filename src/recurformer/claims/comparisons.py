@@ -23,6 +23,7 @@ from recurformer.results.scores import (
     PAPERS_SELECTOR,
     Measure,
     after_training,
+    as_paper_does,
     at_cache,
     at_common_setting,
     method_label,
@@ -111,7 +112,7 @@ def beside_mixers(points: pd.DataFrame, _: pd.DataFrame, *methods: str) -> Pairs
     removed, others = of(trained, "mixer", "zero"), of(trained, "mixer", *methods)
     unmissed = removed.loc[removed["high"] >= original(points, trained=True)["mean"].max(), "setting"]
     missed = others[~others["setting"].isin(unmissed)]
-    missed = missed.assign(rows=[(*rows, *chain(*removed["rows"])) for rows in missed["rows"]])
+    missed = missed.assign(rows=missed["rows"].map(lambda rows: (*rows, *chain(*removed["rows"]))))
     for row, other in _on_same_heads(points, missed, "mamba"):
         yield row, RECURFORMER, other, method_label("mixer", other["method"])
 
@@ -315,12 +316,12 @@ def mixers(evidence: Evidence, others: Sequence[str]) -> Finding:
 def _smallest_caches(points: pd.DataFrame) -> str:
     """The smallest cache at which RecurFormer, and what needs no more, is as near to the original as is allowed."""
     smallest: dict[str, float] = {}
-    for family in METHODS:
-        for method, rows in groups(after_training(of(points, family)), "method") if family != "original" else ():
-            unchanged = original(points, bool(rows["trained"].any()))["mean"].max()
-            kept = rows[(rows["mean"] >= unchanged - ALLOWED_DROP) & (rows["ratio"] < 1)]
-            if len(kept):
-                smallest[method_label(family, method)] = float(kept["ratio"].min())
+    changed = as_paper_does(points)
+    for (family, method), rows in groups(changed[changed["family"] != "original"], ["family", "method"]):
+        unchanged = original(points, bool(rows["trained"].any()))["mean"].max()
+        kept = rows[(rows["mean"] >= unchanged - ALLOWED_DROP) & (rows["ratio"] < 1)]
+        if len(kept):
+            smallest[method_label(family, method)] = float(kept["ratio"].min())
     recurformers = smallest.get(method_label("mixer", "mamba"), 1.0)
     shown = sorted((ratio, name) for name, ratio in smallest.items() if ratio <= recurformers)
     return ", ".join([*(f"{ratio:.2f} ({name})" for ratio, name in shown), "all others need more"] if shown else [])

@@ -59,7 +59,9 @@ def has_paper_width(complexity: pd.DataFrame) -> bool:
 
 
 def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE) -> Finding:
-    """The exponent of bytes over length against the highest power in the printed order, at any size."""
+    """The exponent of bytes over length against the highest power in the printed order, at any size; where no cell is
+    given, of Mamba's cache during generation.
+    """
     rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
     exponent = exponents(rows)["exponent"]
     holds = abs(exponent - EXPONENTS[cell.part, cell.method, cell.quantity]) <= allowed

@@ -139,17 +139,19 @@ def long_range(evidence: Evidence) -> Finding:
         beta = BETAS.get(model, DEFAULT_BETA)
         links = _links(rows[(rows["model"] == model) & ((rows["beta"] - beta).abs() < ROUNDING)])
         is_far = links["distance"] > links["distance"].median()
-        far, near = (
-            some.groupby(["seed", "sample"])["followed"].mean().reset_index()
-            for some in (links[is_far], links[~is_far])
-        )
-        if far.empty or near.empty:
+        if is_far.all() or not is_far.any():
             raise Missing(f"{label(model)} at beta {beta:g} comes to no link between far pairs")
-        far, near = (bounded_mean(some["followed"].to_numpy(), seeds=some["seed"].to_numpy()) for some in (far, near))
+        far, near = (_followed(some) for some in (links[is_far], links[~is_far]))
         drops.append(drop(near, far))
         texts.append(f"{_text(model, far)} of the far links, {number(near.mean, 3)} of the near ones")
     holds, still_open = at_most(ALLOWED_DROP + ROUNDING, drops)
     return Finding(holds, ", ".join(texts), **about, still_open=still_open)
+
+
+def _followed(links: pd.DataFrame) -> Estimate:
+    """The fraction of some links that was followed, the mean over samples."""
+    samples = links.groupby(["seed", "sample"])["followed"].mean().reset_index()
+    return bounded_mean(samples["followed"].to_numpy(), seeds=samples["seed"].to_numpy())
 
 
 def _links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -271,7 +273,7 @@ def perplexity_comparable(evidence: Evidence) -> Finding:
     where = {"stage": "trained", "split": "validation"}
     require_flattened(
         (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
-        for (model, beta), ratio in ratios.items()
+        for (model, beta), ratio in zip(ratios.index, ratios, strict=True)
     )
     ratio = float(ratios.max())
     return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", **about)

@@ -93,7 +93,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         frame = READERS[path.suffix](path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
-    for column in frame.columns.intersection(NUMBERS.get(path.stem, ())):
+    for column in frame.columns.intersection(NUMBERS.get(path.stem, [])):
         wrong = frame.loc[frame[column].notna() & pd.to_numeric(frame[column], errors="coerce").isna(), column]
         if len(wrong):
             raise ValueError(f"{path}: column {column} must hold numbers, not {wrong.iloc[0]!r}")
