@@ -34,7 +34,7 @@ def test_every_stage_explains_itself_without_torch():
 
 
 def test_what_needs_no_model_and_no_tracker_imports_none():
-    modules = "tracking study.needs paper claims.questions render.tables render.figures render.adaptation"
+    modules = "tracking study.needs paper claims.ledger render.tables render.figures render.adaptation"
     code = "".join(f"import recurformer.{name}\n" for name in modules.split())
     code += "import sys\nassert not {'torch', 'transformers', 'trackio', 'mlflow'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

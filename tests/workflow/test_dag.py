@@ -8,7 +8,6 @@ import pytest
 
 from recurformer.cli.main import STAGES
 from recurformer.cli.stage import flat
-from recurformer.costs import option
 from recurformer.paper import SETTINGS
 from recurformer.records import packed, record_of
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
@@ -71,6 +70,11 @@ PAPER = {
 }
 """By rule: 3 backbones, 6 shares on HashHop and 2 on text, which with the untouched original are asked 13 tasks; 6
 shares, 4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
+
+
+def option(words, name):
+    """The value of an option of a command, None where it is not given."""
+    return words[words.index(name) + 1] if name in words[:-1] else None
 
 
 def settings_of(words):

@@ -74,7 +74,7 @@ class HeadProfile:
     def ra_i(self) -> Tensor:
         """RA-I: the number of samples whose recency ratio exceeds the threshold, (layers, heads), int64.
 
-        Figure 6 counts the same without torch, from the file of the profile: `render.figures.figure6.ra_i_matrix`.
+        Figure 6 counts the same without torch, from the file of the profile: `recurformer.results.scores.ra_i`.
         """
         return (self.rr > self.threshold).sum(0)
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.batching import samples_per_batch
 from recurformer.data import IGNORED
-from recurformer.data.draw import draw_distinct
+from recurformer.data.recall import draw_distinct
 from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.attention import (
     Arguments,
