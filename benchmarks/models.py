@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from benchmarks.case import Options
 from recurformer.cli.checkpoints import open_model
 from recurformer.data.backbones import load_shape, open_wheel, random_model, save_backbone
+from recurformer.data.sizes import PUBLISHED
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import random_ranking, rank_heads, select_heads
 from recurformer.model.convert import convert
 from recurformer.model.fused import folded
 from recurformer.model.scan import choose_backend
-from recurformer.published import PUBLISHED
 
 SMOLLM2 = "results/backbones/smollm2-135m"
 SMOLLM2_PROFILE = "results/language/smollm2-135m/profile.parquet"

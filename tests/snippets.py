@@ -2,10 +2,17 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
+
+from recurformer.cli.main import main
+from tests import forks
+from tests.workflow.dry_runs import call_snakemake
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -27,6 +34,27 @@ def blocks(document: str) -> list[Block]:
     return [block for block in found if block.language not in NOT_RUN]
 
 
+def words_of(line: str) -> list[str]:
+    """The words of a plain command of this project; none of a line that a shell must read."""
+    words = shlex.split(line, comments=True)
+    if {"|", "&&", ">"} & set(words) or words[:1] not in (["recurformer"], ["snakemake"]):
+        return []
+    return [name for word in words for name in (sorted(glob(word)) or [word])]
+
+
+def run_line(line: str):
+    """Run a command of a shell, one of ours in a fork, which need not import its libraries."""
+    if words := words_of(line):
+        name, *rest = words
+        call = partial(call_snakemake, rest) if name == "snakemake" else partial(main, rest)
+        return forks.run(call, ".", os.environ | {"HF_DEACTIVATE_ASYNC_LOAD": "1"})  # its threads do not survive a fork
+    own = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line], env=os.environ | {"PATH": own}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def run(block: Block, names: dict) -> None:
     """Run a block in the current folder: Python with these names, a shell's lines until one fails; YAML is written to
     the file that its first line names.
@@ -38,13 +66,6 @@ def run(block: Block, names: dict) -> None:
         Path(block.code.partition("\n")[0].removeprefix("# ")).write_text(block.code)
         return
     assert block.language == "sh", f"no way to run a block of {block.language}"
-    own = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.code],
-        env=os.environ | {"PATH": own},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block.code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    for line in block.code.replace("\\\n", "").splitlines():
+        done = run_line(line)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"

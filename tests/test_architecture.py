@@ -12,7 +12,7 @@ BELOW = {
     "paper": set(),
     "results": {"paper", "records", "study", "data"},
     "render": {"paper", "results", "study", "yaml_files"},
-    "claims": {"paper", "results", "records", "costs", "published", "study", "data", "yaml_files"},
+    "claims": {"paper", "results", "records", "study", "data", "yaml_files"},
 }
 """Room -> the parts of the package that it may import."""
 

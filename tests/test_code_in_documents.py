@@ -20,13 +20,18 @@ DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt
 TASK = "--tasks own --include_path tasks --device cpu --limit 2"
 DRY_RUN = "snakemake --dry-run --quiet=all "
 REPLACED = {
-    "docs/tutorial.md": {"--minutes 1": "--minutes 0.2", "range(600)": "range(20)"},
+    "docs/tutorial.md": {"--minutes 1": "--minutes 0.02", "range(600)": "range(20)"},
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
-    "docs/export.md": {"--tasks hellaswag": TASK},
-    "docs/adapt.md": {"--minutes 30": "--minutes 0.1 --tokens 64", "minutes=30": "minutes=0.1, tokens=64"},
+    "docs/export.md": {},
+    "docs/adapt.md": {
+        "--minutes 30": "--minutes 0.02 --tokens 64",
+        "minutes=30": "minutes=0.02, tokens=64",
+        "4096": "64",
+        "[16, 64, 256, 1024, 2048]": "[4, 16]",
+    },
     "docs/studies.md": {"snakemake ": DRY_RUN},
     "README.md": {
-        "FILES... --minutes 30": "a.txt b.txt --minutes 0.1 --tokens 64",
+        "FILES... --minutes 30": "a.txt b.txt --minutes 0.02 --tokens 64",
         "results/backbones/smollm2-135m": "MODEL",
         "snakemake ": DRY_RUN,
         "cpu/results results": "cpu/results recorded/cpu/results",
@@ -37,6 +42,7 @@ REPLACED = {
 ELSEWHERE = {
     ("README.md", "make smoke"): "continuous integration calls smoke and test, the recorded run is of results",
     ("README.md", "conda env create"): "tests/workflow/test_environment.py compares environment.yml with the Makefile",
+    ("docs/export.md", "lm_eval"): "docs/models.md has the same block",
     ("docs/studies.md", "module recurformer"): "tests/workflow/test_changed_and_imported.py",
 }
 """(document, beginning of a block) -> who runs it."""

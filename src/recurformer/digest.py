@@ -30,13 +30,25 @@ def _counts(node: ast.AST) -> bool:
     return not is_docstring and not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A module or statement, and those inside it: expressions, of which there are many more, hold none."""
+    yield node
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        inner = getattr(node, part, ())
+        for statement in inner if isinstance(inner, list) else ():
+            yield from _statements(statement)
+
+
 @cache
 def _tree(path: Path) -> ast.Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             node.body = list(filter(_counts, node.body)) or [ast.Pass()]
     return tree
+
+
+_text = cache(ast.unparse)
 
 
 def _is_stage(node: ast.AST) -> bool:
@@ -46,7 +58,7 @@ def _is_stage(node: ast.AST) -> bool:
 
 def _imports(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[Path, str]]:
     """The files of this package that some code of a module imports, each with the name that is taken from it."""
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+    for node in (inner for outer in nodes for inner in _statements(outer)):
         if isinstance(node, ast.Import):
             yield from ((file, alias.name) for alias in node.names if (file := _find(alias.name)))
         elif isinstance(node, ast.ImportFrom):
@@ -57,11 +69,15 @@ def _imports(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[Path, str]]
 
 
 @cache
+def _data_beside(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.suffix in DATA]
+
+
+@cache
 def _content(path: Path) -> tuple[str, frozenset[Path]]:
     """What counts of a module: its code with the data files that it names, and the files that it imports."""
-    tree = _tree(path)
-    named = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    beside = (file for file in sorted(path.parent.rglob("*")) if file.suffix in DATA)
+    tree, beside = _tree(path), _data_beside(path.parent)
+    named = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)} if beside else set()
     data = [file.read_text("utf-8") for file in beside if named.intersection(file.relative_to(path.parent).parts)]
     above = path.parent / "__init__.py"
     return "\n".join([ast.unparse(tree), *data]), frozenset({above, *(file for file, _ in _imports(path, [tree]))})
@@ -110,6 +126,6 @@ def files_used(place: str) -> frozenset[Path]:
 def code_digest(place: str) -> str:
     """Sixteen hexadecimal digits that change when the code used by a stage, named `module:function`, does."""
     path, function = _function(place)
-    own = [ast.unparse(node) for node in _tree(path).body if node is function or not _is_stage(node)]
+    own = [_text(node) for node in _tree(path).body if node is function or not _is_stage(node)]
     used = [f"{file.relative_to(ROOT)}\n{_content(file)[0]}" for file in sorted(files_used(place))]
     return sha256("\n".join([*own, *used]).encode()).hexdigest()[:16]

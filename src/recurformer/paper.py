@@ -5,7 +5,7 @@ repeats, the sizes of its experiments. Its sentences stand in `recurformer.claim
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 BACKBONE_LABELS = {
@@ -21,8 +21,8 @@ OTHER_LABELS = {
 }
 """Models of the suite's own studies; any other model is shown by its name."""
 KINDS = ("analytic", "measured", "trained", "trend", "reviewer")
-"""What it takes to check a printed thing: counting, running a pretrained model, training one; or a tendency. The last:
-no printed thing but what the reviewers asked."""
+"""What it takes to check a claim: counting, running a pretrained model, training one. The fourth is a tendency in a
+picture, the last what the reviewers asked and the paper does not claim."""
 QUANTITY_KINDS = {
     "cache_peak": "analytic", "cache_size": "analytic", "cs_10k": "analytic", "cs_60k": "analytic",
     "l_m": "measured", "h_gq": "trained", "perplexity": "trained",
@@ -45,17 +45,19 @@ def _number(printed: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedCell:
-    """One entry of one of the paper's tables, under its headings as printed, in plain characters.
+    """One entry of one of the paper's tables, under its headings as printed, in plain characters; or a number of the
+    text, of table 0, that repeats one of Table 2.
 
     Attributes:
         printed: the entry as printed, digits kept.
         quantity: what it measures, under one name in all tables: "l_m" (tokens), "h_gq" (ratio), "cs_10k" and "cs_60k"
-            (share of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
+            (fraction of the original's cache at 10,240 and 61,440 tokens), "perplexity", "cache_peak" and "cache_size"
             (orders of growth), "l1_mean", "l1_interval", "l2_mean", "l2_interval" (contributions).
         model: the backbone's name in the measurements, "" in Table 1.
         method: "Original Model", "RecurFormer" or "PyramidInfer"; in Table 1 the mixer ("attention", "mamba"); else "".
-        beta: share of heads replaced; None where there is none (PyramidInfer, Tables 1 and 5).
+        beta: fraction of heads replaced; None where there is none (PyramidInfer, Tables 1 and 5).
         part: the phase in Table 1 ("prefill", "generation"), the tokens in Table 5 ("first", "other"), else "".
+        reduction: whether it says by how many per cent the quantity, a fraction, is below 1, rather than the quantity.
     """
 
     table: int
@@ -67,16 +69,21 @@ class PrintedCell:
     method: str = ""
     beta: float | None = None
     part: str = ""
+    reduction: bool = False
 
     @property
     def id(self) -> str:
         """Its name in the ledger, such as "table4/llama2-7b/0.90/cs_10k"."""
         which = f"{self.beta:.2f}" if self.table == 4 else self.method.split()[0].lower() if self.method else ""
-        return "/".join(filter(None, [f"table{self.table}", self.model, self.part, which, self.quantity]))
+        place = f"table{self.table}" if self.table else "text"
+        quantity = f"{self.quantity}-reduction" if self.reduction else self.quantity
+        return "/".join(filter(None, [place, self.model, self.part, which, quantity]))
 
     @property
     def place(self) -> str:
         """Where it stands, as a reader would say it."""
+        if not self.table:
+            return f"Section 4.1, {label(self.model)}, {self.method}, {self.quantity}"
         model = "" if not self.model or label(self.model) in f"{self.row} {self.column}" else f"{label(self.model)}, "
         return f"Table {self.table}, {model}{self.row}, {self.column}"
 
@@ -91,47 +98,17 @@ class PrintedCell:
         return math.nan if self.printed[0] in "O[" else _number(self.printed)
 
     @property
+    def half_digit(self) -> float:
+        """Half a unit of the last printed digit: what rounding can explain."""
+        return 0.5 * 10 ** -len(self.printed.partition(".")[2])
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """Both ends of an interval; NaN for all else."""
         if not self.printed.startswith("["):
             return math.nan, math.nan
         low, high = self.printed.strip("[]").split(", ")
         return float(low), float(high)
-
-
-@dataclass(frozen=True)
-class TextNumber:
-    """A number of section 4.1, as printed, that repeats a cell of Table 2; or a `reduction` of the cache in percent,
-    100·(1 - cell), rather than the cell itself.
-    """
-
-    model: str
-    method: str
-    quantity: str
-    printed: str
-    reduction: bool = False
-
-    @property
-    def id(self) -> str:
-        """Its name in the ledger."""
-        which = f"{self.method.split()[0].lower()}/{self.quantity}"
-        return f"text/{self.model}/{which}{'-reduction' if self.reduction else ''}"
-
-    @property
-    def place(self) -> str:
-        """Where it stands, as a reader would say it."""
-        return f"Section 4.1, {label(self.model)}, {self.method}, {self.quantity}"
-
-    @property
-    def value(self) -> float:
-        """As a number; percent where `reduction`."""
-        return _number(self.printed)
-
-    @property
-    def half_digit(self) -> float:
-        """Half a unit of the last printed digit: what rounding can explain."""
-        decimals = len(self.printed.partition(".")[2])
-        return 0.5 * 10**-decimals
 
 
 GROWTH = {
@@ -164,7 +141,7 @@ BY_METHOD = {
 }
 """Table 2, by optimisation method."""
 TABLE2_BETAS = {"qwen2-0.5b": 0.5, "llama2-7b": 0.9, "qwen2-7b": 0.9}
-"""Share of heads that RecurFormer replaces in Table 2 (section 4.1)."""
+"""Fraction of heads that RecurFormer replaces in Table 2 (section 4.1)."""
 
 PERPLEXITIES = {
     ("qwen2-0.5b", "Original"): "12.088",
@@ -197,7 +174,7 @@ BY_BETA = {
         ("1.0000", "0.6563", "0.3800", "0.5900", "0.1252", "0.0001"),
     ),
 }
-"""Table 4, at every share beta of replaced heads: a line for each of `QUANTITIES`."""
+"""Table 4, at every fraction beta of replaced heads: a line for each of `QUANTITIES`."""
 
 CONTRIBUTIONS = {
     "l1_mean": "L1 Contribution, Mean",
@@ -263,24 +240,30 @@ CELLS: tuple[PrintedCell, ...] = (
 )  # fmt: skip
 """Every printed number of Tables 1-5."""
 
-NUMBERS = (
-    TextNumber("llama2-7b", "RecurFormer", "cs_10k", "89.7", reduction=True),
-    TextNumber("llama2-7b", "RecurFormer", "cs_60k", "90.0", reduction=True),
-    TextNumber("qwen2-7b", "RecurFormer", "cs_10k", "87.3", reduction=True),
-    TextNumber("qwen2-7b", "RecurFormer", "cs_60k", "87.5", reduction=True),
-    TextNumber("qwen2-0.5b", "RecurFormer", "cs_10k", "56.1", reduction=True),
-    TextNumber("qwen2-0.5b", "RecurFormer", "cs_60k", "56.3", reduction=True),
-    TextNumber("llama2-7b", "PyramidInfer", "cs_10k", "89.46", reduction=True),
-    TextNumber("llama2-7b", "PyramidInfer", "cs_60k", "89.57", reduction=True),
-    TextNumber("llama2-7b", "RecurFormer", "h_gq", "0.839"),
-    TextNumber("llama2-7b", "Original Model", "h_gq", "0.894"),
-    TextNumber("llama2-7b", "PyramidInfer", "h_gq", "0.462"),
-    TextNumber("llama2-7b", "Original Model", "l_m", "71,680"),
-    TextNumber("llama2-7b", "RecurFormer", "l_m", "91,800"),
-    TextNumber("qwen2-7b", "Original Model", "l_m", "122,880"),
-    TextNumber("qwen2-7b", "RecurFormer", "l_m", "132,000"),
+_REPEATED = {
+    ("llama2-7b", "RecurFormer", "cs_10k"): "89.7",
+    ("llama2-7b", "RecurFormer", "cs_60k"): "90.0",
+    ("qwen2-7b", "RecurFormer", "cs_10k"): "87.3",
+    ("qwen2-7b", "RecurFormer", "cs_60k"): "87.5",
+    ("qwen2-0.5b", "RecurFormer", "cs_10k"): "56.1",
+    ("qwen2-0.5b", "RecurFormer", "cs_60k"): "56.3",
+    ("llama2-7b", "PyramidInfer", "cs_10k"): "89.46",
+    ("llama2-7b", "PyramidInfer", "cs_60k"): "89.57",
+    ("llama2-7b", "RecurFormer", "h_gq"): "0.839",
+    ("llama2-7b", "Original Model", "h_gq"): "0.894",
+    ("llama2-7b", "PyramidInfer", "h_gq"): "0.462",
+    ("llama2-7b", "Original Model", "l_m"): "71,680",
+    ("llama2-7b", "RecurFormer", "l_m"): "91,800",
+    ("qwen2-7b", "Original Model", "l_m"): "122,880",
+    ("qwen2-7b", "RecurFormer", "l_m"): "132,000",
+}
+NUMBERS: tuple[PrintedCell, ...] = tuple(
+    replace(cell, table=0, printed=printed, reduction=cell.quantity.startswith("cs_"))
+    for repeated, printed in _REPEATED.items()
+    for cell in CELLS
+    if cell.table == 2 and (cell.model, cell.method, cell.quantity) == repeated
 )
-"""Every number of section 4.1 that repeats Table 2."""
+"""Every number of section 4.1 that repeats Table 2; of the caches it has the reductions in per cent."""
 
 
 CACHE_LENGTHS = {"cs_10k": 10_240, "cs_60k": 61_440}
@@ -291,7 +274,7 @@ LLAMA2_7B_WIDTH, LLAMA2_7B_LAYERS = 4096, 32
 """Published shape of the one backbone whose value heads fill the model's width."""
 PYRAMIDINFER_RATIO, PYRAMIDINFER_MINIMUM = 0.7, 32
 """P_reduce and P_min (appendix B)."""
-LOCAL_SHARE = 0.1
+LOCAL_FRACTION = 0.1
 """k of equation 1 over the length of a sample: 102 of 1,024 tokens (appendix B)."""
 WINDOWS = {"profile": 1024, "sink": 1024, "influence": 1024, "contribution": 512, "attention_map": 512}
 """Wikipedia samples behind RA-I (appendix B), Figures 2 and 1, Table 5 and Figure 5 (section 4.4)."""

@@ -201,7 +201,7 @@ def runs_behind(paths: Iterable[str | Path]) -> list[str]:
     return list(dict.fromkeys(read_record(record)["run"] for record in records))
 
 
-def cards_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
+def gpus_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of the CUDA devices that some runs used, each once."""
     return list(dict.fromkeys(record["accelerator"]["name"] for record in records if record["accelerator"]))
 

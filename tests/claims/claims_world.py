@@ -170,12 +170,12 @@ CHANGED = [
     ("combined", "h2o", 0.2, "", True, 0, 0.2),
 ]
 THINGS = [*((*thing, 1.0) for thing in KEPT), *((*thing, 0.5) for thing in CHANGED)]
-"""Identity without the model, and a share of right answers: RecurFormer keeps all, every other method half."""
+"""Identity without the model, and a fraction of right answers: RecurFormer keeps all, every other method half."""
 
 
 def compared_hashhop() -> Rows:
-    for model, (*about, share), sample in product(BACKBONE_LABELS, THINGS, range(8)):
-        yield model, *about, "official", sample, int(share * 16), 16
+    for model, (*about, fraction), sample in product(BACKBONE_LABELS, THINGS, range(8)):
+        yield model, *about, "official", sample, int(fraction * 16), 16
 
 
 def hashhop_sizes() -> Rows:
@@ -187,13 +187,13 @@ def hashhop_sizes() -> Rows:
 
 
 def needle() -> Rows:
-    for model, (*about, share), sample in product(BACKBONE_LABELS, THINGS, range(8)):
-        yield model, *about, "passkey", 512, 0.5, sample, int(sample < 8 * share), 1
+    for model, (*about, fraction), sample in product(BACKBONE_LABELS, THINGS, range(8)):
+        yield model, *about, "passkey", 512, 0.5, sample, int(sample < 8 * fraction), 1
 
 
 def continuation() -> Rows:
-    for model, (*about, share), window, position in product(BACKBONE_LABELS, THINGS, range(3), (0, 32)):
-        yield model, *about, window, position, 32, 32 * (3.5 - share)
+    for model, (*about, fraction), window, position in product(BACKBONE_LABELS, THINGS, range(3), (0, 32)):
+        yield model, *about, window, position, 32, 32 * (3.5 - fraction)
 
 
 def ablation_lm_eval() -> Rows:

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
+from recurformer.data.sizes import PUBLISHED
 from recurformer.paper import CACHE_LENGTHS, CELLS, LLAMA2_7B_LAYERS, PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
-from recurformer.published import PUBLISHED
 
 PRINTED = {cell.id: cell.printed for cell in CELLS} | {name: said.quote for name, said in STATEMENTS.items()}
 VALUES = {cell.id: cell.value for cell in CELLS}

@@ -8,7 +8,7 @@ from claims_world import world
 from mutated_worlds import CLAIMS, FALLS, OF_ABLATIONS, decided, found, ideal, recurformer_rows, with_column
 
 from recurformer.claims import decide
-from recurformer.claims.claim import Finding
+from recurformer.claims.claim import OPEN, Finding
 from recurformer.claims.comparisons import Comparison, judge_comparisons
 from recurformer.claims.numbers import quality
 from recurformer.data.interval import Estimate
@@ -84,7 +84,7 @@ def test_a_failure_at_its_end_counts_whatever_another_arm_still_learns(claim, ki
 
 
 def test_what_failed_with_no_head_kept_needs_no_training_of_that_arm():
-    """Where no share of retained heads learns MQAR, all heads replaced may learn on."""
+    """Where no fraction of retained heads learns MQAR, all heads replaced may learn on."""
     frame = ideal()["mqar"]
     short = frame.assign(correct=frame["correct"].mask(frame["beta"] > 0, 10))
     falling_at_one = short.assign(fall=short["fall"].mask(short["beta"] == 1, 0.2))
@@ -173,7 +173,7 @@ def test_what_no_training_stands_behind_has_not_flattened():
     ("value", "samples", "task", "verdict", "why"),
     [
         (0.9, 1000, "hellaswag", CONSISTENT, "one seed"),
-        (0.9, 20, "hellaswag", UNDECIDED, "within the 95 % intervals of both"),
+        (0.9, 20, "hellaswag", UNDECIDED, OPEN),
         (0.3, 1000, "hellaswag", CONTRADICTED, ""),
         (0.3, 1000, "winogrande", CONSISTENT, "one seed"),
     ],
@@ -226,4 +226,4 @@ def test_what_the_intervals_do_not_decide_is_not_decided():
     decision = decide(CLAIMS["reviewer/needle"], [world(halved)])
     assert decision.verdict == UNDECIDED
     assert decision.finding.holds and not decision.finding.decided
-    assert decision.reason.startswith("within the 95 % intervals of both; it needs more samples")
+    assert decision.reason.startswith(f"{OPEN}; it needs more samples")

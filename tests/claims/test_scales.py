@@ -39,9 +39,9 @@ def test_a_paper_models_name_at_other_sizes_is_not_the_papers_scale(claim, kind,
     assert other.finding is None or not other.finding.at_scale
     if not claim.startswith(("text/", "figure")) or claim == "text/equation-3":
         assert other.verdict == NOT_RUN, "a printed number is not decided at another size"
-    recorded = world(ideal(), "recorded/card")
+    recorded = world(ideal(), "recorded/gpu")
     both = decide(CLAIMS[claim], [world(ideal(), **{kind: {setting: value}}), recorded])
-    assert both.evidence.source == "recorded/card"
+    assert both.evidence.source == "recorded/gpu"
 
 
 def only(*models: str) -> dict[str, pd.DataFrame]:
@@ -84,8 +84,8 @@ def test_the_evidence_of_a_reviewers_claim_is_what_its_judge_compared(claim, kin
 def test_a_score_between_two_budgets_rests_on_these_two():
     frame = ideal()["needle"]
     budgets = pd.concat([frame, *(
-        frame[(frame["method"] == "h2o") & (frame["setting"] == 0.2)].assign(setting=share, ratio=share)
-        for share in (0.1, 0.3, 0.9)
+        frame[(frame["method"] == "h2o") & (frame["setting"] == 0.2)].assign(setting=fraction, ratio=fraction)
+        for fraction in (0.1, 0.3, 0.9)
     )])  # fmt: skip
     placed = budgets.assign(file=budgets["method"] + budgets["setting"].astype(str) + "/needle.csv").reset_index(
         drop=True
@@ -176,6 +176,6 @@ def test_what_holds_by_definition_is_counted_apart():
     assert ledger.by_definition() == len(one) == 12
     assert f"{len(one)} of the reproduced are so by definition" in markdown(ledger)
     assert "rest on" not in markdown(ledger)
-    borrowed = make_ledger("smoke", [world(ideal(), "recorded/card")])
+    borrowed = make_ledger("smoke", [world(ideal(), "recorded/gpu")])
     behind = sum(decision.evidence is not None for decision in borrowed.decisions)
-    assert f"Verdicts from recorded/card, not from this study: {behind}." in markdown(borrowed)
+    assert f"Verdicts from recorded/gpu, not from this study: {behind}." in markdown(borrowed)

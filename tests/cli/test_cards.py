@@ -7,15 +7,16 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 
+from benchmarks.__main__ import main as benchmarks
 from recurformer.cards import own_cards
 from recurformer.cli import main as command
 from recurformer.cli.stage import STAGES
+from tests import forks
 
-ROOT = Path(__file__).parents[2]
 CARDS = ["GPU-aaaa", "GPU-bbbb"]
 WORK = """
 import os, sys, time
@@ -131,18 +132,16 @@ def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["-m", "benchmarks", "scan", "--device", "cuda"]],
-    ids=["benchmarks"],
-)
-def test_what_measures_a_device_waits_for_a_card_of_its_own_too(machine, words):
-    holder = start(machine, count=2, seconds=600)
+def test_what_measures_a_device_waits_for_a_card_of_its_own_too(machine, tmp_path):
+    holder, log = start(machine, count=2, seconds=600), tmp_path / "benchmarks.log"
     wait_until_held(machine, holder)
-    waiting = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    with log.open("w") as said:
+        waiting = forks.start(partial(benchmarks, ["scan", "--device", "cuda"]), tmp_path, said, said)
     try:
-        assert any(line == "waiting for a GPU that nobody uses\n" for line in waiting.stderr)
+        while "waiting for a GPU that nobody uses\n" not in log.read_text():
+            assert waiting.exitcode is None
+            time.sleep(0.02)
     finally:
         for process in (waiting, holder):
             process.kill()
-            process.wait()
+        holder.wait()

@@ -68,6 +68,10 @@ def insert(function):
 TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
 
 
+def users_of(module):
+    return {stage for stage in STAGES if digest.ROOT / module in digest.files_used(code_of(stage))}
+
+
 @pytest.mark.parametrize(
     ("module", "some", "others"),
     [
@@ -87,55 +91,41 @@ TRAININGS = {"train", "train-hashhop", "recover", "mqar", "adapt"}
         ("claims/quality.py", {"table", "claims"}, {"figure", "hashhop", *TRAININGS}),
     ],
 )
-def test_a_module_counts_for_the_stages_that_use_it(changed_by, module, some, others):
-    changed = changed_by(append, module)
-    assert some <= changed
-    assert not others & changed
+def test_a_module_counts_for_the_stages_that_use_it(module, some, others):
+    assert some <= users_of(module)
+    assert not others & users_of(module)
 
 
-@pytest.mark.parametrize(
-    ("module", "function", "stages"),
-    [
-        ("train", "train_hashhop", {"train-hashhop"}),
-        ("heads", "profile", {"profile"}),
-        ("resumable", "train_and_keep", TRAININGS),
-        ("subjects", "measure", {"needle", "continuation", "hashhop", "hashhop-sizes", "ablation-lm-eval"}),
-    ],
-)
-def test_a_stage_counts_for_itself_alone_and_what_stages_share_for_all(changed_by, module, function, stages):
+def test_an_edit_changes_the_digests_of_those_that_use_the_module(changed_by):
+    users = users_of("measure/cache.py")
+    assert changed_by(append, "measure/cache.py", "cli/main.py") == users < set(STAGES)
+
+
+def test_a_stage_counts_for_itself_alone(changed_by):
     """Else an edit of an evaluator would run trainings again."""
-    changed = changed_by(insert(function), f"cli/{module}.py")
-    assert stages <= changed
-    assert len(stages) > 1 or stages == changed
-    assert not (changed - stages) & TRAININGS
+    assert changed_by(insert("train_hashhop"), "cli/train.py") == {"train-hashhop"}
+    assert changed_by(insert("profile"), "cli/heads.py") == {"train-hashhop", "profile"}
 
 
-def test_what_types_alone_need_does_not_count(changed_by):
+def test_what_stages_share_counts_for_all(changed_by):
+    measuring = {"needle", "continuation", "hashhop", "hashhop-sizes", "ablation-lm-eval"}
+    changed = changed_by(insert("measure"), "cli/subjects.py")
+    assert measuring <= changed and not changed & TRAININGS
+    assert changed_by(insert("train_and_keep"), "cli/resumable.py") >= TRAININGS
+
+
+def test_comments_docstrings_layout_and_what_types_need_do_not_count(changed_by):
     def edit(path):
-        text = path.read_text()
-        path.write_text(text.replace("if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    import colorsys\n", 1))
+        text = path.read_text().replace("if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    import colorsys\n", 1)
+        path.write_text("# A remark.\n" + text.replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
 
     assert changed_by(edit, "heads/select.py", "cli/heads.py") == set()
 
 
-def test_comments_docstrings_and_layout_do_not_count(changed_by):
-    def edit(path):
-        path.write_text("# A remark.\n" + path.read_text().replace('"""', '"""Well, ', 1) + "\n\n\n# The end.\n")
-
-    assert changed_by(edit, "heads/select.py", "cli/heads.py") == set()
-
-
-@pytest.mark.parametrize(
-    ("file", "some", "others"),
-    [
-        ("measure/tasks/passkey.yaml", {"ablation-lm-eval"}, {"hashhop", "mqar"}),
-        ("render/recurformer.mplstyle", {"figure"}, {"table"}),
-    ],
-)
-def test_data_files_count_for_the_stages_that_read_them(changed_by, file, some, others):
-    changed = changed_by(append, file)
-    assert some <= changed
-    assert not others & changed
+def test_data_files_count_for_the_stages_that_read_them(changed_by):
+    changed = changed_by(append, "measure/tasks/passkey.yaml", "render/recurformer.mplstyle")
+    assert {"ablation-lm-eval", "figure"} <= changed
+    assert not {"hashhop", "mqar", "table"} & changed
 
 
 @pytest.mark.parametrize("place", ["recurformer.cli.brew", "recurformer.cli.heads:brew"])

@@ -42,8 +42,10 @@ def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path):
     assert record_of(place / "mqar.csv") == place / "run.json"
     assert read_record(place / "run.json")["settings"] == {"beta": 0.5}
     assert [record["run"] for _, record in find_records(tmp_path / "kept")] == [*runs.values()]
-    (tmp_path / "kept/notes.txt").write_text("mine")
-    assert main(["keep", str(tmp_path / "results"), str(tmp_path / "figures"), str(tmp_path / "kept")]) == 1
+    for name in ("notes.txt", "measurements/mine.parquet"):
+        (tmp_path / "kept" / name).write_text("mine")
+        assert main(["keep", str(tmp_path / "results"), str(tmp_path / "figures"), str(tmp_path / "kept")]) == 1
+        (tmp_path / "kept" / name).unlink()
 
 
 def run_on(monkeypatch, place, card, dirty=False):

@@ -11,22 +11,17 @@ import resource
 import signal
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from recurformer.cli.main import main
-from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import hash_tokenizer
 from recurformer.files import atomic_path
-from recurformer.model.convert import convert
 from tests.one_thread import one_thread
 
 __all__ = ["one_thread"]  # a child would have only one of several
 
-SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = {"steps": 8, "batch_size": 2, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
-TASK = {"hops": 4, "chains": 2, "pairs": 8}
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 OF_A_TRAINING, OF_A_RESUMED_ONE = 120, 40  # changes, and more; a later one that the seed draws would not be met
 WEIGHTS, MOMENTS = 200_000, 400_000  # about the bytes of the two largest files
@@ -93,34 +88,24 @@ def content(folder):
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    folder, tokenizer = tmp_path_factory.mktemp("backbone") / "converted", hash_tokenizer()
-    convert(make_random(**SHAPE, vocab_size=len(tokenizer)), [[0, 1], [0, 1, 2, 3]], dt_rank=4).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def training(backbone, folder):
-    """A training by the command line that writes its three outputs into a folder."""
-    files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return lambda: main(
-        ["train-hashhop", backbone, str(folder / "trained"), *files, "--settings", json.dumps(RECIPE | {"task": TASK})]
-    )
+def run_in(training):
+    """A training by the command line in a folder."""
+    return lambda folder: partial(main, training(folder, steps=8, batch_size=2))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(backbone, tmp_path_factory):
+def undisturbed(run_in, tmp_path_factory):
     """What a training leaves that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert ended(child(training(backbone, folder), folder)) == 0
+    assert ended(child(run_in(folder), folder)) == 0
     assert int(Path(f"{folder}-changes").read_text()) >= OF_A_TRAINING
     return content(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "size", "then"), TWO_KILLS)
-def test_a_training_killed_twice_ends_with_the_same_bytes(number, size, then, backbone, undisturbed, tmp_path):
-    run, folder = training(backbone, tmp_path / "run"), tmp_path / "run"
+def test_a_training_killed_twice_ends_with_the_same_bytes(number, size, then, run_in, undisturbed, tmp_path):
+    run, folder = run_in(tmp_path / "run"), tmp_path / "run"
     if size is None:
         assert ended(child(run, folder, number)) == -signal.SIGKILL
     else:
@@ -130,8 +115,8 @@ def test_a_training_killed_twice_ends_with_the_same_bytes(number, size, then, ba
     assert content(folder) == undisturbed
 
 
-def test_a_second_training_for_the_same_output_is_refused(backbone, undisturbed, tmp_path, capsys):
-    run, folder = training(backbone, tmp_path / "run"), tmp_path / "run"
+def test_a_second_training_for_the_same_output_is_refused(run_in, undisturbed, tmp_path, capsys):
+    run, folder = run_in(tmp_path / "run"), tmp_path / "run"
     first = child(run, folder, OF_A_TRAINING // 2, pause)
     os.waitpid(first, os.WUNTRACED)
     capsys.readouterr()

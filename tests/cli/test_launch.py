@@ -1,50 +1,50 @@
 """Trainings launched over several processes: how they end, and what they leave."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
 
+from recurformer.__main__ import main as entry
 from recurformer.cli import main
-from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import hash_tokenizer
-from recurformer.model.convert import convert
 from recurformer.records import read_record
+from tests import forks
+from tests.one_thread import one_thread
 
-SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
-RECIPE = {"steps": 24, "batch_size": 4, "learning_rate": 0.003, "log_every": 1, "save_every": 2}
-TASK = {"hops": 4, "chains": 2, "pairs": 8}
+__all__ = ["one_thread"]  # a fork would have only one of several
 
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder, tokenizer = tmp_path_factory.mktemp("backbone") / "converted", hash_tokenizer()
-    convert(make_random(**SHAPE, vocab_size=len(tokenizer)), [[0, 1], [0, 1, 2, 3]], dt_rank=4).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+ONE = {"steps": 24, "batch_size": 4}
+TWO = ONE | {"distributed": {"precision": "float32", "processes": 2}}
+"""Settings of a training in one process, and in two."""
 
 
-def words(checkpoint, folder, **distributed):
-    settings = (
-        RECIPE | {"task": TASK} | ({"distributed": {"precision": "float32"} | distributed} if distributed else {})
-    )
-    files = ["--metrics", str(folder / "metrics.jsonl"), "--record", str(folder / "run.json"), "--name", "tiny"]
-    return ["train-hashhop", checkpoint, str(folder / "trained"), *files, "--settings", json.dumps(settings)]
-
-
-def started(checkpoint, folder, step, **spread):
-    """A launched training that has written the checkpoint of `step`: the launcher, and its processes by rank."""
-    command = [sys.executable, "-m", "recurformer.cli.main", *words(checkpoint, folder, processes=2, **spread)]
-    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def started(call, folder, step):
+    """A training in a fork that has written the checkpoint of `step`, and the file of what it says of errors."""
+    log = folder.with_suffix(".log")
+    with log.open("w") as errors, open(os.devnull, "w") as nowhere:
+        run = forks.start(call, folder, nowhere, errors)
     while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
-        assert launcher.poll() is None, launcher.stderr.read()
+        assert run.exitcode is None, log.read_text()
         time.sleep(0.05)
+    return run, log
+
+
+def launched(training, folder, step):
+    """Such a training over two processes: its launcher, its file of errors, and its processes by rank."""
+    launcher, log = started(partial(main.main, training(folder, **TWO)), folder, step)
     found = psutil.Process(launcher.pid).children(recursive=True)
-    return launcher, {process.environ()["RANK"]: process for process in found if "RANK" in process.environ()}
+    return launcher, log, {process.environ()["RANK"]: process for process in found if "RANK" in process.environ()}
+
+
+def end(run, log):
+    """The exit code and the lines of a training that ends by itself."""
+    run.join()
+    return run.exitcode, log.read_text().splitlines()
 
 
 def all_end(processes):
@@ -60,73 +60,66 @@ def losses(folder):
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_whole_says_why_and_is_resumed(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2)
+def test_a_killed_training_ends_whole_says_why_and_is_resumed(training, tmp_path):
+    launcher, log, processes = launched(training, tmp_path, 2)
     processes["1"].kill()
-    said = launcher.communicate()[1].splitlines()
-    assert launcher.returncode == 1
+    code, said = end(launcher, log)
+    assert code == 1
     assert said[-1] == "recurformer train-hashhop: process 1 of 2: killed by SIGKILL; the others were ended"
     assert not [process for process in processes.values() if process.is_running()]
 
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
-    launcher, _ = started(checkpoint, tmp_path, 8)
-    assert launcher.wait() == 0
-    assert "keeps a run by other settings" not in launcher.communicate()[1]
+    code, said = end(*launched(training, tmp_path, 8)[:2])
+    assert code == 0
+    assert "keeps a run by other settings" not in " ".join(said)
     record = read_record(tmp_path / "run.json")
     assert record["training"].pop("samples_per_second") > 0
     assert record["training"] == {"processes": 2, "strategy": "fsdp"}
     assert {path.name for path in tmp_path.iterdir()} == {"trained", "metrics.jsonl", "run.json"}
 
     one = tmp_path / "one"
-    assert main.main(words(checkpoint, one)) == 0
+    assert main.main(training(one, **ONE)) == 0
     assert losses(tmp_path) == pytest.approx(losses(one), rel=1e-3)
     assert read_record(one / "run.json")["training"]["processes"] == 1
 
 
 @pytest.mark.slow
-def test_a_launcher_that_is_asked_to_end_ends_its_processes(checkpoint, tmp_path):
-    launcher, processes = started(checkpoint, tmp_path, 2)
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.communicate()[1].splitlines()[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
-    assert launcher.returncode == 1
+def test_a_launcher_that_is_asked_to_end_ends_its_processes_and_one_process_starts_again(training, tmp_path, capsys):
+    launcher, log, processes = launched(training, tmp_path, 2)
+    os.kill(launcher.pid, signal.SIGTERM)
+    code, said = end(launcher, log)
+    assert said[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
+    assert code == 1
     assert all_end(processes.values())
 
+    assert main.main(training(tmp_path, **ONE)) == 0
+    said = capsys.readouterr().err
+    assert "trained.checkpoints: keeps a run by other settings or other code; this one starts anew" in said
+    assert len(losses(tmp_path)) == 24
 
-def test_a_process_gives_its_reason_to_the_launcher(checkpoint, tmp_path, monkeypatch, capsys):
+
+def test_a_process_gives_its_reason_to_the_launcher(training, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setenv("RANK", "1")
-    assert main.main(words(checkpoint, tmp_path, processes="many")) == 1
+    assert main.main(training(tmp_path, **ONE, distributed={"processes": "many"})) == 1
     assert "--settings distributed.processes = 'many'" in json.loads((tmp_path / "error.json").read_text())["message"]
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
-def test_another_number_of_processes_starts_again_and_says_so(checkpoint, tmp_path):
-    launcher, _ = started(checkpoint, tmp_path, 2)
-    launcher.send_signal(signal.SIGTERM)
-    launcher.communicate()
-    command = [sys.executable, "-m", "recurformer", *words(checkpoint, tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "trained.checkpoints: keeps a run by other settings or other code; this one starts anew" in done.stderr
-    assert len(losses(tmp_path)) == 24
-
-
-@pytest.mark.slow
-def test_a_training_that_a_scheduler_ends_says_so_and_is_resumed(checkpoint, tmp_path):
-    command = [sys.executable, "-m", "recurformer", *words(checkpoint, tmp_path)]
-    training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("trained.checkpoints/*/checkpoint-4/complete")):
-        assert training.poll() is None
-    training.terminate()
-    said = training.communicate()[1].splitlines()
+def test_a_training_that_a_scheduler_ends_says_so_and_is_resumed(training, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["recurformer", *training(tmp_path, **ONE)])
+    run, log = started(entry, tmp_path, 4)
+    run.terminate()
+    code, said = end(run, log)
     assert said[-1] == "recurformer train-hashhop: stopped; the same command continues where it stopped"
     assert "Traceback" not in "".join(said)
-    assert training.returncode == 130
+    assert code == 130
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
-    assert subprocess.run(command, check=False).returncode == 0
+    assert main.main(training(tmp_path, **ONE)) == 0
 
     one = tmp_path / "one"
-    assert main.main(words(checkpoint, one)) == 0
+    assert main.main(training(one, **ONE)) == 0
     assert losses(tmp_path) == losses(one)

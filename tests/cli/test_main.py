@@ -34,38 +34,44 @@ def test_every_stage_explains_itself_without_torch():
 
 
 def test_what_needs_no_model_and_no_tracker_imports_none():
-    modules = "tracking study.needs paper claims.questions render.tables render.figures render.adaptation"
+    modules = "tracking study.needs paper claims.ledger render.tables render.figures render.adaptation"
     code = "".join(f"import recurformer.{name}\n" for name in modules.split())
-    code += "import sys\nassert not {'torch', 'transformers', 'trackio', 'mlflow'} & set(sys.modules)"
+    code += "import sys\nassert not {'torch', 'transformers', 'trackio', 'mlflow'} & set(sys.modules)\n"
+    code += "import recurformer.heads.select\nassert 'transformers' not in sys.modules, 'only torch'"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 RECORDED = Path(__file__).parents[2] / "recorded/cpu"
 NOT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-NOTEBOOK = {"MPLBACKEND": "module://of_a_notebook.that_is_not_installed"}
-WORDS = {
-    "the help": ["--help"],
-    "the keys of a study": ["study", "--describe"],
-    "the runs behind a figure": ["trace", RECORDED / "figures/figure4.svg"],
-    "verdicts": ["claims", "--ledger", RECORDED / "results/claims.json"],
-    "a page": ["claims", RECORDED / "measurements/complexity.parquet", "--out", "claims.html", "claims.md"],
-    "a figure": ["figure", "figure4", RECORDED / "measurements/mqar.parquet", "--out", "figure4.svg"],
-}
+# Of this backend matplotlib says that it is missing; it takes modules of which it knows nothing.
+NOTEBOOK = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": "../matplotlibrc"}
+TASTE = "backend: module://that_is_not_installed\naxes.facecolor: red\nfont.size: 40\nsavefig.bbox: tight\n"
+COMMANDS = [
+    ["--help"],
+    ["study", "--describe"],
+    ["trace", f"{RECORDED}/figures/figure4.svg"],
+    ["claims", "--ledger", f"{RECORDED}/results/claims.json"],
+    ["claims", f"{RECORDED}/measurements/complexity.parquet", "--out", "claims.html", "claims.md"],
+    ["figure", "figure4", f"{RECORDED}/measurements/mqar.parquet", "--out", "figure4.svg"],
+]
+"""Whose output has signs beyond ASCII: help, the keys of a study, runs, verdicts, a page, a figure."""
 
 
-@pytest.mark.parametrize("what", WORDS)
-def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(what, tmp_path):
-    """A locale that knows no sign beyond ASCII, and the backend of a notebook that started the process."""
+def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(tmp_path):
+    """A locale that knows no sign beyond ASCII, a notebook that started the process, a user's own style of figures."""
+    (tmp_path / "matplotlibrc").write_text(TASTE)
     found = []
+    code = f"from recurformer.cli.main import main\nfor words in {COMMANDS}: assert main(words) == 0, words"
     for name, surroundings in (("usual", {}), ("strange", NOT_UTF8 | NOTEBOOK)):
         (tmp_path / name).mkdir()
         answer = subprocess.run(
-            [sys.executable, "-m", "recurformer.cli.main", *map(str, WORDS[what])],
-            cwd=tmp_path / name, env={**os.environ, **surroundings}, capture_output=True, text=True, check=False,
+            [sys.executable, "-c", code], cwd=tmp_path / name, env={**os.environ, **surroundings}, capture_output=True,
+            text=True, check=False,
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         assert not answer.stderr
         files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        assert len(files) >= 3
         found.append((files, answer.stdout.encode("ascii", "backslashreplace").decode()))
     assert found[0] == found[1]
 

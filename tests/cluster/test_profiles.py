@@ -8,8 +8,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.cluster.workspace import PROFILES, ROOT, needs, snakemake
-from tests.workflow.dry_runs import link_workflow
+from tests.cluster.workspace import PROFILES, ROOT, needs
+from tests.workflow.dry_runs import link_workflow, snakemake
 
 TARGET = "results/smoke/mqar/beta-0.5/lr-0.01/seed-0/mqar.csv"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -20,7 +20,8 @@ def read(profile):
 
 
 def dry_run(profile, folder):
-    return snakemake(profile, TARGET, "--configfile", "config/smoke.yaml", "--dry-run", folder=folder)
+    words = (TARGET, "--configfile", "config/smoke.yaml", "--dry-run", "--workflow-profile", str(profile))
+    return snakemake(folder, *words)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

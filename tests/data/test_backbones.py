@@ -33,9 +33,9 @@ from recurformer.data.backbones import (
     save_backbone,
 )
 from recurformer.data.fetch import ResourceError
+from recurformer.data.sizes import PUBLISHED
 from recurformer.model.convert import convert
 from recurformer.model.families import FAMILIES
-from recurformer.published import PUBLISHED
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
 # As printed on the model cards.

@@ -1,9 +1,5 @@
 """A user's own texts: which documents there are, and which of them are held out."""
 
-import os
-import subprocess
-import sys
-
 import datasets
 import pandas as pd
 import pytest
@@ -100,12 +96,12 @@ def test_the_first_documents_of_a_data_set_are_read(tmp_path, monkeypatch):
         read_documents(["owner/name"])
 
 
-def test_a_data_set_that_cannot_be_fetched_is_named():
-    code = "from recurformer.data.documents import read_documents; read_documents(['owner/name'])"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    last = answer.stderr.splitlines()[-1]
-    assert "ResourceError: owner/name: no such file or folder; cannot read the data set owner/name of the hub: " in last
+def test_a_data_set_that_cannot_be_fetched_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    said = "owner/name: no such file or folder; cannot read the data set owner/name of the hub: "
+    with pytest.raises(ResourceError, match=said):
+        read_documents(["owner/name"])
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_the_band_gives_the_ratios_of_the_whole_matrix(way, exclude_first, sink,
     """Also in heads that leave the other tokens a fifty-thousandth of their attention."""
     inputs = layer_inputs(sink=sink, mask=sliding_mask() if way == "sliding window" else None)
     if way == "without a kernel":
-        monkeypatch.setattr(profile, "refuses", lambda *given: "no kernel")
+        monkeypatch.setattr(prefill, "refuses", lambda *given: "no kernel")
     for window in (0, 20, 63, 64, 149):
         output, sums = profile.attend_and_sum(inputs, window, exclude_first)
         expected_output, expected = direct_recency(inputs, window, exclude_first)

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from recurformer.data import IGNORED
 from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
-from recurformer.heads import scores
+from recurformer.heads import scores as scores_module
 from recurformer.heads.attention import attending
+from recurformer.heads.price import price
 from recurformer.heads.scores import (
     HashHopProbes,
     TextProbes,
@@ -106,7 +107,7 @@ def test_batches_of_samples_and_of_heads_change_no_score(subject, measure, monke
     together = measure(model, input_ids, input_ids)
     assert together[~together.isnan()].std() > 0.01
     for size in (1, 2, 3):
-        monkeypatch.setattr(scores, "samples_per_batch", lambda device, count, size=size: size)
+        monkeypatch.setattr(scores_module, "samples_per_batch", lambda device, count, size=size: size)
         parts = input_ids.split(size)
         apart = sum(measure(model, part, part) * len(part) for part in parts) / len(input_ids)
         torch.testing.assert_close(apart, together, atol=1e-5, rtol=0, equal_nan=True)
@@ -229,7 +230,7 @@ def make_probes(kind: str, seed: int):
 @pytest.mark.parametrize("kind", ["text", "hashhop"])
 def test_probes_depend_on_their_seed_only(kind):
     one, again, other = (make_probes(kind, seed) for seed in (1, 1, 2))
-    for name in ("lookups", "language", "repeats"):
+    for name in ("lookups", "language", "needles", "repeats"):
         first = getattr(one, name)()[0]
         assert torch.equal(first, getattr(again, name)()[0]), name
         assert not torch.equal(first, getattr(other, name)()[0]), name
@@ -244,7 +245,7 @@ def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
             single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
         )
     probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2, window_tokens=8), 0)
-    for input_ids, labels in (probes.lookups(), probes.language()):
+    for input_ids, labels in (probes.lookups(), probes.language(), probes.needles()):
         places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
         assert places.tolist() == [0] * (len(input_ids) * begins)
         assert not (labels[:, 1:] == tokenizer.bos_token_id).any()
@@ -256,6 +257,19 @@ def test_repeats_are_different_ordinary_tokens():
         assert len(set(input_ids[0, :period].tolist())) == period and input_ids.min() >= special
         assert torch.equal(input_ids[:, :period], input_ids[:, period : 2 * period])
     assert period == make_probes("hashhop", 0).lookups().input_ids.shape[1] // 3
+
+
+def test_a_group_is_scored_by_what_its_window_costs_on_text_and_on_needles():
+    model, probes = make_backbone("llama_gqa_tied", vocab_size=len(byte_tokenizer())), make_probes("text", 0)
+    scores = scores_module.SCORES["price"](model, probes, probes.settings, None)
+    text, (needles, labels) = probes.language().input_ids, probes.needles()
+    assert abs(needles.shape[1] - text.shape[1]) < 10
+    costs = [
+        price(model, text, [8], sink_tokens=1),
+        price(model, needles, [8], predicted=labels != IGNORED, sink_tokens=1),
+    ]
+    expected = -(costs[0] + 0.5 * costs[1])[..., 0]
+    torch.testing.assert_close(scores, expected.repeat_interleave(2, 1))
 
 
 def test_hashes_in_letters_are_refused():

@@ -10,6 +10,7 @@ from transformers import (
 
 from recurformer import HeadProfile, convert
 from recurformer.data.backbones import load_shape, make_random, meta_model
+from recurformer.data.sizes import PUBLISHED
 from recurformer.evict.pyramidinfer import PyramidInferPaper, pyramidinfer_rows
 from recurformer.measure.cache import (
     cache_bytes,
@@ -21,7 +22,6 @@ from recurformer.measure.cache import (
     measure_cache,
 )
 from recurformer.measure.memory import count_parameters
-from recurformer.published import PUBLISHED
 from tests.measure.test_memory import TINY
 from tests.model.tiny_models import PAIRS, SMALL, make_backbone, make_converted, tokens
 

@@ -1,12 +1,9 @@
 """Inputs of the selective scan, its definition in float64, and how far a backend is from it."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import torch
 from torch.nn import functional as F
-from transformers.integrations import hub_kernels
 
 from recurformer.model import scan_cuda
 from recurformer.model.scan import selective_scan
@@ -111,17 +108,7 @@ class KernelDouble:
         return result if dz is None else [*result, dz]
 
 
-def load_double(monkeypatch, source):
-    """Have mamba-ssm's kernel loaded, on a machine with a GPU, from a double: the compiled extension or the hub's."""
-    if source == "compiled":
-        monkeypatch.setitem(sys.modules, scan_cuda.COMPILED, KernelDouble)
-    else:
-        operators = SimpleNamespace(selective_scan_fwd=KernelDouble.fwd, selective_scan_bwd=KernelDouble.bwd)
-        kernels = {("kernels-community/mamba-ssm", 4): SimpleNamespace(_ops=SimpleNamespace(ops=operators))}
-        monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
-        monkeypatch.setattr(hub_kernels, "_kernels_enabled", True)
-        monkeypatch.setattr(hub_kernels, "get_kernel", lambda name, version: kernels[name, version])
-    with monkeypatch.context() as machine:
-        machine.setattr(torch.cuda, "is_available", lambda: True)
-        extension = scan_cuda.load_extension.__wrapped__()
+def load_double(monkeypatch):
+    """Have mamba-ssm's kernel there, as a double."""
+    extension = scan_cuda.Extension("a double", KernelDouble.fwd, KernelDouble.bwd)
     monkeypatch.setattr(scan_cuda, "load_extension", lambda: extension)

@@ -14,10 +14,23 @@ from test_generate import (
     check_same,
     generate,
 )
-from tiny_models import HEADS, MAMBA, MATRIX, PAIRS, carrying_far, difference, make_backbone, tokens, without_zeros
+from tiny_models import (
+    HEADS,
+    MAMBA,
+    MATRIX,
+    PAIRS,
+    QUERY_HEADS,
+    carrying_far,
+    difference,
+    make_backbone,
+    tokens,
+    without_zeros,
+)
 from transformers import DynamicCache
 
 import recurformer
+from recurformer.heads.attention import attending, causal_attention
+from recurformer.heads.scores import window_mask
 from recurformer.measure.cache import cache_bytes
 from recurformer.model import modeling
 from recurformer.model.convert import convert
@@ -30,13 +43,24 @@ CASES = [("mamba", *pair) for pair in MATRIX] + [(mixer, *pair) for mixer in OTH
 READING = ["window", "linear", "retention", "window_state"]
 FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
 CASES += FAMILY_CASES
+BY_GROUP = "windows"  # the mixer `window` with a size for each KV head
+CASES += [(BY_GROUP, *pair) for pair in BACKBONES]
 every_case = pytest.mark.parametrize(("mixer", "backbone", "heads"), CASES)
-every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP])
 every_other = pytest.mark.parametrize("mixer", OTHERS)
 WINDOW = {"window_tokens": 5, "sink_tokens": 2}  # shorter than the inputs
 
 
+def windows_by_group(backbone, heads):
+    """Three sizes in turn for the KV heads that replaced heads read, all shorter than the inputs."""
+    per_group = QUERY_HEADS // make_backbone(backbone).config.num_key_value_heads
+    sizes = cycle((5, 3, 8))
+    return [[next(sizes) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
+
+
 def make(mixer, backbone="qwen2_gqa", heads="mixed", **sizes):
+    if mixer == BY_GROUP:
+        mixer, sizes = "window", sizes | {"window_tokens": windows_by_group(backbone, heads)}
     torch.manual_seed(0)
     model = convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | WINDOW | sizes)
     return without_zeros(carrying_far(model))
@@ -78,14 +102,14 @@ def test_static_caches_and_beams(mixer, backbone, heads):
     assert torch.equal(model.generate(ids, **beams), model.generate(ids, use_cache=False, **beams))
 
 
-@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
+@pytest.mark.parametrize("mixer", [BY_GROUP, *(name for name in MIXERS if name != "zero")])
 def test_the_checks_see_a_dropped_padding_mask(mixer, monkeypatch):
     monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
     with pytest.raises(AssertionError):
         check_left_padding(shared(mixer, "qwen2_gqa", "mixed"))
 
 
-@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
+@pytest.mark.parametrize("mixer", [BY_GROUP, *(name for name in MIXERS if name != "zero")])
 def test_the_checks_see_a_forgotten_state(mixer):
     model, ids = shared(mixer, "qwen2_gqa", "mixed"), tokens(2, LENGTH)
     cache = model(ids[:, :8], use_cache=True).past_key_values
@@ -124,7 +148,32 @@ def test_the_state_has_one_size(mixer, backbone):
         "mean": 5 * (kv_heads * 8 + 1),
         "zero": 0,
     }
-    assert sizes[0] == 4 * numbers[mixer] * rows * layers
+    if mixer == BY_GROUP:
+        held = sum(2 + window for layer in windows_by_group(backbone, "beta_one") for window in layer)
+        assert sizes[0] == rows * (held * 2 * 8 * 4 + layers * 8)
+    else:
+        assert sizes[0] == 4 * numbers[mixer] * rows * layers
+
+
+@pytest.mark.parametrize(("backbone", "heads"), [*BACKBONES, *PAIRS])
+@torch.no_grad()
+def test_windows_by_group_are_the_original_under_their_masks(backbone, heads):
+    base, sizes, ids = make_backbone(backbone), windows_by_group(backbone, heads), tokens(2, 3 * LENGTH)
+    per_group = QUERY_HEADS // base.config.num_key_value_heads
+
+    def attend(layer, query, key, value, mask, scaling):
+        length, groups = query.shape[2], sorted({head // per_group for head in HEADS[heads][layer]})
+        visible = window_mask(length, length, 0).repeat(QUERY_HEADS, 1, 1)
+        for head in HEADS[heads][layer]:
+            visible[head] = window_mask(length, sizes[layer][groups.index(head // per_group)], 2)
+        if mask is not None:
+            visible = visible & mask
+        return causal_attention(query, key, value, visible.expand(len(query), -1, -1, -1), scaling)
+
+    expected = attending(base)(ids, use_cache=False, attend=attend).logits
+    alike, by_group = (convert(base, HEADS[heads], "window", window_tokens=each, sink_tokens=2) for each in (5, sizes))
+    assert difference(by_group(ids).logits, expected) < 1e-5
+    assert difference(alike(ids).logits, expected) > 1e-3
 
 
 def test_a_wide_window_is_the_original():
@@ -154,7 +203,9 @@ def test_zero_is_the_original_without_those_columns(backbone):
 @every_case
 def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
     with torch.device("meta"):
-        model = convert(type(make_backbone(backbone))(make_backbone(backbone).config), HEADS[heads], mixer, **MAMBA)
+        base = type(make_backbone(backbone))(make_backbone(backbone).config)
+        sizes = {"window_tokens": windows_by_group(backbone, heads)} if mixer == BY_GROUP else {}
+        model = convert(base, HEADS[heads], "window" if mixer == BY_GROUP else mixer, **MAMBA, **sizes)
     real = shared(mixer, backbone, heads).state_dict()
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}
     cache = DynamicCache(config=model.config)

@@ -117,12 +117,22 @@ def test_a_mask_may_be_that_of_the_whole_prompt(mixer, new_cache):
 
 
 @every_mixer
+@pytest.mark.parametrize("form", [torch.Tensor.bool, lambda mask: mask * 0.5, lambda mask: mask * -3])
+def test_every_number_but_zero_is_a_token(mixer, form):
+    """As in the library's models; a mixer must not multiply by it."""
+    model, (ids, mask, positions) = shared(mixer, "qwen2_gqa", "ragged"), padded(PLACES["scattered"])
+    logits = in_pieces(model, ids, form(mask), positions, CUTS["pieces"], DynamicCache(config=model.config))
+    for row, one in enumerate(alone(model, ids, mask)):
+        assert difference(logits[row][mask[row].bool()], one) < 1e-4
+
+
+@every_mixer
 @pytest.mark.parametrize("chunk", [1, 4, LENGTH])
 def test_a_prefill_in_chunks_of_a_padded_prompt(mixer, chunk):
     model = shared(mixer, "qwen2_gqa", "ragged")
     ids, mask, _ = padded(PLACES["scattered"])
     more = tokens(2, 3, seed=4)
-    read = recurformer.prefill(model, ids, chunk, mask)
+    read = recurformer.prefill(model, ids, chunk, 3 * mask)  # any number but zero is a token
     whole = torch.cat([mask, torch.ones_like(more)], 1)
     positions = (whole.cumsum(1) - 1)[:, LENGTH:]
     given = {"attention_mask": whole, "position_ids": positions, "past_key_values": read.past_key_values}

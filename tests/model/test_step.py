@@ -1,16 +1,15 @@
-"""One token: the state step against the scan, and how few operations a decode step launches."""
+"""One token: the state step against the scan, and the kernels for a whole block and for few rows."""
 
 import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import difference, make_converted, tokens
-from torch.utils._python_dispatch import TorchDispatchMode
+from tiny_models import difference
 
-from recurformer.model import cpp, mamba, native
-from recurformer.model.fused import FusedWeights, folded
-from recurformer.model.mamba import MambaBlock, conv_step, few_rows, state_step
+from recurformer.model import cpp, native
+from recurformer.model.fused import FusedWeights
+from recurformer.model.mamba import MambaBlock, few_rows, state_step
 from recurformer.model.scan import selective_scan
 from recurformer.model.scan_inputs import BlockInputs, StepInputs
 
@@ -112,67 +111,3 @@ def test_few_rows_equal_a_linear_layer(batch, bias, outputs, monkeypatch):
         with torch.no_grad():
             assert difference(few_rows(rows, layer.weight, layer.bias), layer(rows)) < 1e-6
     assert len(called) == (batch == 1 and native.refuses() is None)
-
-
-class Launches(TorchDispatchMode):
-    """Names of the operations that do more than look at a tensor in another way."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        if not function.is_view and "_unsafe_view" not in str(function):
-            self.names.append(str(function))
-        return function(*arguments, **(keywords or {}))
-
-
-@pytest.fixture
-def as_kernels(monkeypatch):
-    """Each step function as one operator, as a compiled version would be."""
-
-    @torch.library.custom_op("test_step::conv", mutates_args=("window",))
-    def conv_kernel(x: torch.Tensor, window: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return conv_step(x, window, weight, bias)
-
-    @torch.library.custom_op("test_step::state", mutates_args=("state",))
-    def state_kernel(
-        u: torch.Tensor, delta: torch.Tensor, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, D: torch.Tensor,
-        z: torch.Tensor, state: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
-        return state_step(StepInputs(u, delta, A, B, C, D, z, state))
-
-    monkeypatch.setattr(mamba, "conv_step", conv_kernel)
-    monkeypatch.setattr(mamba, "state_step", lambda inputs: state_kernel(*inputs))
-
-
-@pytest.mark.parametrize("backbone", ["llama_mha", "qwen2_gqa"])
-@pytest.mark.parametrize("whole", [False, True])
-def test_the_mamba_branch_of_a_decode_step_launches_little(backbone, whole, as_kernels, monkeypatch):
-    """By kernels for its parts, as on a GPU; or by the one kernel that takes the whole block, where there is one."""
-    if whole and native.refuses() is not None:
-        pytest.skip("needs the C++ kernels")
-    monkeypatch.setattr(cpp, "refuses_step", lambda *given: None if whole else "as on a GPU")
-    model = make_converted(backbone, "mixed").requires_grad_(False)
-    counted, forward = [], MambaBlock.forward
-
-    def counting(*arguments, **keywords):
-        with Launches() as launches:
-            result = forward(*arguments, **keywords)
-        counted.append(launches.names)
-        return result
-
-    with torch.no_grad(), folded(model):
-        cache = model(tokens(1, 5), use_cache=True).past_key_values
-        model(tokens(1, 1), past_key_values=cache)  # weights are fused now
-        monkeypatch.setattr(MambaBlock, "forward", counting)
-        model(tokens(1, 1), past_key_values=cache)
-    parts = [
-        "aten.mm.default",
-        "test_step.conv.default",
-        "aten.mm.default",
-        "aten.addmm.default",
-        "test_step.state.default",
-    ]
-    expected = ["aten.new_empty.default"] if whole else parts
-    assert counted == [expected] * 2  # out_proj comes on top where it is not folded

@@ -72,7 +72,7 @@ def leaves(block, path=""):
 
 
 def test_only_sizes_are_overridden():
-    """No key says where something comes from, which heads are replaced or how. No card is asked for."""
+    """No key says where something comes from, which heads are replaced or how. No GPU is asked for."""
     overridden = deepcopy(STUDY)
     update_config(overridden, yaml.safe_load((ROOT / "tests/paper/sizes.yaml").read_text()))
     paper, ours = (dict(leaves(load_study(study).model_dump())) for study in (STUDY, overridden))

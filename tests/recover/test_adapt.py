@@ -41,7 +41,7 @@ def test_it_writes_an_ordinary_checkpoint_with_card_and_pictures(adapted):
     names = {path.name for path in (adapted / "out").iterdir()}
     assert names >= {
         "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md",
-        "heads.png", "recovery.png", "adaptation.json",
+        "heads.png", "quality.png", "adaptation.json",
     }  # fmt: skip
     assert {path.name for path in adapted.glob("*") if path.suffix != ".txt"} == {"backbone", "out"}
     model = AutoModelForCausalLM.from_pretrained(adapted / "out")
@@ -76,6 +76,54 @@ def test_the_numbers_are_those_of_the_written_model(adapted):
     asked = {row["length"]: row.get("asked") for row in found["passkeys"]["adapted"]}
     assert asked == {256: None, 512: 10}  # of single bytes the bare question alone has more than 256
     assert f"{stages['adapted']['perplexity']:.2f}" in (adapted / "out/README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def within_budget(adapted, tmp_path_factory):
+    """The same model with three fifths of its cache at 64 tokens."""
+    folder = tmp_path_factory.mktemp("budget")
+    shutil.copytree(adapted, folder, ignore=shutil.ignore_patterns("out"), dirs_exist_ok=True)
+    texts = sorted(map(str, folder.glob("text*.txt")))
+    words = ["adapt", str(folder / "backbone"), str(folder / "out"), "--tokens", "64", "--text", *texts]
+    assert main([*words, "--cache", "0.6"]) == 0
+    return folder, words
+
+
+def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
+    folder, _ = within_budget
+    found, model = measured(folder), AutoModelForCausalLM.from_pretrained(folder / "out")
+    assert model.config.mixer == "window" and model.config.group_windows == found["window_tokens"]
+    assert len({window for layer in found["windows"] for window in layer}) > 1
+    held = found["cache"][0]
+    assert held["length"] == 64 and held["adapted"] == count_cache(model, 64).bytes.sum()
+    assert 0.5 * held["original"] < held["adapted"] <= 0.6 * held["original"]
+    assert found["plan"]["distil_steps"] == 0 and not found["trainings"]["distil"]
+    stages = {row["stage"]: row for row in found["stages"]}
+    estimated = dict(map(tuple, found["estimated"]))
+    assert 0.2 < stages["adapted"]["divergence"] / estimated[0.6] < 5
+    assert list(estimated.values()) == sorted(estimated.values(), reverse=True)
+    asked = {row["length"]: row.get("asked") for row in found["passkeys"]["adapted"]}
+    assert set(asked) == {32, 64}
+    page = (folder / "out/README.md").read_text()
+    assert "Nothing was trained" in page and "window, whose size each group" in page
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--cache", "0.4", "--beta", "0.5"], "--cache and --beta"),
+        (["--cache", "0.4", "--minutes", "3"], "--cache and --minutes"),
+        (["--cache", "0.05"], "cache=0.05: windows of 16 tokens in all heads need 0.3789 of the cache at 64 tokens"),
+        (["--cache", "1"], "cache=1 must lie between 0 and 1"),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused_in_one_line(within_budget, more, message, tmp_path, capsys):
+    _, words = within_budget
+    words = [*words[:2], str(tmp_path / "other"), *words[3:]]
+    assert main([*words, *more]) != 0
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert not (tmp_path / "other").exists()
 
 
 def interrupt(monkeypatch, place, calls=0):

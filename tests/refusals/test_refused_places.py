@@ -100,6 +100,14 @@ def test_a_record_replaces_nothing_but_a_record(refuses, world):
     refuses(world, [*words, "new/run.json"], "new/run.json: lies in new, which this command writes")
 
 
+@pytest.mark.parametrize("place", ["out", "./out/state"])
+def test_the_state_of_a_run_lies_outside_of_what_it_writes(place, refuses, world):
+    """Else the run would refuse its own files at its end."""
+    (world / "backbone/config.json").unlink()
+    words = shlex.split("adapt backbone out --text articles.parquet --checkpoints")
+    refuses(world, [*words, place], f"--checkpoints {place}: lies in out, which this command writes; name another")
+
+
 def test_results_are_kept_in_no_folder_of_the_user(refuses, world):
     for name in ("results/tables", "figures", "thesis/results"):
         (world / name).mkdir(parents=True)

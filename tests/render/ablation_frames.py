@@ -61,8 +61,8 @@ def hashhop_sizes_frame(models: tuple[str, ...] = ("hashhop-llama",)) -> pd.Data
     things += [("mixer", mixer, beta, "ra_i", True, 0, 1 - beta) for mixer in ("mamba", "window") for beta in SETTINGS]
     rows = []
     for model, about, (hops, size), sample in product(models, things, HASHHOP_SIZES, range(32)):
-        share = 0.99 if about[0] != "original" or hops * size <= 16 else 0.6
-        right = int(rng.binomial(hops, share))
+        fraction = 0.99 if about[0] != "original" or hops * size <= 16 else 0.6
+        right = int(rng.binomial(hops, fraction))
         rows.append((model, *about, "official", sample, right, hops, size, "tokens", (hops, size) == (8, 2)))
     return pd.DataFrame(rows, columns=COLUMNS["hashhop_sizes"])
 
@@ -72,8 +72,8 @@ def needle_frame(model: str = "smollm2-135m") -> pd.DataFrame:
     rows = []
     for *about, strength in things():
         for length, depth, sample in product((256, 512, 1024), (0.0, 0.25, 0.5, 0.75, 1.0), range(4)):
-            share = strength if strength == 1 else strength * (1 - 0.4 * (1 - depth) * length / 1024)
-            rows.append((model, *about, "passkey", length, depth, sample, int(rng.random() < share), 1))
+            fraction = strength if strength == 1 else strength * (1 - 0.4 * (1 - depth) * length / 1024)
+            rows.append((model, *about, "passkey", length, depth, sample, int(rng.random() < fraction), 1))
         for sample in range(8):
             rows.append((model, *about, "multi_key", 512, 0.5, sample, int(rng.random() < 0.5 * strength), 1))
             rows.append((model, *about, "multi_query", 512, 0.5, sample, int(rng.binomial(4, strength)), 4))
@@ -99,8 +99,8 @@ def ablation_lm_eval_frame(model: str = "smollm2-135m") -> pd.DataFrame:
     trained = [(*about, strength) for *about, _, strength in things() if about[4]]
     rows = []
     for *about, strength in [*(("original", "full", 1.0, "", told, 0, 1.0) for told in (False, True)), *trained]:
-        share = round(200 * 0.9 * strength) / 200
-        rows.append((model, *about, "hellaswag", "acc", share, (share * (1 - share) / 200) ** 0.5, 200))
+        fraction = round(200 * 0.9 * strength) / 200
+        rows.append((model, *about, "hellaswag", "acc", fraction, (fraction * (1 - fraction) / 200) ** 0.5, 200))
         rows.append((model, *about, "wikipedia", "byte_perplexity", 3.0 - strength, np.nan, 4))
     return pd.DataFrame(rows, columns=COLUMNS["ablation_lm_eval"])
 

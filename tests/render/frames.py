@@ -146,8 +146,8 @@ def mqar_frame(rng: np.random.Generator) -> pd.DataFrame:
     for beta, rate, seed, (split, length, pairs) in product(BETAS, (1e-3, 3e-3, 1e-2), range(3), slices):
         trained = length <= 128
         level = (1.0 if beta < 1 else 0.35) * (1 if trained else 128 / length) * (1 if rate < 5e-3 else 0.5)
-        share = float(np.clip(level + rng.normal(0, 0.03 if beta else 0), 0.01, 1))
-        rows.append((beta, rate, seed, split, length, pairs, trained, rng.binomial(64 * pairs, share), 64 * pairs))
+        fraction = float(np.clip(level + rng.normal(0, 0.03 if beta else 0), 0.01, 1))
+        rows.append((beta, rate, seed, split, length, pairs, trained, rng.binomial(64 * pairs, fraction), 64 * pairs))
     return pd.DataFrame(rows, columns=COLUMNS["mqar"])
 
 

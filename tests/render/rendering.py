@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.claims import questions
+from recurformer.claims import ledger
 from recurformer.paper import CELLS
 from recurformer.render.table import Table
 from recurformer.render.tables import TABLES
@@ -19,9 +19,9 @@ VERDICTS = dict(zip((cell.id for cell in CELLS), cycle(MARKS), strict=False))
 """Every printed cell has some verdict, each of them occurs."""
 
 
-@wraps(questions.reviewer_questions)
+@wraps(ledger.reviewer_questions)
 def reviewer_questions(**frames: pd.DataFrame) -> Table:
-    return questions_table(questions.reviewer_questions(**frames))
+    return questions_table(ledger.reviewer_questions(**frames))
 
 
 ALL_TABLES = {**TABLES, "reviewer_questions": reviewer_questions}

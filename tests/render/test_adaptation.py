@@ -79,10 +79,10 @@ def test_it_is_written_whatever_there_was_time_for(found, tmp_path):
     write_adaptation(tmp_path, found)
     assert json.loads((tmp_path / "adaptation.json").read_text()) == found
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert all(f"]({picture})" in card(found) and picture in before for picture in ("recovery.png", "heads.png"))
+    assert all(f"]({picture})" in card(found) and picture in before for picture in ("quality.png", "heads.png"))
     write_adaptation(tmp_path, found)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
     found["stages"] = [row for row in found["stages"] if row["stage"] != "transferred"]
     found["trainings"]["distil"] = []
     write_adaptation(tmp_path, found)
-    assert (tmp_path / "recovery.png").read_bytes() != before["recovery.png"]
+    assert (tmp_path / "quality.png").read_bytes() != before["quality.png"]

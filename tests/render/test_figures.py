@@ -11,10 +11,11 @@ from frames import attention_map_frame, profile_frame
 from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.colors import LogNorm
 
-from recurformer.render.figures import FIGURES, ra_i_matrix
+from recurformer.render.figures import FIGURES
 from recurformer.render.registry import REGISTRY
 from recurformer.render.style import SERIES, save_figure
 from recurformer.results.frames import COLUMNS
+from recurformer.results.scores import ra_i
 
 
 def heads_of(measurements: dict[str, pd.DataFrame], kind: str) -> pd.DataFrame:
@@ -182,7 +183,7 @@ def test_figure6_counts_samples_above_the_threshold():
         ],
         columns=COLUMNS["profile"],
     )
-    np.testing.assert_array_equal(ra_i_matrix(profile), [[2, np.nan]])
+    np.testing.assert_array_equal(ra_i(profile), [2 / 3, np.nan])
     assert_nothing_cut_off(FIGURES["figure6"](profile=profile))
     with pytest.raises(ValueError, match="several thresholds"):
         FIGURES["figure6"](profile=pd.concat([profile, profile.assign(threshold=0.7)]))

@@ -66,7 +66,7 @@ def test_in_the_captions_of_the_report():
         shown = set(re.findall(r"\{\{(.*?)\}\}", template.read_text()))
         known = {
             " snakemake.params.caption ",
-            " file.path.read_text() | trim | e | indent(3) ",
+            ' file.path.read_text("utf-8") | trim | e | indent(3) ',
             ' snakemake.config["study"] ',
         }
         assert shown <= known, template

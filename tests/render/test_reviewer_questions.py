@@ -8,7 +8,7 @@ from frames import all_frames
 from rendering import kinds_of
 
 from recurformer.claims.claim import ALLOWED_DROP, QUESTIONS
-from recurformer.claims.questions import NO, YES, reviewer_questions
+from recurformer.claims.ledger import NO, YES, reviewer_questions
 from recurformer.cli.main import main
 from recurformer.measure.lm_eval import LOCAL_TASKS
 from recurformer.render.figures import FIGURES
@@ -103,7 +103,7 @@ def test_tasks_of_lm_eval_stand_beside_the_original_that_was_trained_likewise(fr
     found = answers({"ablation_lm_eval": pd.concat([rows, untrained])}).loc["lm-eval"]
     assert (found["answer"], found["samples"]) == (answered.loc["lm-eval", "answer"], 200)
     assert found["answer"].startswith(
-        "SmolLM2-135M, share of right answers at β 0.5: RecurFormer 0.885, the original (hellaswag, acc) 0.9"
+        "SmolLM2-135M, fraction of right answers at β 0.5: RecurFormer 0.885, the original (hellaswag, acc) 0.9"
     )
     assert "wikipedia byte_perplexity: RecurFormer 2.01, the original 2" in found["answer"]
 

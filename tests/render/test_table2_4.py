@@ -57,11 +57,11 @@ def named(measurements: dict[str, pd.DataFrame], kind: str, model: str) -> pd.Da
     return measurements[kind].replace({"model": {"hashhop-llama": model}})
 
 
-def baseline_at(measurements: dict[str, pd.DataFrame], model: str, share: float, layout: str) -> pd.DataFrame:
-    """A baseline of one sample of 100 hops for each model and layout, all right but a share of one."""
+def baseline_at(measurements: dict[str, pd.DataFrame], model: str, fraction: float, layout: str) -> pd.DataFrame:
+    """A baseline of one sample of 100 hops for each model and layout, all right but a fraction of one."""
     frame = measurements["baseline"].query("sample == 0").assign(hops=100, correct=100)
     chosen = (frame["model"] == model) & (frame["variant"] == layout)
-    return frame.assign(correct=frame["correct"].where(~chosen, round(100 * share)))
+    return frame.assign(correct=frame["correct"].where(~chosen, round(100 * fraction)))
 
 
 def test_h_gq_of_a_model_that_has_not_learned_the_task_is_not_run(measurements):
@@ -99,7 +99,7 @@ def test_a_weak_backbone_of_the_papers_is_not_said_to_lack_a_run(measurements):
 
 
 @pytest.mark.parametrize(
-    ("share", "layout", "layouts", "status"),
+    ("fraction", "layout", "layouts", "status"),
     [
         (0.95, "official", ["official", "paper"], "measured"),
         (0.94, "official", ["official", "paper"], "not-run"),
@@ -107,8 +107,8 @@ def test_a_weak_backbone_of_the_papers_is_not_said_to_lack_a_run(measurements):
         (0.94, "paper", ["paper"], "not-run"),
     ],
 )
-def test_the_compared_layout_decides_at_the_bound(measurements, share, layout, layouts, status):
-    baseline = baseline_at(measurements, "hashhop-llama", share, layout)
+def test_the_compared_layout_decides_at_the_bound(measurements, fraction, layout, layouts, status):
+    baseline = baseline_at(measurements, "hashhop-llama", fraction, layout)
     hashhop = measurements["hashhop"][measurements["hashhop"]["variant"].isin(layouts)]
     frame = build("table4", measurements, hashhop=hashhop, baseline=baseline).frame
     found = frame[frame["quantity"] == "h_gq"].groupby("model")["status"].unique()

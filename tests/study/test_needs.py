@@ -7,7 +7,7 @@ import pytest
 
 from recurformer.cli.study import read_study
 from recurformer.data.backbones import load_shape, make_random, meta_model
-from recurformer.published import PUBLISHED
+from recurformer.data.sizes import PUBLISHED
 from recurformer.study.needs import NEEDS, Sizes, request
 
 ROOT = Path(__file__).parents[2]

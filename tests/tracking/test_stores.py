@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from tiny_training import mqar
 
+from recurformer.cli.main import main
+
 STORE = "results/tracking"
 STEPS = 300
 READER = """
@@ -36,14 +38,7 @@ def start(folder, tracker, words, code=None, python=sys.executable):
     if shared := os.environ.get("SHARED"):
         settings |= {"TRACKIO_DIR": shared, "MLFLOW_TRACKING_URI": f"sqlite:///{shared}.db"}
     return subprocess.Popen(
-        [
-            python,
-            *(
-                ["-c", code]
-                if code
-                else ["-m", "recurformer.cli.main", *(words.split() if isinstance(words, str) else words)]
-            ),
-        ],
+        [python, *(["-c", code] if code else ["-m", "recurformer.cli.main", *words])],
         cwd=folder,
         env=settings | {"RECURFORMER_TRACKERS": tracker, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -57,6 +52,19 @@ def end(process):
     output, errors = process.communicate(timeout=250)
     assert process.returncode == 0, errors
     return output, errors
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """Trains in a folder, without a tracker."""
+
+    def run(folder, **settings):
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            patch.delenv("RECURFORMER_TRACKERS", raising=False)
+            assert main(mqar(**settings)) == 0
+
+    return run
 
 
 def in_trackio(folder):
@@ -99,16 +107,16 @@ def importer(request):
         pytest.skip(f"needs {request.param}: docs/tracking.md says how")
 
     def track(folder, read=True):
-        words = f"track results --to {request.param}"
+        words = ["track", "results", "--to", request.param]
         said = end(start(folder, "", words, python=PYTHONS[request.param]))[0]
         return (said, STORES[request.param](folder)) if read else said
 
     return track
 
 
-def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(importer, tmp_path):
+def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(train, importer, tmp_path):
     for name, beta in (("a", 0.0), ("b", 1.0)):
-        end(start(tmp_path, "", mqar(name=name, beta=beta, steps=6)))
+        train(tmp_path, name=name, beta=beta)
     for count in (2, 0):
         said, runs = importer(tmp_path)
         assert f": {count} new runs of 2" in said
@@ -121,40 +129,40 @@ def test_all_runs_of_a_folder_are_there_once_however_often_they_are_imported(imp
             assert metrics["peak_memory_mib"] > 50
 
 
-def test_studies_that_share_a_store_leave_each_others_runs(importer, tmp_path, monkeypatch):
+def test_studies_that_share_a_store_leave_each_others_runs(train, importer, tmp_path, monkeypatch):
     monkeypatch.setenv("SHARED", str(tmp_path / "shared"))
     folders = [tmp_path / "one's", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-        end(start(folder, "", mqar(name="a", beta=0.5, steps=6)))
+        train(folder)
     for folder, new in ((folders[0], 1), (folders[1], 1), (folders[0], 0)):
         assert f": {new} new runs of 1" in importer(folder, read=False)
 
 
-def test_a_damaged_curve_is_named_and_its_run_left_out(importer, tmp_path):
-    end(start(tmp_path, "", mqar(name="a", beta=0.5, steps=6)))
+def test_a_damaged_curve_is_named_and_its_run_left_out(train, importer, tmp_path):
+    train(tmp_path)
     (tmp_path / "results/a/metrics.jsonl").write_text("[]\n")
     assert ": 0 new runs of 1" in importer(tmp_path, read=False)
 
 
-def test_two_records_of_one_name_stay(importer, tmp_path):
-    end(start(tmp_path, "", mqar(name="a", beta=0.5, steps=6)))
+def test_two_records_of_one_name_stay(train, importer, tmp_path):
+    train(tmp_path)
     record = json.loads((tmp_path / "results/a/run.json").read_text())
     (tmp_path / "results/a.run.json").write_text(json.dumps(record | {"run": "other"}))
     for count in (2, 0):
         assert f": {count} new runs of 2" in importer(tmp_path, read=False)
 
 
-def test_a_run_whose_result_was_replaced_is_replaced(importer, tmp_path):
+def test_a_run_whose_result_was_replaced_is_replaced(train, importer, tmp_path):
     for beta in (0.0, 1.0):
-        end(start(tmp_path, "", mqar(name="a", beta=beta, steps=6)))
+        train(tmp_path, beta=beta)
         _, runs = importer(tmp_path)
     ((_, _, settings),) = runs.values()
     assert float(settings["beta"]) == 1.0
 
 
 def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_path):
-    words = mqar(name="a", beta=0.5, steps=STEPS, save_every=20)
+    words = mqar(steps=STEPS, save_every=20)
     killed = start(tmp_path, tracker, words)
     while not list(tmp_path.glob("results/a/mqar.csv.checkpoints/*/checkpoint-*/complete")):
         assert killed.poll() is None, killed.stderr.read()
@@ -163,14 +171,14 @@ def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_pat
     killed.communicate()
     assert "gave up" not in end(start(tmp_path, tracker, words))[1]
     assert list(STORES[tracker](tmp_path)) == ["a"], "the live run of the resumed training is the same"
-    end(start(tmp_path, "", f"track results --to {tracker}"))
+    end(start(tmp_path, "", ["track", "results", "--to", tracker]))
     ((steps, _, _),) = STORES[tracker](tmp_path).values()
     assert steps == list(range(2, STEPS + 1, 2))
 
 
-def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(tracker, tmp_path):
-    words = mqar(name="a", beta=0.5, steps=STEPS)
-    end(start(tmp_path, "", words))
+def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(train, tracker, tmp_path):
+    words = mqar(steps=STEPS)
+    train(tmp_path, steps=STEPS)
     alone = (tmp_path / "results/a/mqar.csv").read_bytes()
     shutil.rmtree(tmp_path / "results")
     process = start(tmp_path, tracker, words)
@@ -188,5 +196,5 @@ def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(track
 def test_a_store_that_cannot_be_made_costs_one_line(tracker, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / STORE).write_text("in the way")
-    _, errors = end(start(tmp_path, tracker, mqar(name="a", beta=0.5, steps=6)))
+    _, errors = end(start(tmp_path, tracker, mqar()))
     assert errors.count(f"tracker {tracker} gave up") == errors.count("\n") == 1

@@ -1,19 +1,24 @@
 """Dry runs that several tests look at, each made once."""
 
+from functools import cache
+
 import pytest
 
+from recurformer.cli.main import STAGES, code_of
+from recurformer.digest import code_digest
 from tests.workflow.dry_runs import STUDIES, DryRun, link_workflow
 
 
 @pytest.fixture(scope="session")
 def dry(tmp_path_factory):
-    """A dry run of targets of a study, made once."""
-    made = {}
+    """A dry run of a study, of all that it has unless targets are named."""
 
-    def run(target, study="default"):
-        if (target, study) not in made:
-            folder = link_workflow(tmp_path_factory.mktemp("project"))
-            made[target, study] = DryRun(folder, target, "--configfile", *STUDIES[study])
-        return made[target, study]
+    for stage in STAGES:
+        code_digest(code_of(stage))  # once for all: each run is a fork of this process
+
+    @cache
+    def run(study, *targets):
+        folder = link_workflow(tmp_path_factory.mktemp("project"))
+        return DryRun(folder, *(targets or ("all", "ablations")), "--configfile", *STUDIES[study])
 
     return run

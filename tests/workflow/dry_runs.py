@@ -4,9 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
+
+from snakemake.cli import main
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {
@@ -25,8 +29,16 @@ def link_workflow(folder, *more, without=()):
     return folder
 
 
+def call_snakemake(words):
+    """Snakemake's command in this process: it ends by an exit."""
+    sys.argv = ["snakemake", *words]
+    main()
+
+
 def snakemake(folder, *words, environment=None):
-    """Run Snakemake in a folder; what it said."""
+    """Run Snakemake in a folder; what it said. With an environment of its own it begins as a fresh process."""
+    if environment is None:
+        return forks.run(partial(call_snakemake, words), folder)
     command = [sys.executable, "-m", "snakemake", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -19,11 +19,11 @@ use rule * from recurformer as theirs_*
 
 def test_what_the_command_line_changes_stands_apart():
     smoke = ("-n", "all", "--configfile", "config/smoke.yaml", "--config")
-    answer = snakemake(ROOT, *smoke, "seed=3")
+    answer = snakemake(ROOT, *smoke, "seed=010")
     outputs = re.findall(r"(?:results|figures)/\S+?(?=[,\s])", " ".join(re.findall(r"output: .*\n", answer.stdout)))
     assert len(outputs) > 50
-    assert {output for output in outputs if "/smoke/seed-3/" not in output} == set()
-    assert re.search(r"mqar/beta-0.0/lr-[\d.]+/seed-3/mqar.csv", answer.stdout)
+    assert {output for output in outputs if "/smoke/seed-10/" not in output} == set()
+    assert re.search(r"mqar/beta-0.0/lr-[\d.]+/seed-10/mqar.csv", answer.stdout)
     refused = snakemake(ROOT, *smoke, "device=gpu")
     assert refused.returncode == 1
     said = "study: --config changes device; give the changed study a name too: --config study=NAME"

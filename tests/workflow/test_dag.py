@@ -2,92 +2,53 @@
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 
 from recurformer.cli.main import STAGES
 from recurformer.cli.stage import flat
-from recurformer.costs import option
 from recurformer.paper import SETTINGS
 from recurformer.records import packed, record_of
+from recurformer.render.registry import REGISTRY
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
 
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_every_study_plans_every_table_and_figure(study, dry):
-    planned = dry("all", study).counts
-    recovery = {"smoke": (1, 1), "default": (1, 1), "record": (1, 1), "recovery": (1, 2)}.get(study, (0, 0))
-    assert (planned["table"] - 6, planned["figure"] - 6) == recovery
-    assert planned.get("cache_peak", 0) == (3 if study == "gpu" else 0)
-    # Three backbones at six shares by two protocols; where it is not asked, the tables show the memory model's.
-    assert planned.get("longest_input", 0) == (3 * 6 * 2 if study in {"gpu", "paper"} else 0)
-    below = "" if study == "default" else f"{study}/"
-    assert f"results/{below}tables/table4.csv" in dry("all", study).out
-    assert f"figures/{below}figure4.svg" in dry("all", study).out
+RECOVER = {"smoke", "default", "record", "recovery"}
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_study_plans_its_ablations_without_the_tables_of_the_paper(study, dry):
-    planned = dry("ablations", study).counts
-    assert planned["figure"] == 7
-    recovered = {"smoke": 2, "default": 2, "record": 2, "recovery": 2}.get(study, 0)
-    assert planned["needle"] == planned["continuation"] > 0
-    trained = {"default": 2, "record": 2, "recovery": 2, "gpu": 26, "paper": 78}  # models that read text, originals too
-    evaluated = {
-        job.outputs[0].split("/")[-2] for job in dry("ablations", study).jobs if job.rule == "ablation_lm_eval"
-    }
-    assert planned.get("ablation_lm_eval", 0) == len(evaluated) * (trained.get(study, 0) + recovered)
-    assert not {"mqar", "perplexity", "cache"} & set(planned)
+def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
+    """Caches and longest inputs are measured where a study names a device for that."""
+    planned, below = dry(study), () if study == "default" else (study,)
+    parts = {"paper", "tasks", "ablations"} | ({"recovery"} if study in RECOVER else set())
+    parts |= {"equal_bytes"} if study == "recovery" else set()
+    places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
+    for kind, folder in (("tables", ("results", *below, "tables")), ("figures", ("figures", *below))):
+        found = {file.split(".")[0] for *place, file in places if tuple(place) == folder}
+        assert found == {name for name, entry in REGISTRY[kind].items() if entry.part in parts}
+    assert ("cache_peak" in planned.counts) == (study == "gpu")
+    assert ("longest_input" in planned.counts) == (study in {"gpu", "paper"})
+    assert planned.counts["needle"] == planned.counts["continuation"] > 0
 
 
-PAPER = {
-    "ablation_lm_eval": 117,
-    "all": 1,
-    "attention_map": 3,
-    "backbone": 3,
-    "baseline": 3,
-    "cache": 3,
-    "claims": 1,
-    "complexity": 1,
-    "contribution": 3,
-    "convert": 18,
-    "corpus": 1,
-    "figure": 6,
-    "hashhop": 18,
-    "influence": 3,
-    "longest_input": 36,
-    "memory": 3,
-    "mqar": 72,
-    "perplexity": 6,
-    "profile_text": 3,
-    "pyramidinfer": 1,
-    "select": 18,
-    "sink": 3,
-    "table": 6,
-    "train_hashhop": 18,
-    "train_text": 6,
-    "total": 353,
-}
-"""By rule: 3 backbones, 6 shares on HashHop and 2 on text, which with the untouched original are asked 13 tasks; 6
-shares, 4 learning rates and 3 seeds of MQAR; 2 ways to read the longest input."""
+def option(words, name):
+    """The value of an option of a command, None where it is not given."""
+    return words[words.index(name) + 1] if name in words[:-1] else None
 
 
 def settings_of(words):
     return json.loads(option(words, "--settings"))
 
 
-def test_the_paper_study_has_these_jobs(dry):
-    assert dry("all", "paper").counts == PAPER
-    asked = Counter(job.rule for job in dry("all", "paper").jobs if "gpu" in job.resources)
-    assert asked["train_hashhop"] == PAPER["train_hashhop"]
-    assert not {"select", "table", "convert"} & set(asked)
+def test_the_paper_study_asks_for_gpus_where_models_compute(dry):
+    asked = {job.rule for job in dry("paper").jobs if "gpu" in job.resources}
+    assert "train_hashhop" in asked and not {"select", "table", "convert"} & asked
 
 
 def test_the_paper_study_has_the_papers_sizes_under_the_names_that_its_records_will_have(dry):
     """Else a claim would take its measurements for smaller ones, and say no more than that they are consistent."""
     checked = set()
-    for _, stage, *words in dry("all", "paper").commands:
+    for _, stage, *words in dry("paper").commands:
         if expected := SETTINGS.get(stage.replace("-", "_")):
             recorded = flat(STAGES[stage].settings(option(words, "--settings")))
             assert {name: recorded[name] for name in expected} == expected, stage
@@ -97,7 +58,7 @@ def test_the_paper_study_has_the_papers_sizes_under_the_names_that_its_records_w
 
 def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
     """So a task that fails costs no other, and one that was measured is not measured again for another's sake."""
-    evaluated = [words for _, stage, *words in dry("all", "paper").commands if stage == "ablation-lm-eval"]
+    evaluated = [words for _, stage, *words in dry("paper").commands if stage == "ablation-lm-eval"]
     told = {}
     for words in evaluated:
         settings = settings_of(words)
@@ -110,11 +71,11 @@ def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
     assert len(told) == 13
     models = {words[1].split("/tasks/")[0] for words in evaluated if option(words, "--name") == "qwen2-7b"}
     subjects = ("original", "original/trained", "heads/ra_i-kv_group-0/beta-0.5/mamba")
-    assert models == {f"results/paper/language/qwen2-7b/{subject}/seed-0" for subject in subjects}
+    assert models > {f"results/paper/language/qwen2-7b/{subject}/seed-0" for subject in subjects}
 
 
 def test_one_figure_needs_only_its_own_jobs(dry):
-    assert set(dry("figures/figure4.svg").counts) == {"figure", "mqar", "total"}
+    assert set(dry("default", "figures/figure4.svg").counts) == {"figure", "mqar", "total"}
 
 
 MEASURED = "perplexity hashhop influence needle continuation ablation-lm-eval hashhop-sizes"
@@ -123,7 +84,7 @@ MEASURED = "perplexity hashhop influence needle continuation ablation-lm-eval ha
 
 def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_study(dry):
     typed = defaultdict(set)
-    for _, stage, *words in dry("all", "paper").commands + dry("ablations", "paper").commands:
+    for _, stage, *words in dry("paper").commands:
         typed[stage].add(option(words, "--dtype"))
     assert {stage for stage, found in typed.items() if found == {"bfloat16"}} == set(MEASURED.split())
     assert all(found == {None} for stage, found in typed.items() if stage not in MEASURED.split())
@@ -132,23 +93,22 @@ def test_trained_models_and_their_originals_are_measured_in_the_type_of_the_stud
 def test_what_is_compared_is_trained_alike(dry):
     """A changed model like the study's own ones: by the same recipe, on as many threads."""
     trained = defaultdict(set)
-    for target in ("all", "ablations"):
-        for _, stage, *words in dry(target, "paper").commands:
-            if stage in {"train", "train-hashhop"}:
-                recipe = [option(words, f"--{name}") for name in ("threads", "steps", "learning-rate", "log-every")]
-                trained[stage].add(tuple(recipe))
+    for _, stage, *words in dry("paper").commands:
+        if stage in {"train", "train-hashhop"}:
+            recipe = [option(words, f"--{name}") for name in ("threads", "steps", "learning-rate", "log-every")]
+            trained[stage].add(tuple(recipe))
     assert {stage: len(recipes) for stage, recipes in trained.items()} == {"train": 1, "train-hashhop": 1}
 
 
 def test_the_paper_study_shows_the_head_of_figure_2(dry):
     """The 18th head of the 24th layer of Llama2-7B; no head is named for the others."""
-    sinks = [words for _, stage, *words in dry("all", "paper").commands if stage == "sink"]
+    sinks = [words for _, stage, *words in dry("paper").commands if stage == "sink"]
     named = {option(words, "--name"): settings_of(words).get("shown") for words in sinks}
     assert named == {"llama2-7b": {"layer": 23, "head": 17}, "qwen2-0.5b": None, "qwen2-7b": None}
 
 
 def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
-    trainings = [words for _, stage, *words in dry("all", "paper").commands if stage == "train"]
+    trainings = [words for _, stage, *words in dry("paper").commands if stage == "train"]
     processes = {option(words, "--name"): settings_of(words)["distributed"]["processes"] for words in trainings}
     assert processes == {"llama2-7b": 4, "qwen2-7b": 4, "qwen2-0.5b": 1}
 
@@ -156,11 +116,11 @@ def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
 def test_every_model_has_one_place_for_the_study_and_its_ablations(dry):
     """What is measured of a subject lies beside its model, and no other name stands for it."""
     own = "results/paper/language/llama2-7b/heads/ra_i-kv_group-0/beta-{}/mamba/seed-0/"
-    planned = {target: dry(target, "paper").commands for target in ("all", "ablations")}
-    trained = {target: {words[3] for words in planned[target] if words[1] == "train"} for target in planned}
-    assert own.format(0.5) + "trained" in trained["all"] & trained["ablations"]
-    measured = {words[3]: words[2] for words in planned["ablations"] if words[1] == "needle"}
+    commands = dry("paper").commands
+    trained = [words[3] for words in commands if words[1] == "train"]
+    measured = {words[3]: words[2] for words in commands if words[1] == "needle"}
     for beta in (0.5, 0.75):
+        assert trained.count(f"{own.format(beta)}trained") == 1
         assert measured[f"{own.format(beta)}needle.csv"] == f"{own.format(beta)}trained"
 
 
@@ -186,7 +146,7 @@ RENDERED = {place: record for place, record in packed(RECORDED).items() if recor
 
 def test_rules_run_the_commands_that_rendered_the_recording(dry):
     """On those of lm-eval's tasks that were recorded: docs/studies.md says which were not."""
-    planned = {*dry("all", "record").commands, *dry("ablations", "record").commands}
+    planned = set(dry("record").commands)
     commands = {tuple(word for word in words if not is_unrecorded(word)) for words in planned}
     assert [place for place, record in RENDERED.items() if tuple(record["argv"]) not in commands] == []
 
@@ -204,7 +164,7 @@ VARYING = {"corpus"}
 
 def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dry):
     found = defaultdict(list)
-    for job in dry("all", "record").jobs + dry("ablations", "record").jobs:
+    for job in dry("record").jobs:
         file = next((name for name in job.outputs if name.endswith("run.json")), "")
         if record := packed(RECORDED).get(RECORDED / file.replace("/record/", "/", 1)):
             asked, took = int(job.resources["mem_mb"]), record["peak_memory_bytes"] / 2**20
@@ -213,4 +173,4 @@ def test_every_recorded_job_took_less_than_its_rule_asks_for_and_not_far_less(dr
     assert len(found) > 30  # a rule younger than the recording has none yet
     wrong = [row for rule in found.keys() - VARYING for row in found[rule] if not (row[0] and row[1])]
     assert not wrong
-    assert not [job for job in dry("all", "record").jobs if "gpu" in job.resources]
+    assert not [job for job in dry("record").jobs if "gpu" in job.resources]

@@ -11,7 +11,8 @@ from packaging.utils import canonicalize_name
 from recurformer import __version__
 from tests.workflow.dry_runs import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 
 
 def read_lock(name):
@@ -40,6 +41,13 @@ def test_the_dashboard_changes_no_locked_version():
     (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["tracking"])
     assert wanted.specifier.contains(added[wanted.name])
     assert not set(added) & set(LOCK)
+
+
+def test_a_wheel_holds_every_file_of_the_package():
+    package, patterns = ROOT / "src/recurformer", PYPROJECT["tool"]["setuptools"]["package-data"]["recurformer"]
+    held = {file for pattern in patterns for file in package.glob(pattern)}
+    files = {file for file in package.rglob("*") if file.is_file() and file.suffix not in {".py", ".pyc"}}
+    assert files - held == set()
 
 
 def test_conda_takes_python_of_the_lock_and_packages_as_make_does():

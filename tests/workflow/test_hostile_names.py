@@ -22,6 +22,7 @@ for word in sys.argv[1:]:
         path.touch() if path.suffix in {{".parquet", ".json", ".csv", ".jsonl"}} else path.mkdir()
 """
 """Stands for `recurformer`: notes its words, and makes what they name."""
+NOT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 CHANGED = "heads/ra_i-kv_group-0/beta-0.5/mamba/seed-0"
 NAME, REPO = "$(touch PWN1)", "owner/`touch PWN3` {wildcards.nothing}"
 
@@ -49,7 +50,9 @@ def folder(tmp_path):
 
 
 def run(folder, *words):
+    """In a locale that knows no sign beyond ASCII."""
     environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder)}
+    environment |= NOT_UTF8
     words = (*words, "--cores", "1", "--configfile", "$(touch PWN6) study.yaml")
     return snakemake(folder, *words, environment=environment)
 

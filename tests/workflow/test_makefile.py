@@ -66,6 +66,7 @@ if sys.argv[1:3] == ["-m", "venv"]:
 if sys.argv[1:3] == ["-m", "pip"]:
     with open("pip.jsonl", "a") as file:
         print(json.dumps([sys.argv[3:], {{**os.environ}}]), file=file)
+    sys.exit(os.environ.get("KILLED"))
 """
 """Stands for Python: makes an environment, and notes what pip is asked for, and its variables."""
 
@@ -112,6 +113,38 @@ def test_an_environment_whose_python_is_gone_is_named(folder, install):
     (folder / ".venv/bin/python").unlink()
     (folder / ".venv/bin/python").symlink_to("/nowhere/python3.9")
     assert install(folder, code=2)[0].startswith("make: .venv was made in another folder or by a Python that is gone")
+
+
+def test_an_environment_without_pip_gets_it(folder, install):
+    """Other programs than Python's own make such ones."""
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho No module named pip\nexit 1\n")
+    python.chmod(0o755)
+    assert len(install(folder)[1]) == 1
+
+
+def test_an_install_that_was_killed_is_made_again(folder, install):
+    assert len(install(folder, code=2, KILLED="killed")[1]) == 1
+    assert len(install(folder)[1]) == 1
+    assert install(folder)[1] == []
+
+
+def test_a_run_leaves_the_lock_of_another_alone(folder, install):
+    """Snakemake says that there is one."""
+    install(folder)
+    lock = folder / ".snakemake/locks/0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    snakemake = folder / ".venv/bin/snakemake"
+    snakemake.write_text('#!/bin/sh\necho "$@" >> called\n')
+    snakemake.chmod(0o755)
+    for target in ("results", "ablations", "smoke"):
+        assert make(folder, target, "CORES=2").returncode == 0
+    runs = [("all", "default"), ("ablations", "default"), ("all", "smoke")]
+    words = [f"{target} --cores 2 --configfile config/{study}.yaml" for target, study in runs]
+    assert (folder / "called").read_text().splitlines() == words
+    assert lock.exists()
 
 
 def test_two_folders_may_share_an_environment_and_each_runs_its_own_code(folder, install, tmp_path):

@@ -22,7 +22,7 @@ from recurformer.paper import (
 )
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.records import ancestors, record_of
-from recurformer.results.cells import AT_LEAST, exponent_of, longest_values, replacing
+from recurformer.results.cells import AT_LEAST, longest_values, over_original
 from recurformer.results.frames import groups
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -60,8 +60,7 @@ def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool, pd.DataFram
     if not set(CACHE_LENGTHS.values()) <= set(bytes_at) or 0.0 not in bytes_at.index.get_level_values("beta"):
         raise Missing("caches of two lengths and of the original are needed")
     gained = bytes_at[CACHE_LENGTHS["cs_60k"]] - bytes_at[CACHE_LENGTHS["cs_10k"]]
-    original = gained.xs(0.0, level="beta")
-    over = gained / original.reindex(gained.index.get_level_values("model")).to_numpy()
+    over = over_original(gained)
     converted = over[over.index.get_level_values("beta") > 0]
     if converted.empty:
         raise Missing("no cache of a converted model")
@@ -74,14 +73,6 @@ def growth(evidence: Evidence) -> Finding:
     single_heads, _, by_head = _growth(evidence, "head")
     text = f"at most {groups_of_heads.max():.2f} of the original's growth (single heads: {single_heads.max():.2f})"
     return Finding(float(groups_of_heads.max()) < 1, text, papers, {"cache": labels([by_group, by_head])})
-
-
-def constant(evidence: Evidence, allowed: float) -> Finding:
-    """Mamba's cache does not grow with the generated text."""
-    rows = evidence.rows("complexity", mixer="mamba", phase="generation", quantity="cache_size")
-    exponent = exponent_of(rows)
-    holds = abs(exponent) <= allowed
-    return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows), {"complexity": rows.index})
 
 
 def smaller(evidence: Evidence) -> Finding:
@@ -125,16 +116,16 @@ def similar(evidence: Evidence, model: str, near: float) -> Finding:
     Args:
         evidence: with both.
         model: in which PyramidInfer was counted.
-        near: what their shares may differ by.
+        near: what their fractions may differ by.
     """
     lengths = list(CACHE_LENGTHS.values())
     where = {"model": model, "unit": "kv_group", "beta": BETAS[model]}
-    ours = [evidence.rows("cache", **where, length=length) for length in lengths]
-    theirs = [evidence.rows("pyramidinfer", model=model, length=length) for length in lengths]
-    pairs = [(float(one["ratio"].iloc[0]), pyramidinfer_ratio(other)) for one, other in zip(ours, theirs, strict=True)]
+    caches = [evidence.rows("cache", **where, length=length) for length in lengths]
+    others = [evidence.rows("pyramidinfer", model=model, length=length) for length in lengths]
+    pairs = [(float(rows["ratio"].iloc[0]), pyramidinfer_ratio(of)) for rows, of in zip(caches, others, strict=True)]
     text = "; ".join(f"RecurFormer {one:.4f}, PyramidInfer {other:.4f}" for one, other in pairs)
     holds = max(abs(one - other) for one, other in pairs) <= near
-    return Finding(holds, f"{label(model)}: {text}", True, {"cache": labels(ours), "pyramidinfer": labels(theirs)})
+    return Finding(holds, f"{label(model)}: {text}", True, {"cache": labels(caches), "pyramidinfer": labels(others)})
 
 
 @at_paper_sizes
@@ -144,9 +135,9 @@ def equation_3(evidence: Evidence) -> Finding:
     row = rows.iloc[0]
     precision = dict(part.split(":") for part in row["state_dtype"].split())
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
-    found = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
-    text = f"{found[0]:,.0f} and {found[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return Finding(found == [conv, recurrent], text, True, {"cache": rows.index})
+    counted = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
+    text = f"{counted[0]:,.0f} and {counted[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
+    return Finding(counted == [conv, recurrent], text, True, {"cache": rows.index})
 
 
 def _counted_groups(evidence: Evidence, models: list[str]) -> tuple[pd.Series, pd.DataFrame]:
@@ -161,11 +152,11 @@ def query_groups(evidence: Evidence, models: Iterable[str]) -> tuple[dict[str, f
     """Query heads for each key-value head of every model, counted where its cache was, else from the record of the run
     that made its backbone; and the rows that were counted.
     """
-    found, counted = {}, []
+    sizes, counted = {}, []
     for model in models:
         with suppress(Missing):
             groups, rows = _counted_groups(evidence, [model])
-            found[model] = float(groups.iloc[0])
+            sizes[model] = float(groups.iloc[0])
             counted.append(rows)
             continue
         records = map(record_of, evidence.rows("baseline", model=model)["file"].unique())
@@ -173,8 +164,8 @@ def query_groups(evidence: Evidence, models: Iterable[str]) -> tuple[dict[str, f
         backbone: Mapping[str, Any] = next((run["settings"] for run in runs if run["stage"] == "backbone"), {})
         if not backbone.get("heads"):
             raise Missing(f"how many query heads of {label(model)} share a key-value head is not known")
-        found[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
-    return found, {"cache": labels(counted)} if counted else {}
+        sizes[model] = int(backbone["heads"]) / int(backbone.get("kv_heads") or backbone["heads"])
+    return sizes, {"cache": labels(counted)} if counted else {}
 
 
 def attention_kinds(evidence: Evidence) -> Finding:
@@ -192,13 +183,12 @@ def longer_inputs(evidence: Evidence) -> Finding:
     gains, looked_at = [], []
     for model, beta in BETAS.items():
         measured = evidence.rows("memory", model=model, protocol="one_shot", source="measured")
-        values = longest_values(measured)
-        places = [(replacing(model, share), "l_m", "one_shot") for share in (0.0, beta)]
-        known = [values[place] for place in places if place in values]
-        if any(value.source == AT_LEAST for value in known):
+        lengths = longest_values(measured)
+        lengths = lengths[(lengths["setting"] == "one_shot") & lengths["beta"].isin([0.0, beta])].sort_values("beta")
+        if (lengths["status"] == AT_LEAST).any():
             raise Undecided(f"l_m of {label(model)} is known to be at least that long only: nothing longer was tried")
-        if len(known) < 2:
+        if len(lengths) < 2:
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
-        gains.append(known[1].ours / known[0].ours)
+        gains.append(float(lengths["ours"].iloc[1] / lengths["ours"].iloc[0]))
         looked_at.append(measured)
     return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", True, {"memory": labels(looked_at)})

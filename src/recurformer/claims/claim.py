@@ -1,6 +1,6 @@
 """What a claim is, what a test finds about it, and the entries of the YAML files from which the claims are made."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recurformer.claims.evidence import Evidence, Rows
+from recurformer.data.interval import Estimate
 from recurformer.paper import CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.yaml_files import read_yaml
@@ -48,6 +49,22 @@ class Finding:
     def reason(self) -> str:
         """What a reader must know besides."""
         return self.still_open or self.remark
+
+
+OPEN = "the 95 % intervals do not decide it"
+
+
+def drop(before: Estimate, after: Estimate) -> Estimate:
+    """By how much a score fell: at least from the lower end of one interval to the upper end of the other."""
+    return Estimate(before.mean - after.mean, before.low - after.high, before.high - after.low)
+
+
+def at_most(bound: float, estimates: Iterable[Estimate]) -> tuple[bool, str]:
+    """Whether all estimates are at most a bound, and why that is open: an interval reaches over the bound."""
+    known = list(estimates)
+    holds = all(one.mean <= bound for one in known)
+    decided = all(one.high <= bound for one in known) if holds else any(one.low > bound for one in known)
+    return holds, "" if decided else OPEN
 
 
 Judge = Callable[[Evidence], Finding]
@@ -133,27 +150,25 @@ _STATEMENTS = [read_yaml(file) for file in sorted((_FOLDER / "statements").glob(
 _QUESTIONS = read_yaml(_FOLDER / "questions.yaml")
 
 
-def _told(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
-    """An entry, with what is usual where it says nothing, and with the texts that it names."""
-    said = {**usual, **entry}
-    return said | {key: _READ["texts"].get(said[key], said[key]) for key in usual}
+def _filled(entry: Mapping[str, Any], **usual: str) -> dict[str, Any]:
+    """An entry, with what is usual where it has nothing, and with the texts that it names."""
+    filled = {**usual, **entry}
+    return filled | {key: _READ["texts"].get(filled[key], filled[key]) for key in usual}
 
 
-QUANTITIES = {name: Entry(**_told(entry, needs="")) for name, entry in _READ["numbers"].items()}
+QUANTITIES = {name: Entry(**_filled(entry, needs="")) for name, entry in _READ["numbers"].items()}
 """What a printed number measures -> how it is decided; "reduction": a percentage of the text."""
 STATEMENTS = {
-    name: Statement(**_told(entry, tolerance=_TOLERANCE["test" in entry], needs=_NEEDS.get(entry["kind"], "weights")))
+    name: Statement(**_filled(entry, tolerance=_TOLERANCE["test" in entry], needs=_NEEDS.get(entry["kind"], "weights")))
     for name, entry in chain.from_iterable(map(dict.items, _STATEMENTS))
 }
 """Every checkable sentence: id -> statement."""
 QUESTIONS = {
-    name: Question(**_told(entry, tolerance="no_less", needs="ablations")) for name, entry in _QUESTIONS.items()
+    name: Question(**_filled(entry, tolerance="no_less", needs="ablations")) for name, entry in _QUESTIONS.items()
 }
 """Every question, in the order of the table that answers them."""
 INCONSISTENCIES = {name: Inconsistency(**entry) for name, entry in read_yaml(_FOLDER / "inconsistencies.yaml").items()}
 """Where the paper contradicts itself: "audit/RULE" or "audit/RULE/PLACE" -> inconsistency."""
-CLAIMED: list[str] = _READ["claimed"]
-"""The questions that are claims too, in the order of the ledger."""
 FINDINGS: dict[str, list[str]] = _READ["findings"]
 """Every distinct fact that the paper states -> patterns of its claims; the first fact that matches a claim has it."""
 

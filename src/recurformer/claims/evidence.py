@@ -1,15 +1,14 @@
 """Where verdicts come from: the measurement files of a study and of committed recordings, and the runs behind them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from recurformer.costs import cost_of
 from recurformer.paper import BACKBONE_LABELS, SETTINGS, label
-from recurformer.records import ancestors, read_record, record_of
+from recurformer.records import read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
 from recurformer.results.learned import TRAINED, largest_fall, why_undecided
@@ -35,6 +34,12 @@ class Missing(Exception):
 
 class Undecided(Missing):
     """A source of evidence has measured a claim, but not well enough to decide it; the message says why."""
+
+
+def because(reasons: Sequence[Missing]) -> Missing:
+    """All reasons in one: undecided where one of them is."""
+    undecided = any(isinstance(reason, Undecided) for reason in reasons)
+    return (Undecided if undecided else Missing)("; ".join(dict.fromkeys(map(str, reasons))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +86,11 @@ class Evidence:
             self._scores[measure] = scores(rows, measure)
         return self._scores[measure]
 
-    def flattened(self, kind: str, **where: object) -> pd.DataFrame:
-        """As `rows`, of trainings whose loss has flattened.
+    def still_learning(self, kind: str, **where: object) -> str:
+        """Why some trainings may not have learned all that they could: the loss of one of them still falls, or its log
+        is not known; empty where all have flattened.
 
         Raises:
-            Undecided: the loss of one of them still falls, or its log is not known.
             ValueError: measurements of this kind say nothing about a training.
         """
         if kind not in TRAINED:
@@ -95,16 +100,18 @@ class Evidence:
         for key, arm in groups(rows, [key for key in ("model", "beta") if key in rows]):
             if reason := why_undecided(largest_fall(arm)):
                 *model, beta = key
-                raise Undecided(f"{label(model[0]) if model else kind.upper()} at beta {beta:g}: {reason}")
-        return rows
+                return f"{label(model[0]) if model else kind.upper()} at beta {beta:g}: {reason}"
+        return ""
 
-    def still_learning(self, kind: str, **where: object) -> Undecided | None:
-        """Why some trainings may not have learned all that they could; None where their losses have flattened."""
-        try:
-            self.flattened(kind, **where)
-        except Undecided as undecided:
-            return undecided
-        return None
+    def flattened(self, kind: str, **where: object) -> pd.DataFrame:
+        """As `rows`, of trainings whose loss has flattened.
+
+        Raises:
+            Undecided: one may still learn.
+        """
+        if reason := self.still_learning(kind, **where):
+            raise Undecided(reason)
+        return self.rows(kind, **where)
 
     def models(
         self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object
@@ -116,11 +123,11 @@ class Evidence:
             Missing: there is no such measurement.
         """
         try:
-            found = list(dict.fromkeys(self.rows(kind, **where)["model"]))
+            measured = list(dict.fromkeys(self.rows(kind, **where)["model"]))
         except Missing:
             raise Missing(f"no {kind} measurements") from None
         named = list(named)
-        return (named, True) if set(named) <= set(found) else (found, False)
+        return (named, True) if set(named) <= set(measured) else (measured, False)
 
     def _values(self, rows: Rows, column: str) -> dict[str, set[Any]]:
         """What some rows of each kind have in a column, where they have it."""
@@ -137,8 +144,8 @@ class Evidence:
 
     def seeds(self, rows: Rows) -> set[int]:
         """The seeds of the trainings behind some rows."""
-        found = self._values({kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}, "seed")
-        return set(map(int, set().union(*found.values())))
+        seeds = self._values({kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}, "seed")
+        return set(map(int, set().union(*seeds.values())))
 
     def at_paper_sizes(self, rows: Rows) -> bool:
         """Whether the runs behind the files of some rows had the sizes of the paper.
@@ -148,14 +155,14 @@ class Evidence:
         return all(map(self._has_paper_sizes, self.files(rows)))
 
     def _has_paper_sizes(self, file: str) -> bool:
-        expected, found = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
-        return all(name in found and _same(found[name], value) for name, value in expected.items())
+        expected, settings = SETTINGS.get(Path(file).stem, {}), self.settings.get(file, {})
+        return all(name in settings and _same(settings[name], value) for name, value in expected.items())
 
 
-def _same(found: object, expected: object) -> bool:
+def _same(setting: object, expected: object) -> bool:
     """A setting as a command line has it, a text, against a number or text."""
-    return found == expected or (isinstance(expected, int | float) and str(found).replace(".", "", 1).isdigit()
-        and float(str(found)) == expected)  # fmt: skip
+    return setting == expected or (isinstance(expected, int | float) and str(setting).replace(".", "", 1).isdigit()
+        and float(str(setting)) == expected)  # fmt: skip
 
 
 def views(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -184,36 +191,8 @@ def evidence_of(source: str, frames: Mapping[str, pd.DataFrame]) -> Evidence:
 
 def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS) -> list[Evidence]:
     """One source for each recording in `folder`: its measurements, of some kinds or of all, as a study left them."""
-    found = []
+    sources = []
     for place in recordings(folder):
         if frames := {kind: require(frame, kind) for kind, frame in packed_frames(place, kinds).items()}:
-            found.append(evidence_of(str(place), frames))
-    return found
-
-
-Runs = Mapping[Path, Mapping[str, Any]]
-"""Place of a record -> the record."""
-
-
-def runs_of(files: Iterable[str]) -> Runs:
-    """The records of all runs that a set of files rests on, those that wrote them first."""
-    found: dict[Path, dict[str, Any]] = {}
-    for record in filter(None, map(record_of, files)):
-        found.update(ancestors(record))
-    return found
-
-
-def total_minutes(runs: Runs) -> dict[str, float]:
-    """Core minutes and GPU minutes of several runs; one whose record lies in two places counts once."""
-    places = {record["run"]: place for place, record in runs.items()}
-    costs = [cost_of(runs[place]) for place in places.values()]
-    return {kind: round(sum(getattr(cost, kind) for cost in costs), 3) for kind in ("core_minutes", "gpu_minutes")}
-
-
-def hardware_of(runs: Runs) -> str:
-    """The machines of some runs, each once."""
-    machines = []
-    for record in runs.values():
-        host, accelerator = record["host"], record["accelerator"]
-        machines.append(accelerator["name"] if accelerator else f"{host['processor']}, {host['cores']} cores")
-    return "; ".join(dict.fromkeys(machines))
+            sources.append(evidence_of(str(place), frames))
+    return sources

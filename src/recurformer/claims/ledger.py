@@ -1,10 +1,12 @@
-"""The ledger: every claim with its judge and its verdict, weighed from all evidence, and as Markdown."""
+"""The ledger: every claim with its judge and its verdict, weighed from all evidence, and as Markdown; and what the
+reviewers asked, with answers.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from tabulate import tabulate
@@ -13,7 +15,6 @@ from recurformer.claims import attention, caches, comparisons, language_tasks, n
 from recurformer.claims.claim import (
     ALLOWED_DROP,
     ALLOWED_RATIO,
-    CLAIMED,
     FINDINGS,
     INCONSISTENCIES,
     QUANTITIES,
@@ -23,21 +24,14 @@ from recurformer.claims.claim import (
     Entry,
     Finding,
     Judge,
+    Question,
     fact_of,
 )
-from recurformer.claims.evidence import (
-    THIS_STUDY,
-    Evidence,
-    Missing,
-    Runs,
-    Undecided,
-    hardware_of,
-    runs_of,
-    total_minutes,
-)
-from recurformer.costs import cost_of
-from recurformer.paper import CELLS, NUMBERS, PrintedCell, TextNumber, label
-from recurformer.records import record_of
+from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
+from recurformer.claims.runs import environment, hardware_of, runs_of, total_minutes
+from recurformer.paper import CELLS, NUMBERS, PrintedCell, label
+from recurformer.records import read_record, record_of
+from recurformer.results.frames import require
 from recurformer.results.learned import LEARNED_MQAR
 from recurformer.results.words import (
     FAILED,
@@ -83,33 +77,25 @@ def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: 
 
 
 def _of_cell(cell: PrintedCell) -> Claim:
-    entry = QUANTITIES[cell.quantity]
-    words = {"printed": cell.printed, "model": label(cell.model)}
-    return _claim(entry, cell.id, cell.place, cell.printed, cell.kind, judge_of(entry, cell=cell), **words)
-
-
-def _of_number(number: TextNumber) -> Claim:
-    """A reduction is counted, any other number judged as the cell of Table 2 that it repeats."""
-    named = (2, number.model, number.method, number.quantity)
-    cell = next(cell for cell in CELLS if (cell.table, cell.model, cell.method, cell.quantity) == named)
-    entry = QUANTITIES["reduction" if number.reduction else number.quantity]
-    judge = judge_of(entry, cell=number if number.reduction else cell)
-    statement = f"{number.printed}{' % less' if number.reduction else ''}"
-    words = {"printed": number.printed, "model": label(number.model), "half_digit": number.half_digit}
-    return _claim(entry, number.id, number.place, statement, cell.kind, judge, **words)
+    """The claim that a printed number makes."""
+    entry = QUANTITIES["reduction" if cell.reduction else cell.quantity]
+    words = {"printed": cell.printed, "model": label(cell.model), "half_digit": cell.half_digit}
+    statement = f"{cell.printed}{' % less' if cell.reduction else ''}"
+    return _claim(entry, cell.id, cell.place, statement, cell.kind, judge_of(entry, cell=cell), **words)
 
 
 def all_claims() -> list[Claim]:
     """Every claim: table cells, numbers of the text, sentences and curves; and what the reviewers asked."""
     sentences = [
-        _claim(said, name, said.place, f"“{said.quote}”", said.kind, judge_of(said))
-        for name, said in STATEMENTS.items()
+        _claim(sentence, name, sentence.place, f"“{sentence.quote}”", sentence.kind, judge_of(sentence))
+        for name, sentence in STATEMENTS.items()
     ]
     asked = [
         _claim(one, f"reviewer/{name}", one.place, f"{one.claim} (not claimed by the paper)", REVIEWER, judge_of(one))
-        for name, one in ((name, QUESTIONS[name]) for name in CLAIMED)
+        for name, one in QUESTIONS.items()
+        if one.claim
     ]
-    return [*map(_of_cell, CELLS), *map(_of_number, NUMBERS), *sentences, *asked]
+    return [*map(_of_cell, (*CELLS, *NUMBERS)), *sentences, *asked]
 
 
 COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "source", "scale", "seeds", "samples"]
@@ -149,19 +135,21 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         claim: that is decided.
         sources: the study first, then recordings.
     """
-    found: list[tuple[Finding, Evidence]] = []
+    findings: list[tuple[Finding, Evidence]] = []
     unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
             at_scale = judged.at_scale and source.at_paper_sizes(judged.rows)
-            found.append((replace(judged, at_scale=at_scale), source))
+            findings.append((replace(judged, at_scale=at_scale), source))
         except Missing as missing:
             unanswered.append(missing)
-    strongest = min(found, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None)
+    strongest = min(
+        findings, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None
+    )
     finding, evidence = strongest or (None, None)
-    if broken := [found for found in INCONSISTENCIES.values() if claim.id in found.claims]:
-        reason = "; ".join(found.reason for found in broken)
+    if broken := [one for one in INCONSISTENCIES.values() if claim.id in one.claims]:
+        reason = "; ".join(one.reason for one in broken)
         return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
     if finding is None:
         measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
@@ -191,18 +179,18 @@ class Ledger:
 
     def findings(self) -> list[dict[str, Any]]:
         """The distinct facts that the paper states: each with its claims, and their number by verdict."""
-        found: dict[str, list[Decision]] = {}
+        by_fact: dict[str, list[Decision]] = {}
         for decision in self.decisions:
             if decision.claim.kind != REVIEWER:
-                found.setdefault(fact_of(decision.claim.id), []).append(decision)
+                by_fact.setdefault(fact_of(decision.claim.id), []).append(decision)
         return [
             {
                 "fact": fact,
-                "verdicts": dict(Counter(d.verdict for d in found[fact]).most_common()),
-                "claims": [d.claim.id for d in found[fact]],
+                "verdicts": dict(Counter(d.verdict for d in by_fact[fact]).most_common()),
+                "claims": [d.claim.id for d in by_fact[fact]],
             }
             for fact in FINDINGS
-            if fact in found
+            if fact in by_fact
         ]
 
     def by_definition(self) -> int:
@@ -226,7 +214,7 @@ class Ledger:
             "by_definition": self.by_definition(),
             "findings": self.findings(),
             "claims": [_claim_dict(decision) for decision in self.decisions],
-            "audit": [{"id": name} | asdict(found) for name, found in INCONSISTENCIES.items()],
+            "audit": [{"id": name} | asdict(one) for name, one in INCONSISTENCIES.items()],
             "cost": {"runs": len(runs), **total_minutes(runs)},
             "environment": environment(runs),
         }
@@ -261,11 +249,10 @@ def _row(decision: Decision) -> dict[str, Any]:
 def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
     """Runs, hardware and cost behind some measurement files."""
     runs = runs_of(files)
-    wrote = [runs[record.resolve()]["run"] for record in filter(None, map(record_of, files))]
     return {
         "files": list(files),
-        "runs": list(dict.fromkeys(wrote)),
-        "rests_on": [record["run"] for record in runs.values()],
+        "runs": list(dict.fromkeys(read_record(record)["run"] for record in map(record_of, files) if record)),
+        "rests_on": list(runs),
         "hardware": hardware_of(runs),
         **total_minutes(runs),
     }
@@ -275,60 +262,6 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
     shown = _row(decision)
     about = {name: shown.pop(name) for name in ("source", "scale", "seeds", "samples")}
     return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
-
-
-def _hosts(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = ("processor", "cores", "system")
-    counts = Counter(
-        (*(record["host"][name] for name in names), record["accelerator"]["name"] if record["accelerator"] else None)
-        for record in records
-    )
-    return [
-        {**dict(zip((*names, "accelerator"), host, strict=True)), "runs": runs} for host, runs in counts.most_common()
-    ]
-
-
-def _counted(values: Iterable[str | None]) -> dict[str, int]:
-    """Each value with how often it occurs, the most frequent first; a run outside of a repository knows none."""
-    return dict(Counter(value or "unknown" for value in values).most_common())
-
-
-def environment(runs: Runs) -> dict[str, Any]:
-    """What a ledger of claims says about the runs that it rests on.
-
-    Args:
-        runs: run records by their places; one that lies in two places counts once.
-
-    Returns:
-        hosts: processor, cores, system, accelerator (name or None) and number of runs, the most used first;
-        versions: package -> version -> number of runs;
-        commits: commit -> number of runs;
-        locks: SHA-256 of requirements.lock -> number of runs;
-        dirty: number of runs whose working tree differed from its commit;
-        runs: id -> stage, core_minutes, gpu_minutes.
-    """
-    places = {record["run"]: place for place, record in runs.items()}
-    unique = [runs[place] for place in places.values()]
-    costs = {run: cost_of(runs[place]) for run, place in places.items()}
-    versions: dict[str, Counter[str]] = {}
-    for record in unique:
-        for package, version in record["versions"].items():
-            versions.setdefault(package, Counter())[version] += 1
-    return {
-        "hosts": _hosts(unique),
-        "versions": {package: dict(found.most_common()) for package, found in sorted(versions.items())},
-        "commits": _counted(record["git"]["commit"] for record in unique),
-        "locks": _counted(record["lock"] for record in unique),
-        "dirty": sum(bool(record["git"]["dirty"]) for record in unique),
-        "runs": {
-            run: {
-                "stage": runs[places[run]]["stage"],
-                "core_minutes": cost.core_minutes,
-                "gpu_minutes": cost.gpu_minutes,
-            }
-            for run, cost in costs.items()
-        },
-    }
 
 
 MARKDOWN_COLUMNS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
@@ -373,9 +306,9 @@ def _findings_table(ledger: Ledger) -> list[str]:
 
 def _contradictions() -> list[str]:
     lines = []
-    for found in INCONSISTENCIES.values():
-        lines.append(f"- **{plain(found.place)}**: {plain(found.rule)}.")
-        lines += [f"    - {plain(line)}" for line in found.arithmetic]
+    for one in INCONSISTENCIES.values():
+        lines.append(f"- **{plain(one.place)}**: {plain(one.rule)}.")
+        lines += [f"    - {plain(line)}" for line in one.arithmetic]
     return lines
 
 
@@ -407,3 +340,51 @@ def markdown(ledger: Ledger) -> str:
             lines += ["", f"## {heading}", "", _claims_table(chosen)]
     lines += ["", "## Audit: where the paper contradicts itself", "", *_contradictions()]
     return "\n".join(lines) + "\n"
+
+
+YES, NO = "yes", "no"
+
+
+class Answer(NamedTuple):
+    """What the data say: a sentence, the verdict, the samples behind it, and the runs that measured them."""
+
+    text: str
+    verdict: str
+    samples: int | None = None
+    runs: str = ""
+
+
+def _answer(question: Question, evidence: Evidence) -> Answer:
+    judge = judge_of(question)
+    if judge is None:
+        return Answer(question.unanswered, NOT_RUN)
+    try:
+        finding = judge(evidence)
+    except Missing as missing:
+        return Answer(str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN)
+    verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
+    text = finding.ours + (f"; {finding.reason}" if finding.reason else "")
+    return Answer(text, verdict, finding.samples, " ".join(evidence.runs(finding.rows)))
+
+
+def reviewer_questions(
+    compared_hashhop: pd.DataFrame | None = None,
+    hashhop_sizes: pd.DataFrame | None = None,
+    needle: pd.DataFrame | None = None,
+    continuation: pd.DataFrame | None = None,
+    ablation_lm_eval: pd.DataFrame | None = None,
+    ra_i_settings: pd.DataFrame | None = None,
+    head_scores: pd.DataFrame | None = None,
+    recovery: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """What the reviewers asked, with the answer of the measurements there are, or why there is none: id, question,
+    asked_by, figure, answer, verdict, samples, runs.
+
+    Raises:
+        ValueError: missing columns, or no rows in what was given.
+    """
+    given = {kind: frame for kind, frame in locals().items() if frame is not None}
+    evidence = Evidence(THIS_STUDY, {kind: require(frame, kind) for kind, frame in given.items()}, {})
+    rows = [(name, one.question, one.asked_by, one.figure, *_answer(one, evidence)) for name, one in QUESTIONS.items()]
+    columns = ["id", "question", "asked_by", "figure", "answer", "verdict", "samples", "runs"]
+    return pd.DataFrame(rows, columns=columns).astype({"samples": "Int64"})

@@ -1,7 +1,7 @@
 """The printed numbers of Tables 1-5 and of the text: this very number, of this very model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -10,30 +10,28 @@ import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, EXPONENTS, PrintedCell, TextNumber
-from recurformer.paper import TABLE2_BETAS as BETAS
-from recurformer.published import PUBLISHED
+from recurformer.data.sizes import PUBLISHED
+from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, CELLS, EXPONENTS, PrintedCell
 from recurformer.results.cells import (
     AT_LEAST,
     PYRAMIDINFER,
-    Key,
-    Row,
-    Value,
     baseline_scores,
     cache_values,
     contribution_values,
-    exponent_of,
+    exponents,
     longest_values,
     perplexity_values,
     pyramidinfer_values,
     quality_values,
     settings_of,
 )
+from recurformer.results.frames import records
 from recurformer.results.learned import LEARNED
 from recurformer.results.words import estimated, interval, number
 
 WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
 """Model dimensions of the paper's backbones."""
+MAMBAS_CACHE = next(cell for cell in CELLS if cell.id == "table1/generation/mamba/cache_size")
 NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
 
 
@@ -60,42 +58,43 @@ def has_paper_width(complexity: pd.DataFrame) -> bool:
     return "width" in complexity and set(complexity["width"]) <= WIDTHS
 
 
-def growth(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
-    """The exponent of bytes over length against the highest power in the printed order, at any size."""
+def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE) -> Finding:
+    """The exponent of bytes over length against the highest power in the printed order, at any size; where no cell is
+    given, of Mamba's cache during generation.
+    """
     rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
-    exponent = exponent_of(rows)
+    exponent = exponents(rows)["exponent"]
     holds = abs(exponent - EXPONENTS[cell.part, cell.method, cell.quantity]) <= allowed
     return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows), {"complexity": rows.index})
 
 
 def pyramidinfer_ratio(rows: pd.DataFrame) -> float:
     """The counted cache of PyramidInfer over the original's; a size computed from the printed setting is none."""
-    value = next(iter(pyramidinfer_values(rows).values()))
-    if value.source == "computed":
-        raise Missing(f"computed only ({number(value.ours, 4)} from the printed setting), no cache counted")
-    return value.ours
+    cell = pyramidinfer_values(rows).iloc[0]
+    if cell["status"] == "computed":
+        raise Missing(f"computed only ({number(cell['ours'], 4)} from the printed setting), no cache counted")
+    return float(cell["ours"])
 
 
-def _caches(evidence: Evidence, cell: PrintedCell | TextNumber, beta: float | None) -> tuple[str, pd.DataFrame]:
+def _caches(evidence: Evidence, cell: PrintedCell) -> tuple[str, pd.DataFrame]:
     """Kind and rows of the caches of a cell."""
     length = CACHE_LENGTHS[cell.quantity]
     if cell.method == PYRAMIDINFER:
         return "pyramidinfer", evidence.rows("pyramidinfer", model=cell.model, length=length)
-    return "cache", evidence.rows("cache", model=cell.model, beta=beta, length=length)
+    return "cache", evidence.rows("cache", model=cell.model, beta=cell.beta, length=length)
 
 
 def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
     """The ratios of one cell by the unit of selection, kv_group before head."""
     if kind == "pyramidinfer":
         return pd.Series({kind: pyramidinfer_ratio(rows)})
-    ratios = {unit: value.ours for (_, _, unit), value in cache_values(rows).items()}
-    return pd.Series(ratios).sort_index(ascending=False)
+    return cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
 
 
 @at_paper_sizes
 def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
-    """The counted cache against the printed share, under every reading of grouped-query attention."""
-    kind, rows = _caches(evidence, cell, cell.beta)
+    """The counted cache against the printed fraction, under every reading of grouped-query attention."""
+    kind, rows = _caches(evidence, cell)
     ratios = _ratios(kind, rows)
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
     distinct = ratios.round(4).nunique() > 1
@@ -116,19 +115,18 @@ def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     if cell.method == PYRAMIDINFER:
         raise Missing(NO_PYRAMIDINFER)
     rows = evidence.rows("memory", model=cell.model, beta=cell.beta, protocol="one_shot")
-    longest = _value(cell, longest_values(rows))
+    longest = _compared(longest_values(rows), "l_m")
     text = number(longest.ours, 0)
-    if longest.source not in ("measured", AT_LEAST):
+    if longest.status not in ("measured", AT_LEAST):
         raise Missing(f"computed only ({text} by the memory model), not measured on a GPU")
-    if longest.source == AT_LEAST and longest.ours < cell.value * (1 + allowed):
+    if longest.status == AT_LEAST and longest.ours < cell.value * (1 + allowed):
         raise Undecided(f"at least {text}: nothing longer was tried")
     return Finding(abs(longest.ours / cell.value - 1) <= allowed, text, True, {"memory": rows.index})
 
 
-def _value(cell: PrintedCell, values: Mapping[Key, Value]) -> Value:
-    """The value of a cell under the setting that is compared with the paper's."""
-    row = Row(cell.model, cell.method, cell.beta)
-    return values[row, cell.quantity, settings_of(values, row, cell.quantity)[0]]
+def _compared(cells: pd.DataFrame, quantity: str) -> Any:
+    """Of the cells of one line the one under the setting that is compared with the paper's."""
+    return next(records(cells[cells["setting"] == settings_of(cells, quantity)[0]]))
 
 
 @at_paper_sizes
@@ -138,17 +136,17 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
         raise Missing(NO_PYRAMIDINFER)
     rows = evidence.flattened("hashhop", model=cell.model, beta=cell.beta)
     baseline = evidence.rows("baseline", model=cell.model)
-    values = quality_values(rows)
-    learned = baseline_scores(baseline, values)[cell.model]
+    cells = quality_values(rows)
+    learned = baseline_scores(baseline, cells)[cell.model]
     if cell.beta and not learned >= LEARNED:
         raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {LEARNED:g}")
-    found = _value(cell, values)
-    holds = found.low - allowed <= cell.value <= found.high + allowed
-    wide = holds and (found.high - found.low) / 2 > ALLOWED_DROP  # the fewer samples, the more values it reaches
+    measured = _compared(cells, "h_gq")
+    holds = measured.low - allowed <= cell.value <= measured.high + allowed
+    wide = holds and (measured.high - measured.low) / 2 > ALLOWED_DROP  # the fewer samples, the more values it reaches
     still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
-    text = estimated(found.ours, found.low, found.high, 3)
+    text = estimated(measured.ours, measured.low, measured.high, 3)
     looked_at = {"hashhop": rows.index, "baseline": baseline.index}
-    return Finding(holds, text, True, looked_at, int(found.samples), still_open)
+    return Finding(holds, text, True, looked_at, int(measured.samples), still_open)
 
 
 @at_paper_sizes
@@ -165,23 +163,27 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
     """Mean contribution, or either reading of its interval."""
     norm, part = cell.quantity.split("_")
     rows = evidence.rows("contribution", model=cell.model, norm=norm, tokens=cell.part)
-    found = contribution_values(rows).iloc[0]
-    about: dict[str, Any] = {"at_scale": True, "rows": {"contribution": rows.index}, "samples": int(found["samples"])}
+    measured = contribution_values(rows).iloc[0]
+    about: dict[str, Any] = {
+        "at_scale": True,
+        "rows": {"contribution": rows.index},
+        "samples": int(measured["samples"]),
+    }
     if part == "mean":
-        mean = float(found["ours"])
+        mean = float(measured["ours"])
         return Finding(abs(mean / cell.value - 1) <= allowed, number(mean, 4), **about)
     low, high = cell.bounds
     near = allowed * (high - low)
-    readings = [(float(found[f"{kind}_low"]), float(found[f"{kind}_high"])) for kind in ("mean", "spread")]
+    readings = [(float(measured[f"{kind}_low"]), float(measured[f"{kind}_high"])) for kind in ("mean", "spread")]
     known = [ends for ends in readings if not math.isnan(ends[0])]
     holds = any(abs(ours - low) <= near and abs(upper - high) <= near for ours, upper in known)
     return Finding(holds, " or ".join(interval(*ends, 4) for ends in known), **about)
 
 
 @at_paper_sizes
-def reduction(evidence: Evidence, cell: TextNumber) -> Finding:
+def reduction(evidence: Evidence, cell: PrintedCell) -> Finding:
     """Counted reduction in percent against the one in the text."""
-    kind, rows = _caches(evidence, cell, BETAS[cell.model])
+    kind, rows = _caches(evidence, cell)
     percent = 100 * (1 - _ratios(kind, rows))
     nearest = float(percent.iloc[int((percent - cell.value).abs().argmin())])
     decimals = len(cell.printed.partition(".")[2])

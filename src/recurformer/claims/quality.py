@@ -9,17 +9,18 @@ import numpy as np
 import pandas as pd
 
 from recurformer.claims.caches import query_groups
-from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding
+from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.paper import label
-from recurformer.results.cells import baseline_scores, perplexity_values, quality_values
+from recurformer.results.cells import baseline_scores, over_original, perplexity_values, quality_values
 from recurformer.results.frames import records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
     LEARNED,
     LEARNED_MQAR,
+    accuracy_of,
     at_best_rate,
     best_learning_rates,
     why_mqar_not_run,
@@ -29,7 +30,6 @@ from recurformer.results.words import estimated, number
 SAME_STEPS = "trained for the same steps as the original; more were not tried"
 TWICE_THE_STEPS = "trained for twice the steps of the original"
 DEFAULT_BETA = 0.9
-OPEN = "the 95 % intervals hold what is allowed"
 
 Quality = dict[str, dict[float, Estimate]]
 """h_gq with its interval: model -> beta -> estimate."""
@@ -45,14 +45,12 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
     samples = 0
     for model in models:
         answers, baseline = (evidence.rows(kind, model=model, variant="official") for kind in looked_at)
-        values = quality_values(answers)
-        learned = baseline_scores(baseline, values)[model]
+        cells = quality_values(answers)
+        learned = baseline_scores(baseline, cells)[model]
         if not learned >= LEARNED:
             raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
-        quality[model] = {
-            float(row.beta or 0): Estimate(value.ours, value.low, value.high) for (row, *_), value in values.items()
-        }
-        samples = max(samples, *(int(value.samples) for value in values.values()))
+        quality[model] = {cell.beta: Estimate(cell.ours, cell.low, cell.high) for cell in records(cells)}
+        samples = max(samples, int(cells["samples"].max()))
         looked_at["hashhop"].append(answers)
         looked_at["baseline"].append(baseline)
     rows = {kind: labels(frames) for kind, frames in looked_at.items()}
@@ -69,7 +67,7 @@ def _text(model: str, quality: Estimate) -> str:
     return f"{label(model)} {estimated(*quality, 3)}"
 
 
-def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
+def require_flattened(arms: Iterable[tuple[bool, str]]) -> None:
     """Let no arm that may still learn decide; one that fails at its end decides whatever the others learn.
 
     Args:
@@ -81,7 +79,7 @@ def require_flattened(arms: Iterable[tuple[bool, Undecided | None]]) -> None:
     known = list(arms)
     learning = [why for _, why in known if why]
     if learning and not any(fails and not why for fails, why in known):
-        raise learning[0]
+        raise Undecided(learning[0])
 
 
 def kept(evidence: Evidence) -> Finding:
@@ -89,8 +87,8 @@ def kept(evidence: Evidence) -> Finding:
     quality, about = _hashhop(evidence)
     after = {model: _at(quality, model, BETAS.get(model, DEFAULT_BETA)) for model in quality}
     before = {model: _at(quality, model, 0.0) for model in quality}
-    drops = {model: _drop(before[model], after[model]) for model in quality}
-    short = [model for model, drop in drops.items() if drop.mean > ALLOWED_DROP + ROUNDING]
+    drops = {model: drop(before[model], after[model]) for model in quality}
+    short = [model for model, lost in drops.items() if lost.mean > ALLOWED_DROP + ROUNDING]
     # who falls short could still learn; who keeps up says nothing beside an original that could
     arms = {model: BETAS.get(model, DEFAULT_BETA) if model in short else 0.0 for model in drops}
     require_flattened(
@@ -98,13 +96,9 @@ def kept(evidence: Evidence) -> Finding:
         for model, beta in arms.items()
     )
     text = ", ".join(f"{_text(model, after[model])} of {before[model].mean:.3f}" for model in quality)
-    sure = not short or any(drop.low > ALLOWED_DROP for drop in drops.values())
     # what is allowed is the paper's own largest loss: an interval around that loss holds it always
-    return Finding(not short, text, **about, still_open="" if sure else OPEN)
-
-
-def _drop(before: Estimate, after: Estimate) -> Estimate:
-    return Estimate(before.mean - after.mean, before.low - after.high, before.high - after.low)
+    still_open = at_most(ALLOWED_DROP, drops.values())[1] if short else ""
+    return Finding(not short, text, **about, still_open=still_open)
 
 
 def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:
@@ -112,7 +106,7 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
 
     Args:
         evidence: with HashHop.
-        nothing_left: below this share of the original's h_gq.
+        nothing_left: below this fraction of the original's h_gq.
         both_kinds: needs models of one query head for each key-value head (MHA) and of several (GQA).
     """
     counted: Rows = {}
@@ -142,24 +136,22 @@ def long_range(evidence: Evidence) -> Finding:
         raise Missing("the distances between linked pairs were not measured")
     texts, drops = [], []
     for model in quality:
-        share = BETAS.get(model, DEFAULT_BETA)
-        links = _links(rows[(rows["model"] == model) & ((rows["beta"] - share).abs() < ROUNDING)])
+        beta = BETAS.get(model, DEFAULT_BETA)
+        links = _links(rows[(rows["model"] == model) & ((rows["beta"] - beta).abs() < ROUNDING)])
         is_far = links["distance"] > links["distance"].median()
-        far, near = (
-            found.groupby(["seed", "sample"])["followed"].mean().reset_index()
-            for found in (links[is_far], links[~is_far])
-        )
-        if far.empty or near.empty:
-            raise Missing(f"{label(model)} at beta {share:g} comes to no link between far pairs")
-        kept, other = (
-            bounded_mean(found["followed"].to_numpy(), seeds=found["seed"].to_numpy()) for found in (far, near)
-        )
-        drops.append(_drop(other, kept))
-        texts.append(f"{_text(model, kept)} of the far links, {number(other.mean, 3)} of the near ones")
-    bound = ALLOWED_DROP + ROUNDING
-    holds = all(drop.mean <= bound for drop in drops)
-    decided = all(drop.high <= bound for drop in drops) if holds else any(drop.low > bound for drop in drops)
-    return Finding(holds, ", ".join(texts), **about, still_open="" if decided else OPEN)
+        if is_far.all() or not is_far.any():
+            raise Missing(f"{label(model)} at beta {beta:g} comes to no link between far pairs")
+        far, near = (_followed(some) for some in (links[is_far], links[~is_far]))
+        drops.append(drop(near, far))
+        texts.append(f"{_text(model, far)} of the far links, {number(near.mean, 3)} of the near ones")
+    holds, still_open = at_most(ALLOWED_DROP + ROUNDING, drops)
+    return Finding(holds, ", ".join(texts), **about, still_open=still_open)
+
+
+def _followed(links: pd.DataFrame) -> Estimate:
+    """The fraction of some links that was followed, the mean over samples."""
+    samples = links.groupby(["seed", "sample"])["followed"].mean().reset_index()
+    return bounded_mean(samples["followed"].to_numpy(), seeds=samples["seed"].to_numpy())
 
 
 def _links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -180,27 +172,23 @@ def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float,
     if reason := why_mqar_not_run(mqar, best):
         raise Undecided(reason)
     rows = mqar[(mqar["split"] == split) & mqar["trained_length"].astype(bool)]
-    rows = at_best_rate(rows, best)
-    right, asked = (
-        rows.pivot_table(index="beta", columns="length", values=count, aggfunc="sum")
-        for count in ("correct", "queries")
-    )
-    if 1.0 not in right.index:
+    accuracy = accuracy_of(at_best_rate(rows, best), ["beta", "length"]).unstack("length")
+    if 1.0 not in accuracy.index:
         raise Missing("no MQAR run with all heads replaced")
-    return right / asked, best, {"mqar": mqar.index}
+    return accuracy, best, {"mqar": mqar.index}
 
 
 def _require_last_word(evidence: Evidence, beta: float, best: dict[float, float]) -> str:
-    """How long a share that fails was trained beside the original.
+    """How long a fraction that fails was trained beside the original.
 
     Raises:
         Undecided: its loss still falls, and it had not twice the original's steps.
     """
-    ours, theirs = (
+    steps, originals = (
         {float(evidence.settings.get(file, {}).get("training_steps", "nan")) for file in rows["file"].unique()}
         for rows in (evidence.rows("mqar", beta=at, learning_rate=best[at]) for at in (beta, 0.0))
     )
-    if min(ours) >= 2 * max(theirs):
+    if min(steps) >= 2 * max(originals):
         return TWICE_THE_STEPS
     evidence.flattened("mqar", beta=beta, learning_rate=best[beta])
     return SAME_STEPS
@@ -215,7 +203,7 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
-    """Some share of replaced heads learns all trained lengths, replacing all does not."""
+    """Some fraction of replaced heads learns all trained lengths, replacing all does not."""
     accuracy, best, rows = _accuracy(evidence, "validation")
     lowest = accuracy.min(axis=1)  # on any trained length
     some, none = lowest[(lowest.index > 0) & (lowest.index < 1)], float(accuracy.loc[1.0].to_numpy().min())
@@ -229,28 +217,27 @@ def attention_necessary(evidence: Evidence) -> Finding:
 
 
 def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained, original; and for a
-    finding: whether the models are the paper's, and the rows.
+    """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained and, after training,
+    over_original; and for a finding: whether the models are the paper's, and the rows.
     """
     models, papers = evidence.models("perplexity")
     rows = evidence.rows("perplexity", model=models, split="validation")
     wide = perplexity_values(rows).pivot(index=["model", "beta"], columns="stage", values="ours")
     if not {"before", "converted", "trained"} <= set(wide):
         raise Missing("perplexities before conversion, after it and after training are needed")
-    original = wide.xs(0.0, level="beta")["trained"] if 0.0 in wide.index.get_level_values("beta") else None
     if wide["before"].max() > KNOWS_LANGUAGE:
         raise Undecided(f"a perplexity of {wide['before'].max():,.0f} before conversion: not a language model")
-    converted = wide[wide.index.get_level_values("beta") > 0]
-    if original is None or converted.empty:
+    betas = wide.index.get_level_values("beta")
+    if 0.0 not in betas or not (betas > 0).any():
         raise Missing("perplexities of the original and of a converted model are needed")
-    found = converted.assign(original=original.reindex(converted.index.get_level_values("model")).to_numpy())
-    return found, {"at_scale": papers, "rows": {"perplexity": rows.index}}
+    converted = wide.assign(over_original=over_original(wide["trained"]))[betas > 0]
+    return converted, {"at_scale": papers, "rows": {"perplexity": rows.index}}
 
 
 def training_necessary(evidence: Evidence) -> Finding:
     """Perplexity after conversion, before any training, over the original's."""
-    found, about = _perplexities(evidence)
-    lowest = float((found["converted"] / found["before"]).min())
+    perplexities, about = _perplexities(evidence)
+    lowest = float((perplexities["converted"] / perplexities["before"]).min())
     return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", **about)
 
 
@@ -266,8 +253,8 @@ def converge(evidence: Evidence) -> Finding:
     gaps = {}
     for model in models:
         for beta in sorted(set(rows.loc[rows["model"] == model, "beta"]) - {0.0}):
-            ours, theirs = (evidence.rows("metrics", model=model, beta=share) for share in (beta, 0.0))
-            gaps[model, beta] = _last_quarter(ours) - _last_quarter(theirs)
+            end, originals = (_last_quarter(evidence.rows("metrics", model=model, beta=at)) for at in (beta, 0.0))
+            gaps[model, beta] = end - originals
     if not gaps:
         raise Missing("no training of a converted model")
     allowed, largest = math.log(ALLOWED_RATIO), max(gaps.values())
@@ -281,12 +268,12 @@ def converge(evidence: Evidence) -> Finding:
 
 def perplexity_comparable(evidence: Evidence) -> Finding:
     """Perplexity over that of the original after the same training, once both have flattened."""
-    found, about = _perplexities(evidence)
-    ratios, allowed = found["trained"] / found["original"], ALLOWED_RATIO + ROUNDING
+    perplexities, about = _perplexities(evidence)
+    ratios, allowed = perplexities["over_original"], ALLOWED_RATIO + ROUNDING
     where = {"stage": "trained", "split": "validation"}
     require_flattened(
         (ratio > allowed, evidence.still_learning("perplexity", model=model, beta=[0.0, beta], **where))
-        for model, beta, ratio in zip(*map(found.index.get_level_values, ("model", "beta")), ratios, strict=True)
+        for (model, beta), ratio in zip(ratios.index, ratios, strict=True)
     )
     ratio = float(ratios.max())
     return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", **about)

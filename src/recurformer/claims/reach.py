@@ -6,17 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding
+from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most
 from recurformer.claims.comparisons import (
     Comparison,
-    because,
-    beside_original,
+    comparisons,
     judge_comparisons,
-    nearest_beta,
     recurformer,
     rows_of,
 )
-from recurformer.claims.evidence import Evidence, Missing, Undecided
+from recurformer.claims.evidence import Evidence, Missing, Undecided, because
 from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, label
 from recurformer.results.frames import by_model, groups
@@ -26,9 +24,11 @@ from recurformer.results.scores import (
     HASHHOP,
     HASHHOP_SIZES,
     PAPERS_SELECTOR,
+    SIZE_UNITS,
     after_training,
     agreement,
-    changed_share,
+    at_common_setting,
+    changed_fraction,
     default_setting,
     identified,
     method_label,
@@ -45,8 +45,6 @@ LOOKING_BACK = ("retrieval", "echo", "induction")
 """Scores that replace heads with a long reach last."""
 FACTOR = 2.01
 """Settings this near to the default are looked at: twice 102 of 1,024 tokens is measured as 205."""
-LENGTHS = {"tokens": "chains", "text": "characters"}
-"""Form of HashHop -> unit of the size of a prompt."""
 
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
@@ -80,22 +78,19 @@ def length(evidence: Evidence, allowed: float) -> Finding:
         try:
             if reason := why_not_run(points[points["model"] == model], CONTINUATION):
                 raise Undecided(reason)
-            for beta, found in groups(ours[ours["setting"] < 1], "setting"):
-                if reason := why_undecided(largest_fall(found)):
+            for beta, converted in groups(ours[ours["setting"] < 1], "setting"):
+                if reason := why_undecided(largest_fall(converted)):
                     still_open.append(Undecided(f"{label(model)} at β {beta:g}: {reason}"))
                     continue
                 unchanged = of_model[of_model["family"] == "original"]
-                gains[model, beta] = _growth(found, unchanged)
-                used = pd.concat([used, found, unchanged])
+                gains[model, beta] = _growth(converted, unchanged)
+                used = pd.concat([used, converted, unchanged])
         except Missing as missing:
             reasons.append(missing)
     if not gains:
         raise because([*reasons, *still_open] or [Missing("no continuation measurements of RecurFormer")])
     (model, beta), largest = max(gains.items(), key=lambda item: item[1].mean)
-    holds = largest.mean <= allowed
-    ends = [gain.high if holds else gain.low for gain in gains.values()]
-    decided = max(ends) <= allowed if holds else max(ends) > allowed
-    why = "" if decided else "the interval reaches over the bound"
+    holds, why = at_most(allowed, gains.values())
     if holds and still_open:  # it is about every β, and some may still fail
         why = str(because(still_open))
     text = (
@@ -109,26 +104,27 @@ def length(evidence: Evidence, allowed: float) -> Finding:
 
 def sizes(evidence: Evidence) -> Finding:
     """RecurFormer beside the original at every length and number of hops that the original has learned."""
-    found: list[Comparison] = []
+    learned: list[Comparison] = []
     beyond: list[Comparison] = []
     for (hops, size, form), rows in groups(evidence.rows(HASHHOP_SIZES.kind), ["hops", "size", "form"]):
         for _, of_model in by_model(scores(rows, HASHHOP_SIZES)):
-            pairs = beside_original(of_model, HASHHOP_SIZES, recurformer(of_model))
+            pairs = comparisons(HASHHOP_SIZES, of_model, {"original": []})
             if why_not_run(of_model, HASHHOP_SIZES):
                 beyond += pairs
                 continue
-            found += [replace(one, other=f"the original ({hops} hops, {size:,} {LENGTHS[form]})") for one in pairs]
-    if not found:
+            learned += [replace(one, other=f"the original ({hops} hops, {size:,} {SIZE_UNITS[form]})") for one in pairs]
+    if not learned:
         raise Missing("RecurFormer and an original that has learned the task were not measured at one size")
-    finding = judge_comparisons(found, by_beta=True, allowed=ALLOWED_DROP)
+    finding = judge_comparisons(learned, by_beta=True, allowed=ALLOWED_DROP)
     if not beyond:
         return finding
-    least, most = (pick(beyond, key=lambda one: one.ours.mean) for pick in (min, max))
+    least = min(beyond, key=lambda one: one.score.mean)
+    most = max(beyond, key=lambda one: one.score.mean)
     text = (
         f"{finding.ours}; where the original itself is below {LEARNED:g}, RecurFormer scores "
-        f"{least.ours.mean:.3g} (β {least.beta:g}) to {most.ours.mean:.3g} (β {most.beta:g})"
+        f"{least.score.mean:.3g} (β {least.beta:g}) to {most.score.mean:.3g} (β {most.beta:g})"
     )
-    return replace(finding, ours=text, rows=rows_of([*found, *beyond]))
+    return replace(finding, ours=text, rows=rows_of([*learned, *beyond]))
 
 
 def combines(evidence: Evidence) -> Finding:
@@ -143,7 +139,7 @@ def combines(evidence: Evidence) -> Finding:
             continue
         if reason := why_not_run(of_model, HASHHOP):
             raise Undecided(reason)
-        ours, full = nearest_beta(recurformer(of_model)), original(of_model, trained=True)
+        ours, full = at_common_setting(recurformer(of_model)), original(of_model, trained=True)
         for _, kept in combined.iterrows():
             plain = of(of_model, "eviction", kept["method"])
             plain = plain[plain["setting"] == kept["setting"]]
@@ -159,31 +155,38 @@ def combines(evidence: Evidence) -> Finding:
     if not extra:
         raise Missing("no eviction method was measured on retained heads")
     name, worst = max(extra.items(), key=lambda item: item[1].mean)
-    holds = worst.mean <= ALLOWED_DROP
-    decided = all(one.high <= ALLOWED_DROP for one in extra.values()) if holds else worst.low > ALLOWED_DROP
+    holds, still_open = at_most(ALLOWED_DROP, extra.values())
     text = (
         f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] of h_gq more than on all heads ({name}; "
         f"{len(extra)} comparisons)"
     )
-    reason = "" if decided else "an interval reaches over what is allowed"
     at_scale = set(BACKBONE_LABELS) <= set(points["model"])
-    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, int(points["samples"].max()), reason)
+    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, int(points["samples"].max()), still_open)
 
 
 def spared(evidence: Evidence) -> Finding:
     """Rank correlation of RA-I with what heads that look back score, with its interval over the heads."""
     rows = evidence.rows("head_scores", by=[PAPERS_SELECTOR, *LOOKING_BACK])
-    found = agreement(rows)
-    found = found[found["by"].isin(LOOKING_BACK)]
-    if found.empty:
+    agreements = agreement(rows)
+    agreements = agreements[agreements["by"].isin(LOOKING_BACK)]
+    if agreements.empty:
         raise Missing(f"none of the scores {', '.join(LOOKING_BACK)} was measured")
-    centre, half = np.arctanh(found["rank_correlation"]), 1.96 / np.sqrt(found["heads"] - 3)  # Fisher's transformation
+    centre, half = (
+        np.arctanh(agreements["rank_correlation"]),
+        1.96 / np.sqrt(agreements["heads"] - 3),
+    )  # Fisher's transformation
     low, high = np.tanh(centre - half), np.tanh(centre + half)
-    holds = bool((found["rank_correlation"] > 0).all())
+    holds = bool((agreements["rank_correlation"] > 0).all())
     text = "; ".join(
         f"{label(model)}, {heads} heads: {by} {mean:.2f} [{least:.2f}, {most:.2f}]"
         for model, heads, by, mean, least, most in zip(
-            found["model"], found["heads"], found["by"], found["rank_correlation"], low, high, strict=True
+            agreements["model"],
+            agreements["heads"],
+            agreements["by"],
+            agreements["rank_correlation"],
+            low,
+            high,
+            strict=True,
         )
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
@@ -197,7 +200,7 @@ def _near(values: pd.Series, default: float) -> pd.Series:
 
 
 def ra_i(evidence: Evidence, allowed: float) -> Finding:
-    """Share of the chosen heads that changes when α or k, not both, moves within a factor of two."""
+    """Fraction of the chosen heads that changes when α or k, not both, moves within a factor of two."""
     rows = one_unit(evidence.rows("ra_i_settings"))
     nearby = []
     for _, of_model in groups(rows, "model"):
@@ -210,11 +213,11 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
         raise Missing("no other setting of RA-I within a factor of two of the default")
     looked_at = {"ra_i_settings": moved.index}
     enough = moved["selected"] >= MINIMUM_CHOSEN
-    holds = bool(changed_share(moved).max() <= allowed)
-    lost = bool((changed_share(moved[enough]) > allowed).any())
+    holds = bool(changed_fraction(moved).max() <= allowed)
+    lost = bool((changed_fraction(moved[enough]) > allowed).any())
     moved = moved[enough] if lost else moved
     decided = bool(enough.any()) if holds else lost
-    changed = changed_share(moved)
+    changed = changed_fraction(moved)
     worst = moved.iloc[int(changed.argmax())]
     text = (
         f"at most {changed.max():.1%} of the chosen heads change ({label(worst['model'])}, β {worst['beta']:g}, "

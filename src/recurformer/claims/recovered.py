@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_RATIO, Finding
+from recurformer.claims.claim import ALLOWED_RATIO, OPEN, Finding, at_most
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
 from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, label
@@ -15,46 +15,44 @@ from recurformer.study.ablations import COMMON_BETA
 KIND = "recovery"
 SAME_BYTES = 1.1
 """The larger of two caches over the smaller, at most, where they are called equal."""
-OPEN = "the 95 % interval holds what is allowed"
-ONE_SEED = "one seed"
 
 
 def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
-    """The points of some arms of the first model, at one share of heads; all of them must have been measured."""
+    """The points of some arms of the first model, at one fraction of heads; all of them must have been measured."""
     model = models_in_order(evidence.rows(KIND))[0]
     for arm in arms:
         evidence.rows(KIND, model=model, arm=arm, beta=beta)
     return evidence.rows(KIND, model=model, arm=list(arms), beta=beta)
 
 
-def _gap(ours: pd.DataFrame, theirs: pd.DataFrame, quantity: str) -> Estimate:
+def _gap(rows: pd.DataFrame, others: pd.DataFrame, quantity: str) -> Estimate:
     """Mean of the paired differences of a quantity over the windows; with several seeds the wider of the intervals over
     windows and over seeds.
     """
-    found = []
-    for by in ("window", "seed"):
-        apart = [rows.groupby(by)[quantity].mean() for rows in (ours, theirs)]
-        paired = (apart[0] - apart[1]).dropna().to_numpy()
-        if by == "window" or len(paired) > 1:
-            found.append(mean_interval(paired))
-    return max(found, key=lambda estimate: estimate.high - estimate.low)._replace(mean=found[0].mean)
+    by_window, by_seed = (
+        (rows.groupby(key)[quantity].mean() - others.groupby(key)[quantity].mean()).dropna().to_numpy()
+        for key in ("window", "seed")
+    )
+    over_windows = mean_interval(by_window)
+    estimates = [over_windows, *([mean_interval(by_seed)] if len(by_seed) > 1 else [])]
+    return max(estimates, key=lambda one: one.high - one.low)._replace(mean=over_windows.mean)
 
 
-def _over(ours: pd.DataFrame, theirs: pd.DataFrame) -> Estimate:
+def _over(rows: pd.DataFrame, others: pd.DataFrame) -> Estimate:
     """Perplexity over perplexity on the same windows, with the interval of `_gap`."""
-    return Estimate(*map(math.exp, _gap(ours, theirs, "negative_log_likelihood")))
+    return Estimate(*map(math.exp, _gap(rows, others, "negative_log_likelihood")))
 
 
-def _finding(rows: pd.DataFrame, holds: bool, text: str, still_open: str, *beside: pd.DataFrame) -> Finding:
-    """What a judge found on some rows, `beside` others."""
+def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *beside: pd.DataFrame) -> Finding:
+    """The finding of a judge about some rows; it rests on them and on others `beside` them."""
     seeds = rows["seed"].nunique()
-    at_scale = rows["model"].iloc[0] in BACKBONE_LABELS
-    text += f" ({ONE_SEED if seeds == 1 else f'{seeds} seeds'})"
+    text += f" ({'one seed' if seeds == 1 else f'{seeds} seeds'})"
+    rests_on = {KIND: labels([rows, *beside])}
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
-    return Finding(holds, text, at_scale, {KIND: labels([rows, *beside])}, samples, still_open, tokens=tokens)
+    return Finding(holds, text, rows["model"].iloc[0] in BACKBONE_LABELS, rests_on, samples, still_open, tokens=tokens)
 
 
-def _told(ratio: Estimate) -> str:
+def _text(ratio: Estimate) -> str:
     return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
@@ -63,17 +61,16 @@ def recovered(evidence: Evidence) -> Finding:
     curve, original = _curves(evidence, COMMON_BETA, "plus"), _curves(evidence, 0.0, "original")
     trained, rows = last_points(original), last_points(curve)
     ratio = _over(rows, original[original["tokens"] == 0])
-    told = (
+    text = (
         f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
-        f"{_told(ratio)} times the perplexity of the original, {_told(_over(rows, trained))} times that of the "
+        f"{_text(ratio)} times the perplexity of the original, {_text(_over(rows, trained))} times that of the "
         f"original after {trained['tokens'].max():,} tokens of its own"
     )
-    holds = ratio.mean <= ALLOWED_RATIO
-    reason = OPEN if ratio.low <= ALLOWED_RATIO < ratio.high else ""
+    holds, still_open = at_most(ALLOWED_RATIO, [ratio])
     apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
     if not holds and len(apart) > 1 and apart[-2] - apart[-1] > ALLOWED_FALL:
-        reason = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
-    return _finding(rows, holds, told, reason, curve, original)
+        still_open = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
+    return _finding(rows, holds, still_open, text, curve, original)
 
 
 def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
@@ -82,7 +79,7 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
     Args:
         evidence: with curves of recovery.
         reused: arm that starts from the original's weights.
-        fresh: arm that differs from it in its start alone; both are compared at the largest share of heads that it has.
+        fresh: arm that differs from it in its start alone; both are compared at the largest fraction of heads it has.
     """
     beta = float(evidence.rows(KIND, arm=fresh)["beta"].max())
     curves = _curves(evidence, beta, reused, fresh)
@@ -90,12 +87,12 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
     if rows["tokens"].nunique() > 1:
         raise Undecided(f"{arm_label(reused)} and {arm_label(fresh)} saw unequal numbers of tokens")
     ratio = _over(*(rows[rows["arm"] == arm] for arm in (fresh, reused)))
-    told = (
+    text = (
         f"{label(rows['model'].iloc[0])}, β {beta:g}, {rows['tokens'].max():,} tokens: from random weights "
-        f"{_told(ratio)} times the perplexity from reused ones"
+        f"{_text(ratio)} times the perplexity from reused ones"
     )
-    reason = "the 95 % interval holds 1" if ratio.low <= 1 < ratio.high else ""
-    return _finding(rows, ratio.mean > 1, told, reason, curves)
+    no_worse, still_open = at_most(1, [ratio])
+    return _finding(rows, not no_worse, still_open, text, curves)
 
 
 def tokens(evidence: Evidence, within: float) -> Finding:
@@ -105,25 +102,24 @@ def tokens(evidence: Evidence, within: float) -> Finding:
     original = _curves(evidence, 0.0, "original")
     model = original["model"].iloc[0]
     measured = set(evidence.rows(KIND, model=model, beta=COMMON_BETA)["arm"])
-    arms = [arm for arm in ("paper", "calibrated", "plus") if arm in measured]
-    if not arms:
+    curves = {arm: _curves(evidence, COMMON_BETA, arm) for arm in ("paper", "calibrated", "plus") if arm in measured}
+    if not curves:
         raise Missing("no recipe of the paper's block was measured")
-    told, back, sure = [], [], []
-    curves = [_curves(evidence, COMMON_BETA, arm) for arm in arms]
+    texts, back, sure = [], False, False
     before = original[original["tokens"] == 0]
-    for arm, rows in zip(arms, curves, strict=True):
+    for arm, rows in curves.items():
         ratios = {int(tokens): _over(point, before) for tokens, point in groups(rows, "tokens")}
         reached = [tokens for tokens, ratio in ratios.items() if ratio.mean <= within]
-        sure += [tokens for tokens, ratio in ratios.items() if ratio.high <= within]
-        back += reached
+        back |= bool(reached)
+        sure |= any(ratio.high <= within for ratio in ratios.values())
         last = max(ratios)
-        told.append(
+        texts.append(
             f"{arm_label(arm)}: {min(reached):,} tokens" if reached
             else f"{arm_label(arm)}: not within {last:,} tokens ({ratios[last].mean:.2f} times)"
         )  # fmt: skip
-    reason = "" if sure else OPEN if back else "more tokens may bring it"
-    text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(told)}"
-    return _finding(curves[-1], bool(back), text, reason, original, *curves)
+    still_open = "" if sure else OPEN if back else "more tokens may bring it"
+    text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(texts)}"
+    return _finding(rows, back, still_open, text, original, *curves.values())
 
 
 def equal_bytes(evidence: Evidence) -> Finding:
@@ -140,13 +136,12 @@ def equal_bytes(evidence: Evidence) -> Finding:
         raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
     least, most = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
     rows = rows[rows["held"].between(least, most) & rows["tokens"].isin(state["tokens"])]
-    ends = {mixer: found for mixer, found in groups(rows, "mixer")}
+    ends = dict(groups(rows, "mixer"))
     if "window" not in ends:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
-    gap = _gap(ends["mamba"], ends["window"], "divergence")
-    told = ", ".join(
+    holds, still_open = at_most(0, [_gap(ends["mamba"], ends["window"], "divergence")])
+    apart = ", ".join(
         f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
     )
-    text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {told}"
-    reason = "within the 95 % interval of the difference" if gap.low <= 0 < gap.high else ""
-    return _finding(pd.concat([ends["mamba"], ends["window"]]), gap.mean <= 0, text, reason, curves)
+    text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {apart}"
+    return _finding(pd.concat([ends["mamba"], ends["window"]]), holds, still_open, text, curves)

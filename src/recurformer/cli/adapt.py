@@ -1,11 +1,11 @@
-"""Make a model's cache smaller and keep its quality: profile, select, convert, calibrate, transfer, distil, measure."""
+"""Make a model's cache smaller and keep its quality: choose heads, convert, calibrate, transfer, distil, measure."""
 
 import re
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import BETA, COUNT, RATE, SEED, InputPath, OutputFolder
+from recurformer.cli.arguments import BETA, BUDGET, COUNT, RATE, SEED, InputPath, OutputFolder
 from recurformer.cli.resumable import resumable_run
 from recurformer.cli.stage import argument, progress, stage
 from recurformer.files import writing_model
@@ -14,6 +14,7 @@ from recurformer.recover.recipe import RECIPES, TOKENS
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+DEFAULT_BETA, DEFAULT_MINUTES = 0.5, 30.0
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -43,7 +44,13 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, default=0.5, help="fraction of heads to replace (default: 0.5)"),
+    argument("--beta", type=BETA, help=f"fraction of heads to replace (default: {DEFAULT_BETA})"),
+    argument(
+        "--cache",
+        type=BUDGET,
+        help="fraction of the cache that may be left after --tokens tokens: each group of heads keeps a window by its "
+        "price, and nothing is trained; instead of --beta, --mixer and --minutes",
+    ),
     argument(
         "--text",
         type=InputPath,
@@ -52,12 +59,11 @@ def model_folder(model: str) -> Path:
         help=".txt or .md files, folders of them, .parquet or .jsonl files with a column text, or a data set of the "
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
-    argument("--minutes", type=RATE, default=30.0, help="time for everything (default: 30)"),
+    argument("--minutes", type=RATE, help=f"time for everything (default: {DEFAULT_MINUTES:g})"),
     argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
         choices=list(RECIPES),
-        default=next(iter(RECIPES)),
         help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
         "paper's Mamba blocks",
     ),
@@ -77,6 +83,9 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared
 
+    other = [name for name in ("beta", "mixer", "minutes") if getattr(args, name) is not None]
+    if args.cache is not None and other:
+        raise ValueError(f"--cache and --{other[0]}: give one of them; --cache chooses windows and trains nothing")
     documents = read_documents(args.text, args.seed)
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
@@ -89,12 +98,13 @@ def adapt(args: Namespace) -> dict[str, float]:
             tokenizer,
             documents,
             folder=state,
-            beta=args.beta,
-            minutes=args.minutes,
+            beta=DEFAULT_BETA if args.beta is None else args.beta,
+            cache=args.cache,
+            minutes=args.minutes or DEFAULT_MINUTES,
             tokens=args.tokens,
             seed=args.seed,
             dtype=saved,
-            recipe=RECIPES[args.mixer],
+            recipe=RECIPES.get(args.mixer),
             progress=progress,
             say=lambda line: print(line, flush=True),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path, refuse_strange
-from recurformer.records import PACK, cards_of, packed, read_record, runs_behind
+from recurformer.records import PACK, gpus_of, packed, read_record, runs_behind
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold."""
@@ -47,10 +47,10 @@ def card_folder(files: Iterable[Path]) -> str:
     for place, record in records.items():
         if record["git"]["dirty"] is not False:
             raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
-    cards = cards_of(records.values())
-    if len(cards) != 1:
-        raise ValueError(f"--by-card: the runs were made on {' and '.join(cards) or 'no GPU'}, not on one kind of GPU")
-    return re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
+    gpus = gpus_of(records.values())
+    if len(gpus) != 1:
+        raise ValueError(f"--by-card: the runs were made on {' and '.join(gpus) or 'no GPU'}, not on one kind of GPU")
+    return re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
 
 
 def _is_measurement(place: Path) -> bool:
@@ -86,10 +86,11 @@ def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
 
 def _recorded_files(folder: Path) -> set[Path]:
     """The files of a recording that this command wrote."""
-    from recurformer.results.frames import PACKED
+    from recurformer.results.frames import PACKED, packed_kind
 
     wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
-    return {folder / PACK, *wrote, *(folder / PACKED).glob("*.parquet")} if (folder / PACK).is_file() else set()
+    kinds = {packed_kind(file.relative_to(folder)) for file in wrote}
+    return {folder / PACK, *wrote, *(folder / PACKED / f"{kind}.parquet" for kind in kinds)}
 
 
 @stage(

@@ -81,9 +81,12 @@ def _refuse_places(args: Namespace) -> None:
     inputs = [Path(path).resolve() for path in paths_of(args, InputPath)]
     outputs = paths_of(args, OutputPath)
     folders = {Path(place).resolve(): place for place in outputs if isinstance(place, OutputFolder)}
-    for place in filter(None, (*outputs, args.record)):
-        if above := next((folder for path, folder in folders.items() if path in Path(place).resolve().parents), None):
-            raise ValueError(f"{place}: lies in {above}, which this command writes; name another place")
+    above = {place: Path(place).resolve().parents for place in filter(None, (*outputs, args.record))}
+    if states := getattr(args, "checkpoints", None):  # a folder, in which files are made before the end
+        above[f"--checkpoints {states}"] = Path(states, "state").resolve().parents
+    for place, parents in above.items():
+        if folder := next((folder for path, folder in folders.items() if path in parents), None):
+            raise ValueError(f"{place}: lies in {folder}, which this command writes; name another place")
     if args.record and Path(args.record).resolve() in {Path(place).resolve() for place in outputs}:
         raise ValueError(f"--record {args.record}: is an output of this command; name another file")
     if args.record and Path(args.record).exists():

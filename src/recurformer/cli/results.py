@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from recurformer.cli.arguments import InputPath, OutputPath
 from recurformer.cli.stage import argument, stage
 from recurformer.files import atomic_path
-from recurformer.records import cards_of, packed, runs_behind
+from recurformer.records import gpus_of, packed, runs_behind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,9 +68,8 @@ def call_renderer(
 def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
     from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
-    from recurformer.claims.evidence import hardware_of, runs_of
-    from recurformer.claims.ledger import from_recordings
-    from recurformer.claims.questions import reviewer_questions
+    from recurformer.claims.ledger import from_recordings, reviewer_questions
+    from recurformer.claims.runs import hardware_of, runs_of
     from recurformer.render.tables import TABLES
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
@@ -80,14 +79,14 @@ def table(args: Namespace) -> None:
     claims = [claim for claim in all_claims() if claim.id.startswith(f"{args.table}/")]
     evidence = [evidence_of(THIS_STUDY, frames), *read_recordings(args.recorded, frames)] if claims else []
     decisions = make_ledger(args.study, evidence, claims).decisions
-    cards = {pack: cards_of(packed(pack).values()) for pack in recordings(args.recorded)}
+    gpus = {pack: gpus_of(packed(pack).values()) for pack in recordings(args.recorded)}
     renderers: dict[str, Callable[..., Any]] = {**TABLES, "reviewer_questions": reviewer_questions}
     rendered = call_renderer(
         args.table,
         renderers,
         frames,
         verdicts={decision.claim.id: decision.verdict for decision in decisions},
-        recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in cards.items() if len(names) == 1},
+        recorded={names[0]: packed_frames(pack, GPU_KINDS) for pack, names in gpus.items() if len(names) == 1},
     )
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)

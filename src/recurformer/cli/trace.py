@@ -99,7 +99,7 @@ def _calls(record: Mapping[str, Any]) -> str:
 
         renderers = FIGURES
     elif name == "table":
-        from recurformer.claims.questions import reviewer_questions
+        from recurformer.claims.ledger import reviewer_questions
         from recurformer.render.tables import TABLES
 
         renderers = {**TABLES, "reviewer_questions": reviewer_questions}

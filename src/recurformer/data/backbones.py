@@ -32,9 +32,9 @@ from transformers import (
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
 from recurformer.data.hashhop import TOKENIZERS
+from recurformer.data.sizes import PUBLISHED
 from recurformer.files import writing_model
 from recurformer.model.families import FAMILIES
-from recurformer.published import PUBLISHED
 
 CONFIGURATIONS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 

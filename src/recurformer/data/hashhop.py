@@ -26,8 +26,8 @@ from tokenizers.models import BPE, WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from recurformer.data import IGNORED
-from recurformer.data.draw import draw_distinct
 from recurformer.data.interval import Estimate, bounded_mean
+from recurformer.data.recall import draw_distinct
 from recurformer.data.sizes import (
     BOS,
     EOS,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
@@ -60,6 +61,20 @@ def attending(model: PreTrainedModel) -> PreTrainedModel:
         ValueError: the model does not attend through transformers' attention interface.
     """
     return attending_by(model, IMPLEMENTATION).eval()
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """The output of a layer by itself."""
+    causal = mask is None
+    output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2)
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Return the logits of hidden states after the last norm, which Granite scales and Gemma bounds."""
+    logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 Arguments = tuple[tuple[Tensor, ...], dict[str, Any]]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +19,13 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from recurformer.files import atomic_path
-from recurformer.heads.attention import (
-    AttentionBlock,
-    LayerInputs,
-    Progress,
-    attend_by_rows,
-    check_batch,
-    run_attention,
-)
-from recurformer.model.layout import sliding_layers
-from recurformer.model.prefill import flash_attention, refuses
+
+if TYPE_CHECKING:  # a choice of heads by a profile needs no model: transformers takes seconds to import
+    from transformers import PreTrainedModel
+
+    from recurformer.heads.attention import AttentionBlock, LayerInputs, Progress
 
 METADATA_KEY = b"recurformer"
 SETTINGS = ("window", "threshold", "exclude_first", "kv_heads", "tokens", "model")
@@ -74,7 +68,7 @@ class HeadProfile:
     def ra_i(self) -> Tensor:
         """RA-I: the number of samples whose recency ratio exceeds the threshold, (layers, heads), int64.
 
-        Figure 6 counts the same without torch, from the file of the profile: `render.figures.figure6.ra_i_matrix`.
+        Figure 6 counts the same without torch, from the file of the profile: `recurformer.results.scores.ra_i`.
         """
         return (self.rr > self.threshold).sum(0)
 
@@ -156,12 +150,14 @@ class Recency(NamedTuple):
     total: Tensor
 
 
-def attend_and_sum(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+def attend_and_sum(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
     """Return the layer's output (B, L, H, head_dim), and its recency, with or without the weights on the first token.
 
     A sliding-window mask, or a device without a kernel for `flash_attention`, leads to explicit weights, which are
     slower.
     """
+    from recurformer.model.prefill import flash_attention, refuses
+
     query, key, value = (states[:, :, 1:] for states in (inputs.query, inputs.key, inputs.value))
     if inputs.mask is not None or not query.numel() or refuses(query, key, value) is not None:
         return _attend_by_rows(inputs, window, exclude_first)
@@ -169,12 +165,14 @@ def attend_and_sum(inputs: LayerInputs, window: int, exclude_first: bool) -> tup
     return _attend_by_band(inputs, window, exclude_first, output, logsumexp)
 
 
-def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+def _attend_by_rows(inputs: "LayerInputs", window: int, exclude_first: bool) -> tuple[Tensor, Recency]:
+    from recurformer.heads.attention import attend_by_rows
+
     batch, heads, _, _ = inputs.query.shape
     recent = torch.zeros(batch, heads, window + 1, dtype=torch.float64, device=inputs.query.device)
     total = torch.zeros_like(recent[..., 0])
 
-    def add(block: AttentionBlock) -> None:
+    def add(block: "AttentionBlock") -> None:
         if exclude_first:
             block.weights[..., 0] = 0.0
         total.add_(block.weights.sum(-1).sum(-1, dtype=torch.float64))
@@ -185,7 +183,7 @@ def _attend_by_rows(inputs: LayerInputs, window: int, exclude_first: bool) -> tu
 
 
 def _attend_by_band(
-    inputs: LayerInputs, window: int, exclude_first: bool, output: Tensor, logsumexp: Tensor
+    inputs: "LayerInputs", window: int, exclude_first: bool, output: Tensor, logsumexp: Tensor
 ) -> tuple[Tensor, Recency]:
     """See `attend_and_sum`; `output` and `logsumexp` are those of attention among all tokens but the first.
 
@@ -269,7 +267,7 @@ class _RecencySums:
         self.windows, self.exclude_first = list(windows), exclude_first
         self.ratios = torch.full((len(self.windows), samples, layers, heads), float("nan"), dtype=torch.float64)
 
-    def __call__(self, inputs: LayerInputs) -> Tensor:
+    def __call__(self, inputs: "LayerInputs") -> Tensor:
         output, (by_distance, total) = attend_and_sum(inputs, max(self.windows), self.exclude_first)
         recent = by_distance.cumsum(-1)[..., self.windows].movedim(-1, 0)  # (windows, B, H)
         # 0 for a head without any attention beyond the first token; rounding may lead above 1
@@ -278,14 +276,14 @@ class _RecencySums:
 
 
 def profile_heads(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     input_ids: Tensor,
     window: int = 102,
     threshold: float = 0.5,
     exclude_first: bool = True,
     attention_mask: Tensor | None = None,
     batch_size: int | None = None,
-    progress: Progress = None,
+    progress: "Progress" = None,
 ) -> HeadProfile:
     """Measure every head's recency ratio on every sample (section 3.1; appendix B: 1,024 samples of 1,024 tokens).
 
@@ -317,16 +315,19 @@ def profile_heads(
 
 
 def profile_windows(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     input_ids: Tensor,
     windows: Sequence[int],
     threshold: float = 0.5,
     exclude_first: bool = True,
     attention_mask: Tensor | None = None,
     batch_size: int | None = None,
-    progress: Progress = None,
+    progress: "Progress" = None,
 ) -> list[HeadProfile]:
     """The profiles for several windows k, at the cost of the largest; otherwise as `profile_heads`."""
+    from recurformer.heads.attention import check_batch, run_attention
+    from recurformer.model.layout import sliding_layers
+
     lengths = check_batch(input_ids, attention_mask).sum(1)
     shortest = int(lengths.min())
     for window in windows:

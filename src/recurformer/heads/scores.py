@@ -15,18 +15,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.batching import samples_per_batch
 from recurformer.data import IGNORED
-from recurformer.data.draw import draw_distinct
+from recurformer.data.recall import draw_distinct
 from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.attention import (
     Arguments,
     AttentionBlock,
     Progress,
     attending,
+    causal_attention,
     check_batch,
+    logits_of,
     reading,
     retained_heads,
     watch_attention,
 )
+from recurformer.heads.price import price
 from recurformer.model.layout import sliding_layers
 from recurformer.study import HashHopTask, HeadScores
 from recurformer.train.hashhop_data import HashHopTokenDataset, hashhop_dataset
@@ -71,6 +74,9 @@ class Probes(Protocol):
 
     def language(self) -> Labelled:
         """The usual tokens of the model's inputs and predictions."""
+
+    def needles(self) -> Labelled:
+        """Samples as long as those of `language`, whose labels must be looked up."""
 
     def repeats(self) -> Repeated:
         """Random tokens, repeated."""
@@ -145,6 +151,16 @@ def key_value_samples(
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
+def long_lookups(
+    tokenizer: PreTrainedTokenizerBase, samples: int, tokens: int, questions: int, seed: int = 0
+) -> Labelled:
+    """Lists of about `tokens` tokens with questions, or as long as the vocabulary's words last: `key_value_samples`."""
+    line = 2 + sum(len(encode_text(tokenizer, sign)) for sign in (":", "\n"))
+    wanted = max((tokens - len(text_prefix(tokenizer))) // line - questions, questions)
+    pairs = min(wanted, len(single_tokens(tokenizer, 2 * questions)) // 2)
+    return Labelled(*key_value_samples(tokenizer, samples, pairs, questions, seed))
+
+
 @dataclass(frozen=True)
 class TextProbes:
     """Probes of a model that reads text."""
@@ -163,6 +179,11 @@ class TextProbes:
         """Windows of the texts."""
         input_ids = windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
         return Labelled(input_ids, input_ids)
+
+    def needles(self) -> Labelled:
+        """Lists as long as a window, see `long_lookups`."""
+        sizes = self.settings
+        return long_lookups(self.tokenizer, sizes.samples, sizes.tokens, sizes.questions, self.seed)
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`."""
@@ -192,6 +213,10 @@ class HashHopProbes:
         """The same chains: such a model reads nothing else."""
         return self.lookups()
 
+    def needles(self) -> Labelled:
+        """The same chains."""
+        return self.lookups()
+
     def repeats(self) -> Repeated:
         """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""
         period = self.lookups().input_ids.shape[1] // self.settings.repetitions
@@ -200,13 +225,6 @@ class HashHopProbes:
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """Attends with a layer's query, key, value, mask and scaling, as `Attend` gets them; returns (B, L, H, head_dim)."""
-
-
-def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """The output of a layer by itself."""
-    causal = mask is None
-    output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling, enable_gqa=True)
-    return output.transpose(1, 2)
 
 
 @dataclass
@@ -248,13 +266,6 @@ def _run_from(base: Any, layer: int, calls: list[Arguments], attend: _OneReplace
     for above, (_, arguments) in zip(base.layers[layer:], calls[layer:], strict=True):
         hidden = above(hidden, **{**arguments, "attend": attend})
     return base.norm(hidden)
-
-
-def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Return the logits of hidden states after the last norm, which Granite scales and Gemma bounds."""
-    logits = model.get_output_embeddings()(hidden) / getattr(model.config, "logits_scaling", 1.0)
-    cap = getattr(model.config, "final_logit_softcapping", None)
-    return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 def _loss(model: PreTrainedModel, hidden: Tensor, labels: Tensor) -> float:
@@ -476,9 +487,20 @@ def _sensitivity(model: PreTrainedModel, probes: Probes, settings: HeadScores, p
     return sensitivity_scores(model, *probes.language(), settings.window_tokens, settings.sink_tokens, progress)
 
 
+def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
+    """Minus the cost of the window for each group, on every head of the group: nats a token, see `price`."""
+    text, needles = probes.language().input_ids, probes.needles()
+    of_window = partial(price, windows=[settings.window_tokens], sink_tokens=settings.sink_tokens, progress=progress)
+    costs = of_window(model, text)[..., 0]  # (layers, KV heads)
+    looked_up = of_window(model, needles.input_ids, predicted=needles.labels != IGNORED)[..., 0]
+    of_group = costs + settings.needle_weight * looked_up
+    return -of_group.repeat_interleave(model.config.num_attention_heads // of_group.shape[1], 1)
+
+
 SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tensor]] = {
     "retrieval": _retrieval,
     "echo": _echo,
     "induction": _induction,
     "sensitivity": _sensitivity,
+    "price": _price,
 }

@@ -160,7 +160,7 @@ def _run_local(
     task = LOCAL_TASKS[name](settings)
     folder.mkdir(parents=True, exist_ok=True)
     samples, config = folder / f"{name}.jsonl", folder / f"{name}.yaml"
-    samples.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in task.records))
+    samples.write_text("".join(json.dumps(record) + "\n" for record in task.records))
     data = {"data_files": {"test": str(samples.resolve())}, "cache_dir": str((folder / "cache").resolve())}
     config.write_text(
         yaml.safe_dump({"include": str(TASK_FILES / f"{name}.yaml"), "dataset_kwargs": data, **task.overrides})

@@ -48,6 +48,8 @@ class RecurFormerConfigMixin:
         window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on, the token itself among
             them.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
+        group_windows: for every layer the windows of the KV heads that replaced heads read, in ascending order of the
+            heads; None is `window_tokens` for all. Of the mixer `window` alone.
         layer_types: derived from `recurrent_heads`; chooses the layers of the library's caches. Only its layers with a
             sliding window are read, in families that have such layers: they stay as they are.
 
@@ -63,10 +65,12 @@ class RecurFormerConfigMixin:
     mamba_dt_rank: int = 256
     window_tokens: int = 64
     sink_tokens: int = 4
+    group_windows: list[list[int]] | None = None
 
     if TYPE_CHECKING:  # of the backbone's config
         num_hidden_layers: int
         num_attention_heads: int
+        num_key_value_heads: int
         layer_types: list[str] | None
         rope_parameters: dict[str, Any]
 
@@ -108,6 +112,7 @@ class RecurFormerConfigMixin:
         if getattr(self, "use_bidirectional_attention", False):
             raise ValueError("use_bidirectional_attention=True is not supported: mixers read from left to right")
         heads = check_heads(self.recurrent_heads or [], self.num_hidden_layers, self.num_attention_heads)
+        self._check_windows(heads)
         sliding = sliding_layers(self)
         wrong = [index for index in sliding if heads[index]]
         if wrong:
@@ -117,9 +122,21 @@ class RecurFormerConfigMixin:
                 f" window and stays as it is: replace heads of layers {', '.join(others) or '(there are no others)'}"
             )
 
+    def _check_windows(self, heads: list[list[int]]) -> None:
+        if self.group_windows is None:
+            return
+        if self.mixer != "window":
+            raise ValueError(f"group_windows is of the mixer window alone, not of {self.mixer}")
+        read = [len({head * self.num_key_value_heads // self.num_attention_heads for head in layer}) for layer in heads]
+        named = [len(layer) for layer in self.group_windows]
+        if named != read:
+            raise ValueError(f"group_windows names {named} windows by layer: the replaced heads read {read} KV heads")
+        if any(window < 1 for layer in self.group_windows for window in layer):
+            raise ValueError("group_windows: a window is a whole number of at least 1 token")
+
     def architecture(self) -> dict[str, Any]:
         """Return the values that a model is built by: the replaced heads, their mixer and its sizes."""
-        return {name: getattr(self, name) for name in ("recurrent_heads", "mixer", *SIZES)}
+        return {name: getattr(self, name) for name in ("recurrent_heads", "mixer", "group_windows", *SIZES)}
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as the library does.

@@ -161,7 +161,7 @@ def convert(
     d_conv: int = 4,
     expand: int = 2,
     dt_rank: int = 256,
-    window_tokens: int = 64,
+    window_tokens: int | Sequence[Sequence[int]] = 64,
     sink_tokens: int = 4,
 ) -> PreTrainedModel:
     """Replace attention heads by one mixer per layer (RecurFormer, Algorithm 1; Mamba's sizes of the paper's appendix).
@@ -177,7 +177,8 @@ def convert(
         d_conv: taps of its convolution.
         expand: channels per input feature.
         dt_rank: rank of the step-size projection.
-        window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on.
+        window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on. `window` also takes a
+            number for each group: for every layer a list of those of the KV heads that replaced heads read, ascending.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
 
     Returns:
@@ -191,6 +192,9 @@ def convert(
     on_meta = check_weights(model)
     base = model.config
     settings = {key: value for key, value in base.to_dict().items() if key not in NOT_INHERITED}
+    windows: dict[str, Any] = {"window_tokens": window_tokens}
+    if isinstance(window_tokens, Sequence):
+        windows = {"group_windows": [list(layer) if isinstance(layer, Iterable) else layer for layer in window_tokens]}
     config = converted.config_class(
         **settings,
         recurrent_heads=check_heads(heads, base.num_hidden_layers, base.num_attention_heads),
@@ -199,8 +203,8 @@ def convert(
         mamba_d_conv=d_conv,
         mamba_expand=expand,
         mamba_dt_rank=dt_rank,
-        window_tokens=window_tokens,
         sink_tokens=sink_tokens,
+        **windows,
     )
     if on_meta:
         with torch.device("meta"):

@@ -55,6 +55,7 @@ def recurrent_mask(attention_mask: Tensor | None, length: int, cache: Cache | No
             f"attention_mask has the form {form}: mixers need the padding mask (batch, tokens so far), from which the"
             " model makes the masks of all layers"
         )
+    attention_mask = attention_mask != 0  # as the library reads it, whatever its type; mixers multiply by it
     if attention_mask.is_meta or is_tracing(attention_mask):
         check_mask(attention_mask, cache)
         recording = attention_mask.is_meta or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -270,7 +270,7 @@ def prefill(
         )
     position_ids = None
     if attention_mask is not None:
-        attention_mask = None if attention_mask.all() else attention_mask.to(model.device)
+        attention_mask = None if attention_mask.all() else (attention_mask != 0).to(model.device)
     if attention_mask is not None:
         position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)  # as generate() counts
     cache = ReservedCache(model.config, input_ids.shape[1])

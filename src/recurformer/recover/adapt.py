@@ -1,4 +1,8 @@
-"""Adapt a user's model: profile, select, convert, calibrate, transfer, distil, and measure after each step."""
+"""Adapt a user's model: choose heads, convert, calibrate, transfer, distil, and measure after each step.
+
+The heads are chosen by RA-I and all get one mixer; or a budget of bytes is given, and each group gets the window that
+its price allows, without any training.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -11,19 +15,23 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.data import IGNORED
 from recurformer.data.documents import Documents
 from recurformer.data.windows import encode_text, windows
+from recurformer.heads.price import allocate, choices, price, windows_by_group
 from recurformer.heads.profile import profile_heads
+from recurformer.heads.scores import long_lookups
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
+from recurformer.paper import CACHE_LENGTHS
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.measures import cache_bytes_of, passkeys_of, quality_of, speed_of
+from recurformer.recover.measures import PASSKEYS, cache_bytes_of, passkeys_of, quality_of, speed_of
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import RECIPES, TOKENS, TRAINING, Plan, plan_steps
+from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
 from recurformer.train.data import WindowDataset
@@ -37,6 +45,16 @@ HELD_OUT_WINDOWS = 24
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
+LEAST_WINDOW = 16
+"""The smallest window that a group may get by its price, in tokens; the others are its doubles."""
+PRICED = 4
+"""Windows of text, at most, and as many lookups as long, on which windows are priced."""
+QUESTIONS = 8
+"""Of each lookup."""
+LOOKUP_WEIGHT = 0.5
+"""What a looked-up token counts in a price; a token of text counts 1."""
+BUDGETS = [2.0**-power for power in range(1, 6)]
+"""Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
 
@@ -48,6 +66,7 @@ def adapt(
     *,
     folder: str | Path,
     beta: float = 0.5,
+    cache: float | None = None,
     minutes: float = 30,
     tokens: int = TOKENS,
     seed: int = 0,
@@ -67,6 +86,8 @@ def adapt(
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
         beta: share of the heads to replace, by whole key-value groups.
+        cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
+            tokens. Each group keeps a window by its price (`recurformer.heads.price`); nothing is trained.
         minutes: time for everything. If measuring and the closed form need all of it, nothing is trained.
         tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
@@ -85,10 +106,13 @@ def adapt(
             replaced, or there is too little text.
     """
     recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
-    _refuse(original, beta, recipe)
+    prompts, lengths = PASSKEYS, list(CACHE_LENGTHS.values())
+    if cache is not None:
+        recipe, prompts, lengths = BY_PRICE, {tokens // 2: 2, tokens: 2}, [tokens, *lengths]
+    _refuse(original, beta, cache, recipe)
     train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed)
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
-    settings = {"settings": [beta, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
+    settings = {"settings": [beta, cache, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
     kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
@@ -102,15 +126,21 @@ def adapt(
     def passkeys(stage: str, model: PreTrainedModel) -> list[dict[str, Any]]:
         texts, shown = documents.held_out, progress("prompt")
         return kept.result(
-            f"passkeys-{stage}", lambda: passkeys_of(model, tokenizer, original.config, texts, seed, shown)
+            f"passkeys-{stage}", lambda: passkeys_of(model, tokenizer, original.config, texts, seed, shown, prompts)
         )
 
-    choice = kept.result("heads", lambda: _choose(original, train_ids[:PROFILE_WINDOWS], beta, progress))
+    def choose() -> dict[str, Any]:
+        if cache is None:
+            return _choose(original, train_ids[:PROFILE_WINDOWS], beta, progress)
+        return _choose_windows(original, tokenizer, train_ids[:PRICED], cache, seed, progress)
+
+    choice = kept.result("heads", choose)
     before = measure("original", original, 0)
     found_by_original = passkeys("original", original)
-    converted = converted_by(recipe, original, choice["heads"], seed)
+    sizes = {"window_tokens": choice["window_tokens"]} if cache is not None else {}
+    converted = converted_by(recipe, original, choice["heads"], seed, **sizes)
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
-    cache = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype))
+    held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, lengths))
     curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
 
     def time_steps() -> dict[str, Any]:
@@ -129,6 +159,8 @@ def adapt(
         return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
 
     def plan() -> Plan:
+        if cache is not None:
+            return Plan(0, 0, 1)
         planned = Plan(**kept.result("plan", time_steps))
         remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
         say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
@@ -148,7 +180,7 @@ def adapt(
     after = measure("adapted", converted, curve.tokens)
     config = original.config
     return converted, {
-        "beta": beta, "minutes": minutes, "seed": seed, "dtype": str(dtype).removeprefix("torch."),
+        "beta": beta, "budget": cache, "minutes": minutes, "seed": seed, "dtype": str(dtype).removeprefix("torch."),
         "recipe": {"tokens": tokens, **TRAINING.model_dump(exclude={"steps"}), **recipe.model_dump(exclude_none=True)},
         "plan": asdict(recovered.plan),
         "tokens": [train_ids.numel(), held_out_ids.numel()],
@@ -159,7 +191,7 @@ def adapt(
         "trainings": {name: [{"step": row["step"], "loss": row["loss"]} for row in rows]
                       for name, rows in recovered.losses.items()},
         "passkeys": {"original": found_by_original, "adapted": passkeys("adapted", converted)},
-        "cache": cache, "speed": speed, "seconds": kept.seconds,
+        "cache": held, "speed": speed, "seconds": kept.seconds,
     }  # fmt: skip
 
 
@@ -194,8 +226,63 @@ def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progr
     return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
 
-def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
+def _choose_windows(
+    original: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Tensor,
+    budget: float,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """The windows of least cost that keep a fraction `budget` of the cache after as many tokens as `ids` has.
+
+    Raises:
+        ValueError: the smallest windows need more.
+    """
+    config, tokens = original.config, ids.shape[1]
+    windows = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length()) if LEAST_WINDOW * 2**power < tokens]
+    lookups = long_lookups(tokenizer, len(ids), tokens, QUESTIONS, seed)
+    fitting = [window for window in windows if window < lookups.input_ids.shape[1]]
+    shown, sinks = progress("price: window"), BY_PRICE.sink_tokens or 0
+    costs = price(original, ids, windows, sink_tokens=sinks, seed=seed, progress=shown)
+    looked_up = price(
+        original, lookups.input_ids, fitting, predicted=lookups.labels != IGNORED, sink_tokens=sinks, seed=seed,
+        progress=progress("price: lookup"),
+    )  # fmt: skip
+    costs[..., : len(fitting)] += LOOKUP_WEIGHT * looked_up[..., :-1]  # a window as long as a lookup costs it nothing
+    kept, head_dim = choices(windows), original.model.layers[0].self_attn.head_dim
+    sizes = [keep.bytes(tokens, head_dim, sinks) for keep in kept]
+    priced = [layer for layer in range(len(costs)) if layer not in sliding_layers(config)]
+    groups = costs[priced, :, 0].numel()
+    # the number of tokens seen in each layer, and a key and a value a token where no head is left that counts them
+    counts = 8 * len(costs) + 4 * tokens
+    least = (groups * sizes[0] + counts) / (groups * sizes[-1])
+    if budget < least:
+        raise ValueError(
+            f"cache={budget:g}: windows of {LEAST_WINDOW} tokens in all heads need {least:.4f} of the cache at "
+            f"{tokens:,} tokens"
+        )
+
+    def least_cost(fraction: float) -> tuple[float, Tensor]:
+        chosen = allocate(costs[priced], sizes, fraction * groups * sizes[-1] - counts)
+        return float(costs[priced].gather(-1, chosen.unsqueeze(-1)).sum()), chosen
+
+    curve = {fraction: least_cost(fraction)[0] for fraction in BUDGETS if fraction >= least}
+    chosen = torch.full(costs.shape[:2], len(kept) - 1)
+    curve[budget], chosen[priced] = least_cost(budget)
+    heads, window_tokens = windows_by_group(chosen, kept, config.num_attention_heads)
+    return {
+        "heads": heads,
+        "window_tokens": window_tokens,
+        "windows": [[kept[place].window for place in layer] for layer in chosen.tolist()],
+        "estimated": sorted(curve.items()),
+    }
+
+
+def _refuse(original: PreTrainedModel, beta: float, cache: float | None, recipe: Recipe) -> None:
     """Refuse at once arguments that would fail after minutes."""
+    if cache is not None and not 0 < cache < 1:
+        raise ValueError(f"cache={cache:g} must lie between 0 and 1: it is a fraction of the original's cache")
     if recipe.steps or recipe.betas or recipe.seeds:
         raise ValueError(
             "recipe: steps, betas and seeds belong to a study; leave them out and give minutes, beta, seed"
@@ -210,7 +297,7 @@ def _refuse(original: PreTrainedModel, beta: float, recipe: Recipe) -> None:
     groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
-    if not replaced_count(groups, beta):
+    if cache is None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)
     first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))

@@ -1,7 +1,7 @@
 """Measurements of a model beside its original: likelihood and divergence, passkeys, cache and speed; as JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -44,10 +44,13 @@ def passkeys_of(
     texts: Sequence[str],
     seed: int = 0,
     progress: Progress = None,
+    prompts: Mapping[int, int] = PASSKEYS,
 ) -> list[dict[str, Any]]:
-    """For each length: length, keys found and keys asked; or length and the reason why there is no such prompt."""
+    """For each length of `prompts`: length, keys found and keys asked; or length and the reason why there is no such
+    prompt.
+    """
     counts: list[dict[str, Any]] = []
-    for length, samples in PASSKEYS.items():
+    for length, samples in prompts.items():
         try:
             rows = needle_rows(
                 model, tokenizer, original, texts, grid={length: {"passkey": samples}}, seed=seed, progress=progress
@@ -59,17 +62,19 @@ def passkeys_of(
     return counts
 
 
-def cache_bytes_of(original: PreTrainedModel, converted: PreTrainedModel, dtype: torch.dtype) -> list[dict[str, int]]:
+def cache_bytes_of(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    dtype: torch.dtype,
+    lengths: Iterable[int] = tuple(CACHE_LENGTHS.values()),
+) -> list[dict[str, int]]:
     """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
     before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
 
     def size(model: PreTrainedModel, length: int) -> int:
         return int(count_cache(model, length).bytes.sum())
 
-    return [
-        {"length": length, "original": size(before, length), "adapted": size(after, length)}
-        for length in CACHE_LENGTHS.values()
-    ]
+    return [{"length": length, "original": size(before, length), "adapted": size(after, length)} for length in lengths]
 
 
 def speed_of(

@@ -92,7 +92,7 @@ class RecoveryCurve:
 
 
 def converted_by(
-    recipe: Recipe, original: PreTrainedModel, heads: list[list[int]], seed: int, **sizes: int
+    recipe: Recipe, original: PreTrainedModel, heads: list[list[int]], seed: int, **sizes: Any
 ) -> PreTrainedModel:
     """The model with which a recipe starts, in evaluation mode; the same weights at every call.
 

@@ -9,10 +9,10 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
-from recurformer.render.style import WIDTH, add_note, save_figure, series, styled
+from recurformer.render.style import WIDTH, add_note, save_figure, series, show_heads, styled
 from recurformer.results.words import NOTHING, cell, estimated, number
 
-Found = Mapping[str, Any]
+Adaptation = Mapping[str, Any]
 """The content of adaptation.json."""
 
 LOADING = """\
@@ -37,6 +37,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
+    "window": "attention to a window, whose size each group of heads has by its price",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
@@ -45,25 +46,27 @@ STEPS = ("after", "tokens seen", "perplexity", "divergence")
 RAN = {"prefill": "prefill of {} tokens, tokens/s", "decode": "decoding of {} tokens, tokens/s"}
 
 
-def write_adaptation(folder: str | Path, found: Found) -> None:
+def write_adaptation(folder: str | Path, adaptation: Adaptation) -> None:
     """Write adaptation.json, README.md and its two pictures beside a model.
 
     Args:
         folder: of the model.
-        found: what `recurformer.recover.adapt.adapt` measured, and under "base" the facts of its original
+        adaptation: what `recurformer.recover.adapt.adapt` measured, and under "base" the facts of its original
             (`recurformer.data.backbones.base_facts`).
     """
     folder = Path(folder)
-    (folder / "adaptation.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    save_figure(recovery_curve(found), folder / "recovery.png")
-    save_figure(head_map(found), folder / "heads.png")
-    (folder / "README.md").write_text(card(found), encoding="utf-8")
+    (folder / "adaptation.json").write_text(json.dumps(adaptation, indent=1) + "\n", encoding="utf-8")
+    save_figure(
+        price_curve(adaptation) if adaptation.get("budget") else recovery_curve(adaptation), folder / "quality.png"
+    )
+    save_figure(head_map(adaptation), folder / "heads.png")
+    (folder / "README.md").write_text(card(adaptation), encoding="utf-8")
 
 
-def card(found: Found) -> str:
+def card(adaptation: Adaptation) -> str:
     """Markdown with the front matter that the model hub reads: description, numbers, loading."""
-    base = found["base"]
-    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", found["recipe"]["mixer"]]}
+    base = adaptation["base"]
+    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", adaptation["recipe"]["mixer"]]}
     if base["license"]:
         front["license"] = base["license"]
     if base["hub"]:
@@ -71,13 +74,13 @@ def card(found: Found) -> str:
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
         f"# {cell(base['name'])}, adapted",
-        f"{100 * replaced_share(found):.0f} % of the attention heads of {cell(base['name'])} are replaced by "
-        f"{MIXERS[found['recipe']['mixer']]} ([RecurFormer](https://arxiv.org/abs/2410.12850) uses Mamba blocks). "
+        f"{100 * replaced_fraction(adaptation):.0f} % of the attention heads of {cell(base['name'])} are replaced by "
+        f"{MIXERS[adaptation['recipe']['mixer']]} ([RecurFormer](https://arxiv.org/abs/2410.12850) uses Mamba blocks). "
         "The cache is smaller. The numbers below show the cost; all numbers are in `adaptation.json`.",
         f"## Origin\n\n{_origin(base)}",
-        *(f"## {title}\n\n{_table(*table)}" for title, table in tables(found).items()),
-        "\n".join(f"- {note}" for note in notes(found)),
-        "![Distance from the original after each step](recovery.png)\n\n![The replaced heads](heads.png)",
+        *(f"## {title}\n\n{_table(*table)}" for title, table in tables(adaptation).items()),
+        "\n".join(f"- {note}" for note in notes(adaptation)),
+        "![Distance from the original](quality.png)\n\n![The replaced heads](heads.png)",
         f"## Loading\n\nFOLDER is the folder of this file.\n\n{LOADING}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -89,34 +92,34 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _origin(base: Mapping[str, Any]) -> str:
-    said = [f"Base model: {cell(base['name'])}"]
+    parts = [f"Base model: {cell(base['name'])}"]
     if base["revision"]:
-        said.append(f"commit {cell(base['revision'])} of the model hub")
+        parts.append(f"commit {cell(base['revision'])} of the model hub")
     if base["configured_name"] and base["configured_name"] != base["name"]:
-        said.append(f"which its configuration calls “{cell(base['configured_name'])}”")
+        parts.append(f"which its configuration calls “{cell(base['configured_name'])}”")
     licence = (
         f"Its licence: {cell(base['license'])}."
         if base["license"]
         else "Its files name no licence. The base model's terms also apply to this model."
     )
-    return f"{', '.join(said)}. {licence}"
+    return f"{', '.join(parts)}. {licence}"
 
 
-def stage(found: Found, name: str) -> Found:
+def stage(adaptation: Adaptation, name: str) -> Adaptation:
     """The quality after one step."""
-    return next(row for row in found["stages"] if row["stage"] == name)
+    return next(row for row in adaptation["stages"] if row["stage"] == name)
 
 
-def replaced_share(found: Found) -> float:
+def replaced_fraction(adaptation: Adaptation) -> float:
     """Heads replaced over all heads: beta, rounded to whole groups."""
-    heads = found["heads"]
-    return sum(map(len, heads)) / (len(heads) * found["attention_heads"])
+    heads = adaptation["heads"]
+    return sum(map(len, heads)) / (len(heads) * adaptation["attention_heads"])
 
 
-def compared(found: Found) -> list[tuple[str, ...]]:
+def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
     """Before and after: quantity, original, adapted, ratio."""
-    before, after = stage(found, "original"), stage(found, "adapted")
-    tokens = f"{before['windows']} held-out windows of {found['recipe']['tokens']} tokens"
+    before, after = stage(adaptation, "original"), stage(adaptation, "adapted")
+    tokens = f"{before['windows']} held-out windows of {adaptation['recipe']['tokens']} tokens"
     return [
         (
             f"perplexity on {tokens}", _with_interval(before, "perplexity", 2), _with_interval(after, "perplexity", 2),
@@ -125,118 +128,151 @@ def compared(found: Found) -> list[tuple[str, ...]]:
         ("divergence from the original there, nats a token", "0", _with_interval(after, "divergence", 3), NOTHING),
         *(
             (f"passkeys found in {one['length']} tokens", _answers(one), _answers(other), NOTHING)
-            for one, other in zip(*(found["passkeys"][name] for name in ("original", "adapted")), strict=True)
+            for one, other in zip(*(adaptation["passkeys"][name] for name in ("original", "adapted")), strict=True)
         ),
         *(
             (
                 f"cache at {row['length']:,} tokens, MB", number(row["original"] / 1e6, 1),
                 number(row["adapted"] / 1e6, 1), number(row["adapted"] / row["original"], 3),
             )
-            for row in found["cache"]
+            for row in adaptation["cache"]
         ),
         *(
             (
                 RAN[row["phase"]].format(row["tokens"]), number(row["original"], 1), number(row["adapted"], 1),
                 number(row["ratio"], 2),
             )
-            for row in found["speed"]
+            for row in adaptation["speed"]
         ),
-        ("parameters", *(f"{count:,}" for count in found["parameters"]),
-         number(found["parameters"][1] / found["parameters"][0], 3)),
+        ("parameters", *(f"{count:,}" for count in adaptation["parameters"]),
+         number(adaptation["parameters"][1] / adaptation["parameters"][0], 3)),
     ]  # fmt: skip
 
 
-def steps(found: Found) -> list[tuple[str, ...]]:
+def steps(adaptation: Adaptation) -> list[tuple[str, ...]]:
     """Quality after each step: step, tokens seen, perplexity, divergence from the original."""
     return [
         (
             STAGE_LABELS[row["stage"]], number(row["tokens"], 0), _with_interval(row, "perplexity", 2),
             _with_interval(row, "divergence", 3),
         )
-        for row in found["stages"]
+        for row in adaptation["stages"]
     ]  # fmt: skip
 
 
-def tables(found: Found) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+def tables(adaptation: Adaptation) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """Title of a table -> its headings and its rows."""
-    return {"Before and after": (COMPARED, compared(found)), "Step by step": (STEPS, steps(found))}
+    return {"Before and after": (COMPARED, compared(adaptation)), "Step by step": (STEPS, steps(adaptation))}
 
 
-def notes(found: Found) -> list[str]:
+def notes(adaptation: Adaptation) -> list[str]:
     """How the numbers were measured."""
-    plan, recipe = found["plan"], found["recipe"]
-    batch = recipe["batch_size"]
     return [
-        f"{found['documents'][0]} documents of {found['tokens'][0]:,} tokens are the training text; "
-        f"{found['documents'][1]} others are held out.",
-        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
-        f"{batch} windows a step; all steps together took {sum(found['seconds'].values()) / 60:.1f} minutes.",
+        f"{adaptation['documents'][0]} documents of {adaptation['tokens'][0]:,} tokens are the training text; "
+        f"{adaptation['documents'][1]} others are held out.",
+        f"{_learning(adaptation)}; all steps together took {sum(adaptation['seconds'].values()) / 60:.1f} minutes.",
         "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
         "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
         "rounds' ratios. Above 1 the adapted model is faster.",
         "Quality and speed were measured in float32.",
-        f"Cache sizes are counted from the cache objects of both models in {found['dtype']}.",
+        f"Cache sizes are counted from the cache objects of both models in {adaptation['dtype']}.",
     ]
 
 
-def _with_interval(row: Found, name: str, decimals: int) -> str:
+def _learning(adaptation: Adaptation) -> str:
+    plan, recipe = adaptation["plan"], adaptation["recipe"]
+    if adaptation.get("budget"):
+        return (
+            f"Nothing was trained; within {adaptation['budget']:g} of the cache at {recipe['tokens']:,} tokens, each "
+            "group of heads keeps the window that is worth most"
+        )
+    return (
+        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
+        f"{recipe['batch_size']} windows a step"
+    )
+
+
+def _with_interval(row: Adaptation, name: str, decimals: int) -> str:
     low, high = row[f"{name}_interval"]
     return estimated(row[name], low, high, decimals)
 
 
-def _answers(row: Found) -> str:
+def _answers(row: Adaptation) -> str:
     return f"{row['found']} of {row['asked']}" if "asked" in row else "not measured"
 
 
 @styled
-def head_map(found: Found) -> Figure:
-    """How recency-aware each head is (left) and which ones were replaced (right); layers downwards."""
-    shares = np.array(found["ra_i"])
-    replaced = np.zeros_like(shares)
-    for layer, heads in enumerate(found["heads"]):
+def head_map(adaptation: Adaptation) -> Figure:
+    """How recency-aware each head is, or what its group keeps (left), and which ones were replaced (right)."""
+    replaced = np.zeros((len(adaptation["heads"]), adaptation["attention_heads"]))
+    for layer, heads in enumerate(adaptation["heads"]):
         replaced[layer, heads] = 1
-    figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(shares))), label="Head map")
+    if not adaptation.get("budget"):
+        fractions, measured = np.array(adaptation["ra_i"]), "recency-aware windows, fraction"
+        explained = "fraction of windows in which the head looks mainly at recent tokens"
+    else:
+        tokens, each = adaptation["recipe"]["tokens"], adaptation["attention_heads"] // adaptation["kv_heads"]
+        kept = [
+            [(tokens if window is None else window) / tokens for window in layer] for layer in adaptation["windows"]
+        ]
+        fractions, measured = np.array(kept).repeat(each, 1), "tokens kept, fraction"
+        explained = f"fraction of {tokens:,} tokens that the head keeps"
+    figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(fractions))), label="Head map")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, matrix, title in ((left, shares, "recency-aware windows, fraction"), (right, replaced, "replaced heads")):
-        axes.grid(False)
-        image = axes.imshow(matrix, vmin=0, vmax=1, aspect="auto", cmap=None if axes is left else "Greys")
-        axes.set_title(title)
-        axes.set_xlabel("head")
-        axes.locator_params(integer=True)
+    for axes, matrix, title in ((left, fractions, measured), (right, replaced, "replaced heads")):
+        image = show_heads(axes, matrix, title, None if axes is left else "Greys")
         if axes is left:
             figure.colorbar(image, ax=axes, shrink=0.8)
     left.set_ylabel("layer")
-    add_note(figure, "Left: fraction of windows in which the head looks mainly at recent tokens. Right: dark heads are "
-             "replaced, by one mixer a layer. Layers and heads count from 0.")  # fmt: skip
+    add_note(figure, f"Left: {explained}. Right: dark heads are replaced, by one mixer a layer. Layers and heads count "
+             "from 0.")  # fmt: skip
     return figure
 
 
 @styled
-def recovery_curve(found: Found) -> Figure:
+def price_curve(adaptation: Adaptation) -> Figure:
+    """Estimated divergence over the cache that is kept, the chosen point, and what was measured there."""
+    figure = Figure(figsize=(WIDTH * 0.6, 3.0), label="Price")
+    axes = figure.subplots()
+    fractions, costs = np.array([point for point in adaptation["estimated"] if point[1] > 0]).T
+    style, chosen = series(1), fractions == adaptation["budget"]
+    axes.plot(fractions, costs, color=style.colour, marker=style.marker, linestyle=style.dashes, label="estimated")
+    axes.plot(fractions[chosen], costs[chosen], "o", color=style.colour, markersize=9, fillstyle="none", label="chosen")
+    measured = stage(adaptation, "adapted")
+    if measured["divergence"] > 0:
+        axes.plot(adaptation["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(fractions, [number(fraction, 3) for fraction in fractions])
+    axes.set_yscale("log")
+    axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's")
+    axes.set_ylabel("divergence, nats a token")
+    axes.legend()
+    return figure
+
+
+@styled
+def recovery_curve(adaptation: Adaptation) -> Figure:
     """Divergence from the original and perplexity on held-out windows, over the tokens seen."""
     figure = Figure(figsize=(WIDTH, 3.0), label="Recovery")
     panels = figure.subplots(1, 2)
-    rows = [row for row in found["stages"] if row["stage"] != "original"]
+    rows = [row for row in adaptation["stages"] if row["stage"] != "original"]
     tokens = np.array([row["tokens"] for row in rows]) / 1000
     for axes, name in zip(panels, ("divergence", "perplexity"), strict=True):
         values = np.array([row[name] for row in rows])
         low, high = np.array([row[f"{name}_interval"] for row in rows]).T
-        style = series(1)
-        axes.errorbar(
-            tokens, values, (values - low, high - values), color=style.colour, marker=style.marker,
-            linestyle=style.dashes, capsize=3, label="held-out windows",
-        )  # fmt: skip
+        errors = values - low, high - values
+        axes.errorbar(tokens, values, errors, **series(1).line, capsize=3, label="held-out windows")
         axes.set_yscale("log")
         axes.set_xlabel("tokens seen, thousands")
-    losses = found["trainings"]["distil"]
+    losses = adaptation["trainings"]["distil"]
     if losses:
-        last, batch = rows[-1]["tokens"], found["recipe"]["batch_size"] * found["recipe"]["tokens"]
+        last, batch = rows[-1]["tokens"], adaptation["recipe"]["batch_size"] * adaptation["recipe"]["tokens"]
         seen = [(last - batch * (len(losses) - row["step"])) / 1000 for row in losses]
         panels[0].plot(seen, [row["loss"] for row in losses], color=series(3).colour, alpha=0.6, linewidth=0.8,
                        label="distillation, each step")  # fmt: skip
     panels[0].set_ylabel("KL to the original, nats a token")
     panels[1].set_ylabel("perplexity")
-    panels[1].axhline(stage(found, "original")["perplexity"], color=series(0).colour, label="original")
+    panels[1].axhline(stage(adaptation, "original")["perplexity"], color=series(0).colour, label="original")
     for axes in panels:
         axes.legend()
     add_note(figure, "Points: replaced, calibrated, after transfer (if any), adapted. "

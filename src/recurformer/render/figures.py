@@ -29,10 +29,12 @@ from recurformer.render.style import (
     log_norm,
     series,
     show_causal,
+    show_heads,
     styled,
 )
 from recurformer.results.frames import by_model, groups, require, require_values
 from recurformer.results.learned import TRIAL, accuracy_of, at_best_rate, best_learning_rates, why_mqar_not_run
+from recurformer.results.scores import ra_i
 
 SHOWN = 5
 """Last tokens drawn one by one; the first token stands before them and an ellipsis."""
@@ -235,7 +237,7 @@ def figure2(sink: pd.DataFrame) -> Figure:
     return figure
 
 
-WINDOW_SHARE = 20
+SMOOTHED_PART = 20
 """A curve is the running mean over one part in so many of its points, over fewer at both ends."""
 MODELS_IN_A_ROW = 3
 
@@ -247,13 +249,11 @@ def _draw_losses(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[floa
         for seed in curves:
             axes.plot(curves.index, curves[seed], color=look.colour, alpha=0.25, linewidth=0.7)
         name = "original" if beta == 0 else f"RecurFormer, β = {beta:g}"
-        points = max(1, round(len(curves) / WINDOW_SHARE))
+        points = max(1, round(len(curves) / SMOOTHED_PART))
         smooth = curves.mean(axis=1).rolling(points, center=True, min_periods=1).mean()
         spacing = max(1, len(smooth) // 8)
-        axes.plot(
-            smooth.index, smooth, color=look.colour, linestyle=look.dashes, label=name,
-            marker=look.marker, markevery=(spacing // 2 if beta else 0, spacing),
-        )  # fmt: skip
+        every = (spacing // 2 if beta else 0, spacing)
+        axes.plot(smooth.index, smooth, **look.line, label=name, markevery=every)
     printed = {cell.beta: cell.value for cell in CELLS if cell.table == 3 and cell.model == model}
     for beta in set(looks).intersection(printed):
         axes.plot(
@@ -366,7 +366,7 @@ def figure4(mqar: pd.DataFrame) -> Figure:
         axes.set_xticks(betas, [f"{beta:g}" for beta in betas], rotation=60)
         axes.set_ylim(-0.03, 1.05)
     for axes in shown[::columns]:
-        axes.set_ylabel("accuracy (share of correct values)")
+        axes.set_ylabel("accuracy (fraction of correct values)")
     legend_above(figure, shown[:1], ncols=2)
     add_note(figure, _rates_note(test, best, reason))
     return figure
@@ -421,42 +421,31 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
     return figure
 
 
-def ra_i_matrix(profile: pd.DataFrame) -> np.ndarray:
-    """RA-I of one model, (layers, heads): samples whose recency ratio exceeds the threshold; NaN for no head."""
-    recency_aware = (profile["rr"] > profile["threshold"]).astype(float).where(profile["rr"].notna())
-    cells = recency_aware.groupby([profile["layer"], profile["head"]]).sum(min_count=1)
-    return cells.unstack("head").sort_index().to_numpy()
-
-
 @styled
 def figure6(profile: pd.DataFrame) -> Figure:
     """Figure 6: RA-I of each head (to the right) in each layer (downwards), one panel a model, one colour scale.
 
-    RA-I counts samples; the colour is its share of the model's samples, so that models with more or fewer compare.
+    RA-I counts samples; the colour is the fraction of the model's samples, so that models with more or fewer compare.
 
     Raises:
         ValueError: several thresholds for one model.
     """
     require(profile, "profile")
-    shares, facts = {}, []
+    matrices, facts = {}, []
     for model, rows in by_model(profile):
         if rows["threshold"].nunique() != 1:
             raise ValueError(f"profile measurements of {model} have several thresholds: RA-I is counted against one")
         samples = rows["sample"].nunique()
-        shares[model] = ra_i_matrix(rows) / samples
+        matrices[model] = ra_i(rows).unstack("head").sort_index().to_numpy()  # (layers, heads)
         facts.append(f"{label(model)}: {samples:,} samples, α = {rows['threshold'].iloc[0]:g}")
-    tallest = max(len(share) for share in shares.values())
+    tallest = max(map(len, matrices.values()))
 
     def size(columns: int, lines: int) -> tuple[float, float]:
         return WIDTH if columns > 1 else 0.55 * WIDTH, 0.9 + lines * min(4.2, 0.6 + 0.14 * tallest)
 
-    figure, panels, columns = grid("Figure 6", len(shares), MODELS_IN_A_ROW, size)
-    for (model, share), axes in zip(shares.items(), panels, strict=True):
-        axes.grid(False)
-        image = axes.imshow(np.ma.masked_invalid(share), vmin=0, vmax=1, aspect="auto")
-        axes.set_title(label(model))
-        axes.set_xlabel("head")
-        axes.locator_params(integer=True)
+    figure, panels, columns = grid("Figure 6", len(matrices), MODELS_IN_A_ROW, size)
+    for (model, matrix), axes in zip(matrices.items(), panels, strict=True):
+        image = show_heads(axes, matrix, label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("layer")
     figure.colorbar(image, ax=figure.axes, shrink=0.8).set_label("RA-I / samples")

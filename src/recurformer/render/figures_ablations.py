@@ -16,7 +16,7 @@ from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from recurformer.paper import label
 from recurformer.render.panels import (
-    COLOURS,
+    LOOKS,
     MARKERS,
     OURS,
     Method,
@@ -32,7 +32,7 @@ from recurformer.render.panels import (
     say_not_run,
     show_score,
 )
-from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_shares, styled
+from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_fractions, styled
 from recurformer.results.frames import by_model, groups, require, require_values
 from recurformer.results.learned import LEARNED
 from recurformer.results.scores import (
@@ -41,11 +41,14 @@ from recurformer.results.scores import (
     NEEDLE,
     PAPERS_SELECTOR,
     PASSKEY,
-    THING,
+    SIZE_UNITS,
+    SUBJECT,
+    UNITS,
     after_training,
     agreement,
     as_paper_does,
-    changed_share,
+    at_common_setting,
+    changed_fraction,
     default_setting,
     identified,
     method_label,
@@ -61,12 +64,12 @@ CONTROLS = ("mean", "zero")
 """Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
 FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
 FAR = 2.0
-"""Perplexities of more than so many times the best are not drawn, but told."""
+"""Perplexities of more than so many times the best are not drawn, but written beside the panel's edge."""
 LOW = 0.1
-"""A share below which there is no room for text under a point."""
+"""A fraction below which there is no room for text under a point."""
 
 
-def _show_what_can_be_told_apart(axes: Axes, panel: Panel) -> float:
+def _zoom_to_the_best(axes: Axes, panel: Panel) -> float:
     """Perplexities far above the original's leave the panel; its upper end."""
     best = panel.measure.shown(panel.points["mean"].max())
     near = panel.points[["mean", "low"]].map(panel.measure.shown)
@@ -82,7 +85,7 @@ def _show_what_can_be_told_apart(axes: Axes, panel: Panel) -> float:
 
 def _name_betas(axes: Axes, panel: Panel) -> None:
     """Each of RecurFormer's points with its β; one that is far off with an arrow and its value."""
-    top = _show_what_can_be_told_apart(axes, panel) if panel.measure is CONTINUATION else float("inf")
+    top = _zoom_to_the_best(axes, panel) if panel.measure is CONTINUATION else float("inf")
     ours = of(panel.points, "mixer", "mamba")
     below = 6 if panel.measure is CONTINUATION else -11  # on the side where there is room: its line is at the edge
     for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
@@ -104,9 +107,9 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
 
 def _name_betas_and_front(axes: Axes, panel: Panel) -> None:
     _name_betas(axes, panel)
-    found = front(panel.points)
-    shown = found["mean"].map(panel.measure.shown)
-    axes.plot([*found["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
+    best = front(panel.points)
+    shown = best["mean"].map(panel.measure.shown)
+    axes.plot([*best["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
 
 
 def _everything(points: pd.DataFrame) -> pd.DataFrame:
@@ -117,7 +120,7 @@ def _everything(points: pd.DataFrame) -> pd.DataFrame:
 ablation_pareto = quality_figure(
     _everything,
     "ratio",
-    "cache held (share of the original's)",
+    "cache held (fraction of the original's)",
     "Quality against cache",
     "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
     "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out.",
@@ -136,9 +139,9 @@ def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
 ablation_granularity = quality_figure(
     _heads_and_layers,
     "ratio",
-    "cache held (share of the original's)",
+    "cache held (fraction of the original's)",
     "Heads against layers",
-    "Points of a line, right to left: rising β, or rising share of removed KV heads.",
+    "Points of a line, right to left: rising β, or rising fraction of removed KV heads.",
     _name_betas,
 )
 
@@ -166,6 +169,7 @@ SELECTORS = {
     "echo": ("echo score", nth_look(SERIES[4].colour, 3)),
     "induction": ("induction score", nth_look(SERIES[4].colour, 4)),
     "sensitivity": ("sensitivity", nth_look(SERIES[1].colour, 1)),
+    "price": ("price of a window", nth_look(SERIES[1].colour, 2)),
 }
 """Selector -> its name in print and its look."""
 
@@ -177,8 +181,8 @@ def _selector_look(selector: str) -> tuple[str, Series]:
 
 def _selectors_in_order(names: pd.Series) -> list[str]:
     """The selectors there are, as `SELECTORS` lists them; those that are not known come last."""
-    found = list(dict.fromkeys(names))
-    return [name for name in SELECTORS if name in found] + [name for name in found if name not in SELECTORS]
+    present = list(dict.fromkeys(names))
+    return [name for name in SELECTORS if name in present] + [name for name in present if name not in SELECTORS]
 
 
 def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
@@ -203,8 +207,8 @@ def _draw_selectors(axes: Axes, panel: Panel) -> None:
         width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
         rows = selected[selected["by"] == by]
         draw_line(
-            axes, panel.measure, rows["setting"], rows, color=look.colour, linestyle=look.dashes, marker=look.marker,
-            label=name, markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+            axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+            markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
             markersize=size, zorder=order,
         )  # fmt: skip
     unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
@@ -242,7 +246,7 @@ def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     _draw_agreement(overlap, rows, "overlap")
     overlap.set_xlim(0, 1.15)
     overlap.axvline(COMMON_BETA, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
-    overlap.set_xlabel(f"share of RA-I's choice, β = {COMMON_BETA:g}")
+    overlap.set_xlabel(f"fraction of RA-I's choice, β = {COMMON_BETA:g}")
     for axes, shown in zip(pair, ("order of heads", "choice of heads"), strict=True):
         axes.set_title(f"{label(model)}: {shown}")
 
@@ -254,7 +258,7 @@ def ablation_selectors(
     continuation: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,
 ) -> Figure:
-    """Quality by the share of heads replaced, one line a selector, and how far each selector agrees with RA-I.
+    """Quality by the fraction of heads replaced, one line a selector, and how far each selector agrees with RA-I.
 
     Raises:
         ValueError: no RA-I among the scores.
@@ -283,29 +287,25 @@ def ablation_selectors(
     return figure
 
 
-LENGTH_AXES = {"tokens": "chains in the prompt", "text": "characters in the prompt"}
-"""Form of the task -> what its size counts."""
 Drawn = tuple[Method, float]
-"""A method and its share of heads replaced."""
+"""A method and its fraction of heads replaced."""
 
 
 def _size_lines(points: pd.DataFrame) -> list[tuple[Drawn, pd.DataFrame]]:
     return [
-        ((method, setting), found)
+        ((method, setting), at_setting)
         for method, rows in by_method(points)
-        for setting, found in groups(rows, "setting", sort=True)
+        for setting, at_setting in groups(rows, "setting", sort=True)
     ]
 
 
 def _size_looks(points: pd.DataFrame) -> dict[Drawn, dict[str, Any]]:
-    """One hue a method, one marker and dash a share."""
+    """One hue a method, one marker and dash a fraction."""
     looks: dict[Drawn, dict[str, Any]] = {}
     for (method, setting), _ in _size_lines(points):
         place = sum(known == method for known, _ in looks)
-        look = nth_look(OURS if is_ours(method) else COLOURS[method[0]], place)
-        looks[method, setting] = {
-            "color": look.colour, "linestyle": look.dashes, "marker": look.marker, "markersize": 5, "linewidth": 1.4,
-        }  # fmt: skip
+        look = nth_look(OURS if is_ours(method) else LOOKS[method[0]][1], place)
+        looks[method, setting] = {**look.line, "markersize": 5, "linewidth": 1.4}
     return looks
 
 
@@ -331,18 +331,18 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     """h_gq over the prompt's length, at the hops of the training, and over the hops, at its length: a row a model."""
     rows = identified(hashhop_sizes, HASHHOP_SIZES.kind)
     points = pd.concat([
-        scores(found, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(found["as_trained"].iloc[0]))
-        for (hops, size), found in groups(rows, ["hops", "size"])
+        scores(of_size, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(of_size["as_trained"].iloc[0]))
+        for (hops, size), of_size in groups(rows, ["hops", "size"])
     ], ignore_index=True)  # fmt: skip
     models, looks = by_model(points), _size_looks(points)
     figure = Figure(figsize=(WIDTH + 0.8, 1.6 + 2.6 * len(models)), label="HashHop at other lengths and hops")
     lines = figure.subplots(len(models), 2, squeeze=False)
     for (model, of_model), (by_size, by_hops) in zip(models, lines, strict=True):
         trained = of_model[of_model["as_trained"]]
-        length = LENGTH_AXES[rows["form"].iloc[0]]
+        unit_of_size = SIZE_UNITS[rows["form"].iloc[0]]
         for axes, column, kept, axis, unit in (
-            (by_size, "size", "hops", length, "hops"),
-            (by_hops, "hops", "size", "hops asked for", length.split()[0]),
+            (by_size, "size", "hops", f"{unit_of_size} in the prompt", "hops"),
+            (by_hops, "hops", "size", "hops asked for", unit_of_size),
         ):
             shown = of_model[of_model[kept].isin(trained[kept])]
             axes.set_title(f"{label(model)}: {', '.join(f'{size:,}' for size in trained[kept].unique())} {unit}")
@@ -365,31 +365,19 @@ DARK_PASSKEYS = 0.6
 """Below this value a cell is dark, and its number white."""
 
 
-def _at_common_setting(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every method at its setting nearest to `COMMON_BETA`, trained where it was trained, RA-I only; the
-    original as it came and trained.
-    """
-    paper = as_paper_does(rows)
-    distance = (paper["setting"] - COMMON_BETA).abs()
-    nearest = distance.groupby([paper[key] for key in ("model", "family", "method")]).transform("min")
-    found = paper[distance == nearest]
-    first = found["setting"].groupby([found[key] for key in ("model", "family", "method")]).transform("min")
-    return found[found["setting"] == first]
-
-
 def _draw_passkeys(axes: Axes, rows: pd.DataFrame) -> AxesImage:
-    """Share of passkeys found: depths downwards, lengths to the right."""
+    """Fraction of passkeys found: depths downwards, lengths to the right."""
     sums = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
-    share = (sums["correct"] / sums["queries"]).unstack("length").sort_index()
-    image = show_shares(axes, share, share < DARK_PASSKEYS, size=6.5)
-    axes.set_xticks(range(share.shape[1]), [f"{length:,}" for length in share.columns], rotation=60, fontsize=7)
-    axes.set_yticks(range(share.shape[0]), [f"{depth:.0%}" for depth in share.index], fontsize=7)
+    fraction = (sums["correct"] / sums["queries"]).unstack("length").sort_index()
+    image = show_fractions(axes, fraction, fraction < DARK_PASSKEYS, size=6.5)
+    axes.set_xticks(range(fraction.shape[1]), [f"{length:,}" for length in fraction.columns], rotation=60, fontsize=7)
+    axes.set_yticks(range(fraction.shape[0]), [f"{depth:.0%}" for depth in fraction.index], fontsize=7)
     return image
 
 
 @styled
 def ablation_needle(needle: pd.DataFrame) -> Figure:
-    """Share of passkeys found by depth (downwards) and length, one heat map a method at about the same cache.
+    """Fraction of passkeys found by depth (downwards) and length, one heat map a method at about the same cache.
 
     Raises:
         ValueError: no row of a passkey.
@@ -400,19 +388,19 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     reasons = {model: why_not_run(points, NEEDLE) for model, points in by_model(scores(passkeys, NEEDLE))}
     shown = [model for model, reason in reasons.items() if not reason]
     maps = [
-        (model, *found)
+        (model, *of_method)
         for model, of_model in by_model(passkeys)
-        for found in by_method(_at_common_setting(of_model))
+        for of_method in by_method(at_common_setting(as_paper_does(of_model)))
         if model in shown
     ]
     figure, every, columns = grid(
         "Needles in a haystack", len(maps), MAPS_IN_A_ROW, lambda _, lines: (WIDTH, 1.1 + 1.65 * lines), sharey=True
     )
     notes = []
-    for (model, method, found), axes in zip(maps, every, strict=False):
-        image = _draw_passkeys(axes, found)
+    for (model, method, of_method), axes in zip(maps, every, strict=False):
+        image = _draw_passkeys(axes, of_method)
         name = "\n".join(textwrap.wrap(method_label(*method), 16))
-        title = f"{name}\ncache {found['ratio'].mean():.2f}"
+        title = f"{name}\ncache {of_method['ratio'].mean():.2f}"
         axes.set_title(
             f"{label(model)}\n{title}" if len(shown) > 1 else title,
             fontsize=7.5, weight="bold" if is_ours(method) else "normal",
@@ -423,11 +411,11 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
         axes.set_xlabel("tokens", fontsize=8)
     if maps:
         figure.colorbar(image, ax=figure.axes, shrink=0.7).set_label("passkeys found")
-        sizes = passkeys.groupby([*THING, "depth", "length"]).size()
+        sizes = passkeys.groupby([*SUBJECT, "depth", "length"]).size()
         notes.append(
             f"{', '.join(map(label, shown))}. Numbers: per cent; passkeys a cell: "
             f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
-            "held cache as a share of the original's. A model is trained if its method trains."
+            "held cache as a fraction of the original's. A model is trained if its method trains."
         )
     else:
         say_not_run(every[0])
@@ -437,13 +425,12 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
 
 
 BETAS_SHOWN = 4
-UNITS = {"kv_group": "whole query groups", "head": "single heads"}
 DARK_CHANGE = 0.5
-"""Up to this share of the scale a cell is dark, and its number white."""
+"""Up to this fraction of the scale a cell is dark, and its number white."""
 
 
 def _draw_settings(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, float]) -> AxesImage:
-    image = show_shares(axes, matrix, matrix <= DARK_CHANGE * top, size=7.5, top=top)
+    image = show_fractions(axes, matrix, matrix <= DARK_CHANGE * top, size=7.5, top=top)
     axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
     axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
     window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
@@ -455,9 +442,9 @@ def _draw_settings(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[
 
 @styled
 def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
-    """Share of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
+    """Fraction of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
     rows = one_unit(require(ra_i_settings, "ra_i_settings"))
-    rows = rows.assign(changed=changed_share(rows))
+    rows = rows.assign(changed=changed_fraction(rows))
     models = by_model(rows)
     betas = sorted(rows["beta"].unique())
     places = np.linspace(0, len(betas) - 1, min(len(betas), BETAS_SHOWN)).round().astype(int)
@@ -479,7 +466,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
         units = " or ".join(UNITS.get(unit, unit) for unit in sorted(of_model["unit"].unique()))
         defaults = f"default k = {default[0]:g}, α = {default[1]:g}"
         notes.append(f"{label(model)}: chosen are {units}, {defaults}{correlation}.")
-    figure.colorbar(image, ax=panels, shrink=0.85).set_label("chosen heads that change (share)")
+    figure.colorbar(image, ax=panels, shrink=0.85).set_label("chosen heads that change (fraction)")
     notes.append("Numbers: per cent. Framed: the default, against which the others are compared.")
     add_note(figure, " ".join(notes))
     return figure

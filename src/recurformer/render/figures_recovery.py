@@ -10,7 +10,6 @@ from recurformer.render.style import WIDTH, Series, add_note, legend_above, seri
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.learned import (
     ARMS,
-    RECOVERED,
     RECOVERED_BY,
     arm_label,
     at_equal_bytes,
@@ -20,11 +19,14 @@ from recurformer.results.learned import (
     untrained,
 )
 
+RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+"""What is drawn of a recovery -> its axis."""
+
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
     """The arms in the order in which they are drawn."""
-    found = set(curves["arm"])
-    return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *found]) if arm in found)}
+    present = set(curves["arm"])
+    return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
 
 
 def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
@@ -34,8 +36,8 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
         mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
         if quantity == "divergence" and arm == "original":
             mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
-        axes.plot(mean.index, mean[quantity], color=look.colour, linestyle=look.dashes, marker=look.marker,
-            markersize=4, label=arm_label(arm, rows["mixer"].iloc[0]))  # fmt: skip
+        name = arm_label(arm, rows["mixer"].iloc[0])
+        axes.plot(mean.index, mean[quantity], **look.line, markersize=4, label=name)
         axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
             linewidth=0)  # fmt: skip
     if quantity == "perplexity":
@@ -49,18 +51,17 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: floa
     axes.set_ylabel(RECOVERED[quantity])
 
 
-def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
-    """Perplexity over the original's at the end of each run, by the share of heads; of recipes with several shares.
+def _draw_betas(axes: Axes, points: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
+    """Perplexity over the original's at the end of each run, by the fraction of heads; of recipes with several ones.
 
     A shorter run of a recipe, such as `plus_98k`, looks like the recipe.
     """
-    ends = last_points(found[found["beta"] > 0])
+    ends = last_points(points[points["beta"] > 0])
     for number, (arm, rows) in enumerate(groups(ends, "arm"), len(places)):
         if rows["beta"].nunique() > 1:
             place = places.get(str(arm), places.get(str(arm).rpartition("_")[0], number))
             look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
-            axes.plot(over.index, over, color=look.colour, linestyle=look.dashes, marker=look.marker,
-                      label=arm_label(str(arm)))  # fmt: skip
+            axes.plot(over.index, over, **look.line, label=arm_label(str(arm)))
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set_yscale("log")
     axes.margins(y=0.3)  # room for the legend
@@ -72,22 +73,22 @@ def _draw_betas(axes: Axes, found: pd.DataFrame, baseline: float, places: dict[s
 
 @styled
 def recovery(recovery: pd.DataFrame) -> Figure:
-    """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the share of heads
-    with the most recipes; and where each share ended.
+    """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the fraction of heads
+    with the most recipes; and where each fraction ended.
 
     Of several models the first is shown.
 
     Raises:
         ValueError: no converted model or no original.
     """
-    model, found = by_model(recovery_points(recovery))[0]
-    found = found[~at_equal_bytes(found)]
-    baseline = float(untrained(found, model)["perplexity"])
-    converted = found[found["beta"] > 0]
+    model, points = by_model(recovery_points(recovery))[0]
+    points = points[~at_equal_bytes(points)]
+    baseline = float(untrained(points, model)["perplexity"])
+    converted = points[points["beta"] > 0]
     if converted.empty:
         raise ValueError("recovery measurements have no converted model: nothing recovers")
-    beta = max(groups(converted, "beta"), key=lambda found: found[1]["arm"].nunique())[0]
-    curves = found[found["beta"].isin([0.0, beta])]
+    beta = max(groups(converted, "beta"), key=lambda points: points[1]["arm"].nunique())[0]
+    curves = points[points["beta"].isin([0.0, beta])]
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
     figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
     panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
@@ -95,12 +96,12 @@ def recovery(recovery: pd.DataFrame) -> Figure:
         _draw_tokens(axes, curves, quantity, baseline)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
-        _draw_betas(panels[2], found, baseline, _places(curves))
+        _draw_betas(panels[2], points, baseline, _places(curves))
         panels[2].set_title("every β")
     legend_above(figure, panels[1:2], ncols=3)
     add_note(
         figure,
-        f"{int(found['windows'].min())} held-out windows; bands: 95 % interval over them. All recipes read equally "
+        f"{int(points['windows'].min())} held-out windows; bands: 95 % interval over them. All recipes read equally "
         "many tokens in equal batches; those of the closed form count. The learning rate falls to 0 at the end of each "
         "run, so an earlier point is worse than a shorter run would be.",
     )
@@ -131,8 +132,8 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     Raises:
         ValueError: no arm at equal bytes or no original.
     """
-    model, found = by_model(recovery_points(recovery))[0]
-    arms = found[at_equal_bytes(found)]
+    model, points = by_model(recovery_points(recovery))[0]
+    arms = points[at_equal_bytes(points)]
     if arms.empty:
         raise ValueError("recovery measurements have no arms at equal bytes: nothing to compare")
     arms = arms.assign(state=state_bytes(arms) / 1024)
@@ -142,21 +143,21 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     panels = figure.subplots(1, 3)
     for axes, quantity in zip(panels, RECOVERED, strict=False):
         _draw_bytes(axes, arms, quantity, looks)
-    original = float(untrained(found, model)["perplexity"])
+    original = float(untrained(points, model)["perplexity"])
     panels[1].axhline(original, color=series(0).colour, linewidth=1, label="original")
     for mixer, look in looks.items():
         chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
         mean = chosen.groupby("layer")["after"].mean()
-        panels[2].plot(mean.index, mean, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3)
+        panels[2].plot(mean.index, mean, **look.line, markersize=3)
     panels[2].set_ylim(0, 1)
     panels[2].set_xlabel("layer")
-    panels[2].set_ylabel("share that the closed form misses")
+    panels[2].set_ylabel("fraction that the closed form misses")
     legend_above(figure, panels[1:2], ncols=5)
     ends = last_points(arms)
     add_note(
         figure,
         f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads. Hollow: before training. Filled: after "
         f"{ends['tokens'].max():,} tokens. Bars: 95 % interval over {ends['windows'].min()} windows. Float32. Right: "
-        "share of the replaced heads' squared output, in the residual stream, that the closed form does not predict.",
+        "fraction of the replaced heads' squared output, in the residual stream, that the closed form cannot predict.",
     )  # fmt: skip
     return figure

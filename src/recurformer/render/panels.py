@@ -29,28 +29,21 @@ from recurformer.results.scores import (
     why_not_run,
 )
 
-COLOURS = {
-    "original": SERIES[0].colour,
-    "mixer": SERIES[3].colour,
-    "recovered": SERIES[2].colour,
-    "layers": SERIES[4].colour,
-    "pooled": SERIES[5].colour,
-    "eviction": SERIES[1].colour,
+LOOKS = {
+    "original": ("", SERIES[0].colour),
+    "mixer": ("heads replaced", SERIES[3].colour),
+    "recovered": ("and recovered otherwise", SERIES[2].colour),
+    "layers": ("layers replaced", SERIES[4].colour),
+    "pooled": ("fewer KV heads", SERIES[5].colour),
+    "eviction": ("tokens evicted", SERIES[1].colour),
 }
-OURS = COLOURS["recovered"]
+"""Family of methods -> its heading in a legend, and its hue."""
+OURS = LOOKS["recovered"][1]
 """RecurFormer itself, heads replaced by Mamba, and what recovered by other recipes."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0, ()), (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)),
 )  # fmt: skip
-HEADINGS = {
-    "original": "",
-    "mixer": "heads replaced",
-    "recovered": "and recovered otherwise",
-    "layers": "layers replaced",
-    "pooled": "fewer KV heads",
-    "eviction": "tokens evicted",
-}
 Method = tuple[str, str]
 """(family, method)"""
 
@@ -69,7 +62,7 @@ def look_of(method: Method) -> Series:
     """The look of a method: the same in all figures."""
     family, name = method
     known = [*(["mamba"] if family == "recovered" else []), *METHODS.get(family, {})]  # it shares its hue with those
-    colour = OURS if is_ours(method) else COLOURS[family]
+    colour = OURS if is_ours(method) else LOOKS[family][1]
     return nth_look(colour, known.index(name) if name in known else len(known))
 
 
@@ -81,18 +74,15 @@ def in_order(methods: set[Method]) -> list[Method]:
 
 def by_method(points: pd.DataFrame) -> list[tuple[Method, pd.DataFrame]]:
     """The rows of each method, in the order in which methods are drawn and listed."""
-    found = dict(groups(points, ["family", "method"]))
-    return [(method, found[method]) for method in in_order(set(found))]
+    by_name = dict(groups(points, ["family", "method"]))
+    return [(method, by_name[method]) for method in in_order(set(by_name))]
 
 
 def line_style(method: Method) -> dict[str, Any]:
     """Arguments of a line of a method: RecurFormer's stands out by its width, below the others, which it would hide."""
     look = look_of(method)
     width, size, order = (2.2, 7, 2) if is_ours(method) else (1.1, 4.5, 3)
-    return {
-        "color": look.colour, "linestyle": look.dashes, "marker": look.marker, "linewidth": width, "markersize": size,
-        "zorder": order,
-    }  # fmt: skip
+    return {**look.line, "linewidth": width, "markersize": size, "zorder": order}
 
 
 def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:
@@ -103,13 +93,13 @@ def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:
 def add_methods_legend(figure: Figure, methods: set[Method], extra: tuple[Line2D, ...] = ()) -> None:
     """A legend of methods, family by family."""
     handles: list[Line2D] = []
-    for family, heading in HEADINGS.items():
+    for family, (heading, _) in LOOKS.items():
         members = [method for method in in_order(methods) if method[0] == family]
         if members and heading:
             handles.append(Line2D([], [], linestyle="none", label=heading))
         handles += [Line2D([], [], label=method_label(*method), **line_style(method)) for method in members]
     for text in legend_beside(figure, [*handles, *extra]).get_texts():
-        if text.get_text() in HEADINGS.values():
+        if text.get_text() in {heading for heading, _ in LOOKS.values()}:
             text.set_fontweight("bold")
 
 
@@ -169,7 +159,7 @@ def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]
 
 
 def show_score(axes: Axes, panel: Panel) -> None:
-    """The axis of a measure: shares from 0 to 1, perplexities logarithmic where they are far apart."""
+    """The axis of a measure: fractions from 0 to 1, perplexities logarithmic where they are far apart."""
     shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
     axes.set_ylabel(panel.measure.axis)
     if panel.measure is not CONTINUATION:

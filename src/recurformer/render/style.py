@@ -33,6 +33,11 @@ class Series:
     dashes: tuple[float, tuple[float, ...]]
     marker: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of a line that is drawn so."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
+
 
 SERIES = (
     Series("#000000", (0, ()), "o"),
@@ -74,7 +79,7 @@ def grid(
         count: of the panels.
         in_a_row: at most so many stand side by side.
         size: columns, lines -> width and height in inches.
-        shared: what `Figure.subplots` may be told about shared axes.
+        shared: arguments of `Figure.subplots` about shared axes.
 
     Returns:
         The figure, the panels line by line, and the number of columns; what is left of the last line is empty.
@@ -166,20 +171,30 @@ def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -
     return image
 
 
-def show_shares(axes: Axes, shares: pd.DataFrame, dark: pd.DataFrame, size: float, top: float = 1.0) -> AxesImage:
-    """Draw a table of shares, each with its number in per cent.
+def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = None) -> AxesImage:
+    """Draw a value from 0 to 1 of every head, NaN for no head: layers downwards, heads to the right."""
+    axes.grid(False)
+    image = axes.imshow(np.ma.masked_invalid(matrix), vmin=0, vmax=1, aspect="auto", cmap=cmap)
+    axes.set_title(title)
+    axes.set_xlabel("head")
+    axes.locator_params(integer=True)
+    return image
+
+
+def show_fractions(axes: Axes, fractions: pd.DataFrame, dark: pd.DataFrame, size: float, top: float = 1.0) -> AxesImage:
+    """Draw a table of fractions, each with its number in per cent.
 
     Args:
         axes: where.
-        shares: NaN where there is none.
+        fractions: NaN where there is none.
         dark: which cells are so dark that their numbers are white.
         size: of the numbers, in points.
-        top: the share of the brightest colour.
+        top: the fraction of the brightest colour.
     """
     axes.grid(False)
-    image = axes.imshow(np.ma.masked_invalid(shares.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
-    for (row, column), share in np.ndenumerate(shares.to_numpy()):
-        if np.isfinite(share):
+    image = axes.imshow(np.ma.masked_invalid(fractions.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
+    for (row, column), fraction in np.ndenumerate(fractions.to_numpy()):
+        if np.isfinite(fraction):
             colour = "white" if dark.iloc[row, column] else "black"
-            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=size, color=colour)
+            axes.text(column, row, f"{100 * fraction:.0f}", ha="center", va="center", fontsize=size, color=colour)
     return image

@@ -19,14 +19,14 @@ from recurformer.paper import (
     label,
 )
 from recurformer.render.table import Line, Table
-from recurformer.render.tables_methods import table2, table4
+from recurformer.render.tables_methods import printed_cells, table2, table4
 from recurformer.render.tables_studies import lm_eval_table, recovery_table
 from recurformer.results.cells import (
     CONTRIBUTION,
     contribution_values,
     exponents,
+    over_original,
     perplexity_values,
-    replacing,
 )
 from recurformer.results.frames import groups, models_in_order, records, require, require_values, runs_of
 from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, estimated, number
@@ -78,22 +78,6 @@ MOMENTS = ("before", "converted", "trained")
 """Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
 
 
-def _printed_perplexities(verdicts: Verdicts) -> pd.DataFrame:
-    """The paper's six values, each at the stage "trained", with their verdicts."""
-    cells = [
-        (cell.model, cell.beta, "trained", cell.value, cell.printed, cell.id, verdicts.get(cell.id, ""))
-        for cell in CELLS
-        if cell.table == 3
-    ]
-    return pd.DataFrame(cells, columns=["model", "beta", "stage", "paper", "printed", "claim", "verdict"])
-
-
-def _over_original(frame: pd.DataFrame, column: str) -> pd.Series:
-    """Each value over that of the original model at the same stage: the cost of the conversion, whatever the corpus."""
-    original = frame[frame["beta"] == 0].set_index(["model", "stage"])[column]
-    return frame[column] / original.reindex(pd.MultiIndex.from_frame(frame[["model", "stage"]])).to_numpy()
-
-
 def _perplexity_line(model: str, beta: float, rows: pd.DataFrame) -> Line:
     """One line of text from the stages of one model at one beta."""
     stages = rows.set_index("stage").reindex(MOMENTS).to_dict("index")
@@ -102,7 +86,7 @@ def _perplexity_line(model: str, beta: float, rows: pd.DataFrame) -> Line:
     ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
     return {
         "Model": label(model),
-        "Method": replacing(model, beta).method,
+        "Method": "RecurFormer" if beta else "Original Model",
         "β": number(beta, 2),
         "before training": number(before["ours"], 3),
         "after training": beside(number(after["ours"], 3), printed, MARKS.get(after["verdict"], NOTHING)),
@@ -119,13 +103,13 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     require(perplexity, "perplexity")
     require_values(perplexity, "perplexity", "split", [SPLIT])
     held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
-    frame = perplexity_values(held_out).merge(
-        _printed_perplexities(verdicts), on=["model", "beta", "stage"], how="outer", sort=False
-    )
+    printed = printed_cells(3, verdicts).drop(columns=["method", "quantity"]).assign(stage="trained")
+    frame = perplexity_values(held_out).merge(printed, on=["model", "beta", "stage"], how="outer", sort=False)
     frame["difference"] = frame["ours"] - frame["paper"]
     frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
     for column in ("ours", "paper"):
-        frame[f"{column}_over_original"] = _over_original(frame, column)
+        values = frame.set_index(["model", "beta", "stage"])[column]
+        frame[f"{column}_over_original"] = over_original(values).to_numpy()
     frame[["seeds", "tokens"]] = frame[["seeds", "tokens"]].astype("Int64")
     models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
     order = {name: place for place, name in enumerate([*models, *MOMENTS])}

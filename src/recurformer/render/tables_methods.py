@@ -1,34 +1,30 @@
 """Tables 2 and 4: longest input, generation quality and cache size, ours beside the paper's.
 
-Table 2 goes by optimisation method, Table 4 by the share of replaced heads.
+Table 2 goes by optimisation method, Table 4 by the fraction of replaced heads.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
-from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from recurformer.paper import (
     BACKBONE_LABELS,
-    CELLS,
     PYRAMIDINFER_MINIMUM,
     PYRAMIDINFER_RATIO,
     TABLE2_BETAS,
-    PrintedCell,
     label,
 )
+from recurformer.paper import CELLS as PRINTED
 from recurformer.render.table import Table
 from recurformer.results.cells import (
     AT_LEAST,
+    CELL,
+    CELLS,
+    LINE,
     PYRAMIDINFER,
     QUANTITIES,
     SETTINGS,
-    Key,
-    Row,
-    Value,
     baseline_scores,
     cache_values,
     longest_values,
@@ -51,47 +47,58 @@ REASONS = {
 ORIGINS = {"model": " by model", "computed": " computed", AT_LEAST: " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
 HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
-"""Settings that a recording of a card names by other words."""
+"""Settings that a recording of a GPU names by other words."""
 GPU_KINDS = ("cache_peak", "hashhop", "baseline", "memory")
 """What Tables 2 and 4 take from a recording."""
 Recorded = Mapping[str, Mapping[str, pd.DataFrame]]
-"""Name of a card -> kind of measurement -> rows that a recording keeps of it."""
+"""Name of a GPU -> kind of measurement -> rows that a recording keeps of it."""
 
 
-def _card_values(frames: Mapping[str, pd.DataFrame]) -> dict[Key, Value]:
-    """What was measured on a card; not what is counted or computed without one, nor h_gq without its baseline."""
-    values: dict[Key, Value] = {}
+def _gpu_values(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What was measured on a GPU; not what is counted or computed without one, nor h_gq without its baseline."""
+    cells = []
     if "cache_peak" in frames:
-        values |= cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured")
+        cells.append(cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured"))
     if "memory" in frames:
         memory = require(frames["memory"], "memory")
-        values |= longest_values(memory[memory["source"] == "measured"])
+        cells.append(longest_values(memory[memory["source"] == "measured"]))
     if "hashhop" in frames and "baseline" in frames:
         scores = quality_values(require(frames["hashhop"], "hashhop"))
-        values |= without_weak(scores, baseline_scores(frames["baseline"], scores))
-    return values
+        cells.append(without_weak(scores, baseline_scores(frames["baseline"], scores)))
+    return _joined(cells)
 
 
-def recorded_values(recorded: Recorded) -> dict[Key, Value]:
-    """The values of every card under settings that carry its name.
+def _joined(cells: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Cells one below the other; what is empty has no types to speak of."""
+    return pd.concat([some for some in cells if len(some)] or [pd.DataFrame(columns=CELLS)], ignore_index=True)
+
+
+def recorded_values(recorded: Recorded) -> pd.DataFrame:
+    """The values of every GPU under settings that carry its name.
 
     Raises:
         ValueError: a recording lacks columns, or h_gq before conversion of a model whose h_gq it has.
     """
-    values = {}
-    for card, frames in recorded.items():
-        for (row, quantity, setting), value in _card_values(frames).items():
-            usual = setting == SETTINGS[quantity][0]
-            values[row, quantity, card if usual else f"{card}, {HEADINGS.get(setting, setting)}"] = value
-    return values
+    values = []
+    for gpu, frames in recorded.items():
+        cells = _gpu_values(frames)
+        names = [
+            gpu if setting == SETTINGS[quantity][0] else f"{gpu}, {HEADINGS.get(setting, setting)}"
+            for quantity, setting in zip(cells["quantity"], cells["setting"], strict=True)
+        ]
+        values.append(cells.assign(setting=names))
+    return _joined(values)
 
 
-def long_frame(
-    rows: Iterable[Row],
-    values: Mapping[Key, Value],
-    printed: Mapping[tuple[Row, str], PrintedCell],
-    verdicts: Verdicts,
-) -> pd.DataFrame:
+def printed_cells(table: int, verdicts: Verdicts) -> pd.DataFrame:
+    """The printed cells of one of the tables, each with its claim and the verdict on it."""
+    columns = [*LINE, "quantity", "value", "printed", "id"]
+    cells = [[getattr(cell, column) for column in columns] for cell in PRINTED if cell.table == table]
+    frame = pd.DataFrame(cells, columns=columns).rename(columns={"value": "paper", "id": "claim"})
+    return frame.assign(verdict=[verdicts.get(claim, "") for claim in frame["claim"]]).astype({"beta": float})
+
+
+def long_frame(lines: pd.DataFrame, cells: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """One row for each line, quantity and setting.
 
     Returns:
@@ -101,25 +108,19 @@ def long_frame(
         and we have none, and where ours is withheld for a weak baseline; else ""), claim (id in the ledger), verdict
         (its verdict there), runs (ids of the runs behind ours).
     """
-    entries = []
-    for row, quantity in product(rows, QUANTITIES):
-        cell = printed.get((row, quantity))
-        paper = (cell.value, cell.printed) if cell else (math.nan, "")
-        claim = (cell.id, verdicts.get(cell.id, "")) if cell else ("", "")
-        for place, setting in enumerate(settings_of(values, row, quantity)):
-            value = values.get((row, quantity, setting), Value(math.nan, source=""))
-            status = value.source or (NOT_RUN if cell else "")
-            ours = (value.ours, value.low, value.high, value.samples)
-            entries.append((*astuple(row), quantity, setting, place == 0, *ours, *paper, status, *claim, value.runs))
-    frame = pd.DataFrame(
-        entries,
-        columns=[
-            "model", "method", "beta", "quantity", "setting", "compared", "ours", "low", "high", "samples", "paper",
-            "printed", "status", "claim", "verdict", "runs",
-        ],
-    ).astype({"beta": float, "samples": "Int64"})  # fmt: skip
-    frame.insert(list(frame).index("status"), "difference", frame["ours"] - frame["paper"])
-    return frame
+    places = []
+    for model, method, beta in lines.itertuples(index=False):
+        of_model = cells[(cells["model"] == model) & (cells["beta"].isna() == pd.isna(beta))]
+        for quantity in QUANTITIES:
+            settings = enumerate(settings_of(of_model, quantity))
+            places += [(model, method, beta, quantity, setting, place == 0) for place, setting in settings]
+    frame = pd.DataFrame(places, columns=[*CELL, "compared"]).merge(cells, how="left", on=CELL)
+    frame = frame.merge(printed, how="left", on=[*LINE, "quantity"])
+    missing = frame["claim"].notna().map({True: NOT_RUN, False: ""})
+    texts = {name: frame[name].fillna("") for name in ("printed", "claim", "verdict", "runs")}
+    frame = frame.assign(status=frame["status"].fillna(missing), difference=frame["ours"] - frame["paper"], **texts)
+    columns = ["ours", "low", "high", "samples", "paper", "printed", "difference", "status", "claim", "verdict", "runs"]
+    return frame[[*CELL, "compared", *columns]].astype({"samples": "Int64"})
 
 
 def _ours_text(entry: Any) -> str:
@@ -130,9 +131,9 @@ def _ours_text(entry: Any) -> str:
 
 
 def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
-    """The lines as text: of every quantity ours beside the paper's, and what recordings of cards have of it."""
+    """The lines as text: of every quantity ours beside the paper's, and what recordings of GPUs have of it."""
     known = long[~long["status"].isin(["", NOT_RUN])]
-    cards = {
+    gpus = {
         quantity: [name for name in known.loc[known["quantity"] == quantity, "setting"].unique() if name not in usual]
         for quantity, usual in SETTINGS.items()
     }
@@ -143,8 +144,8 @@ def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
             entries = {entry.setting: entry for entry in records(rows[rows["quantity"] == quantity])}
             first = next(entry for entry in entries.values() if entry.compared)
             line[quantity] = beside(_ours_text(first), first.printed or NOTHING, MARKS.get(first.verdict, NOTHING))
-            for card in cards[quantity]:
-                line[f"{quantity}, {card}"] = _ours_text(entries[card]) if card in entries else NOTHING
+            for gpu in gpus[quantity]:
+                line[f"{quantity}, {gpu}"] = _ours_text(entries[gpu]) if gpu in entries else NOTHING
         lines.append(line)
     return lines
 
@@ -172,12 +173,12 @@ def _memory_model_note(memory: pd.DataFrame) -> list[str]:
 
 def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]) -> list[str]:
     """How the values came about, and why those are missing that are; `scores`: h_gq before conversion by model."""
-    card = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
-    found = [
+    gib = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
+    texts = [
         "A cell: ours, the paper's value in parentheses, the verdict. The CSV file also has the differences and the "
         "values under other settings, each named below.",
-        f"l_m: longest prompt in one forward pass in {card} GiB; “by model”: computed by the memory model, not "
-        "measured on a card. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
+        f"l_m: longest prompt in one forward pass in {gib} GiB; “by model”: computed by the memory model, not "
+        "measured on a GPU. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
         "memory that the weights leave (limit).",
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
         "The public generator makes the prompts (official): several full chains. CSV: the layout of the paper's "
@@ -190,7 +191,7 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         LEGEND,
     ]
     if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
-        found.append(
+        texts.append(
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
@@ -198,8 +199,8 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
     missing = long[(long["status"] == NOT_RUN) & long["compared"] & ~withheld]
     for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
-        found.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
-    return found
+        texts.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
+    return texts
 
 
 def _wide(long: pd.DataFrame) -> pd.DataFrame:
@@ -223,7 +224,7 @@ def _wide(long: pd.DataFrame) -> pd.DataFrame:
 
 def _build(
     table: int,
-    shown: Callable[[Row], bool],
+    shown: Callable[[pd.DataFrame], pd.Series],
     verdicts: Verdicts,
     recorded: Recorded,
     cache: pd.DataFrame,
@@ -235,22 +236,21 @@ def _build(
     """The long frame of table number `table`, and its notes; `shown` says which lines it has beside the paper's."""
     for kind, frame in (("cache", cache), ("hashhop", hashhop), ("memory", memory)):
         require(frame, kind)
-    measured = {**cache_values(cache), **quality_values(hashhop), **longest_values(memory)}
+    measured = _joined([cache_values(cache), quality_values(hashhop), longest_values(memory)])
     scores = baseline_scores(baseline, measured)
-    values = without_weak(measured, scores) | recorded_values(recorded)
-    if pyramidinfer is not None:
-        values |= pyramidinfer_values(pyramidinfer)
-    printed = {(Row(cell.model, cell.method, cell.beta), cell.quantity): cell for cell in CELLS if cell.table == table}
-    lines = {row for row, _ in printed} | {row for row, *_ in values if shown(row)}
-    models = list(dict.fromkeys([*BACKBONE_LABELS, *(row.model for row, *_ in values)]))
-    rows = sorted(lines, key=lambda row: (models.index(row.model), math.inf if row.beta is None else row.beta))
-    long = long_frame(rows, values, printed, verdicts)
-    cards = [
-        f"{card}: recorded on this GPU by another study. Its caches are those of models with random weights in "
+    others = [] if pyramidinfer is None else [pyramidinfer_values(pyramidinfer)]
+    cells = _joined([without_weak(measured, scores), recorded_values(recorded), *others])
+    printed = printed_cells(table, verdicts)
+    lines = pd.concat([printed[LINE], cells.loc[shown(cells), LINE]]).drop_duplicates()
+    order = {model: place for place, model in enumerate(dict.fromkeys([*BACKBONE_LABELS, *cells["model"]]))}
+    lines = lines.assign(place=lines["model"].map(order)).sort_values(["place", "beta"], kind="stable")[LINE]
+    long = long_frame(lines, cells, printed)
+    notes_on_gpus = [
+        f"{gpu}: recorded on this GPU by another study. Its caches are those of models with random weights in "
         "bfloat16, its h_gq that of models which that study trained."
-        for card in recorded
+        for gpu in recorded
     ]
-    return long, [*notes(long, cache, memory, scores), *cards]
+    return long, [*notes(long, cache, memory, scores), *notes_on_gpus]
 
 
 def table2(
@@ -262,7 +262,7 @@ def table2(
     verdicts: Verdicts,
     recorded: Recorded,
 ) -> Table:
-    """Table 2: every line of the paper's, then the study's other models at the shares of heads that it uses.
+    """Table 2: every line of the paper's, then the study's other models at the fractions of heads that it uses.
 
     `baseline` is HashHop before conversion: h_gq of a model that scores too little there is "not-run".
 
@@ -270,23 +270,23 @@ def table2(
         ValueError: no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model with h_gq that has none
             before conversion.
     """
-    shares = {0.0, *TABLE2_BETAS.values()}
 
-    def shown(row: Row) -> bool:
-        return row.beta is None or (row.model not in BACKBONE_LABELS and row.beta in shares)
+    def shown(cells: pd.DataFrame) -> pd.Series:
+        another = ~cells["model"].isin(BACKBONE_LABELS) & cells["beta"].isin([0.0, *TABLE2_BETAS.values()])
+        return cells["beta"].isna() | another
 
-    long, said = _build(2, shown, verdicts, recorded, cache, hashhop, baseline, memory, pyramidinfer)
-    said.append(
+    long, text = _build(2, shown, verdicts, recorded, cache, hashhop, baseline, memory, pyramidinfer)
+    text.append(
         "PyramidInfer: keys and values that its cache keeps of a random prompt in the paper's setting "
         f"({PYRAMIDINFER_RATIO:g} of the tokens kept from layer to layer, {PYRAMIDINFER_MINIMUM} at least). The rest: "
         "not-run: the method runs in small models only, in the ablations."
     )
     if others := ", ".join(label(model) for model in long["model"].unique() if model not in BACKBONE_LABELS):
-        said.append(f"{others}: not in the paper, shown at the shares that its Table 2 uses.")
+        text.append(f"{others}: not in the paper, shown at the fractions that its Table 2 uses.")
     title = (
         "Longest input, generation quality and cache size by optimisation method: ours, the paper's, and the difference"
     )
-    return Table("table2", title, _wide(long), lines_of(long), said)
+    return Table("table2", title, _wide(long), lines_of(long), text)
 
 
 def table4(
@@ -301,7 +301,7 @@ def table4(
 
     Arguments and errors are those of `table2`.
     """
-    long, said = _build(4, lambda _: True, verdicts, recorded, cache, hashhop, baseline, memory)
+    long, text = _build(4, lambda cells: cells["model"].notna(), verdicts, recorded, cache, hashhop, baseline, memory)
     lines = [{heading: text for heading, text in line.items() if heading != "Method"} for line in lines_of(long)]
-    title = "Longest input, generation quality and cache size at every share β of replaced heads"
-    return Table("table4", title, long, lines, said)
+    title = "Longest input, generation quality and cache size at every fraction β of replaced heads"
+    return Table("table4", title, long, lines, text)

@@ -18,7 +18,7 @@ KEYS = ["model", "task", "metric"]
 
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of what is compared, with its name and its share of replaced heads."""
+    """The rows of what is compared, with its name and its fraction of replaced heads."""
     originals, ours = of(rows, "original"), of(rows, "mixer", "mamba")
     return pd.concat([
         originals.assign(compared=originals["trained"].map({False: AS_IT_CAME, True: TRAINED}), beta=0.0),
@@ -50,16 +50,16 @@ def lm_eval_table(ablation_lm_eval: pd.DataFrame) -> Table:
     lines: list[Line] = []
     frames = []
     for model in models_in_order(rows):
-        for (_, task, metric), found in groups(rows[rows["model"] == model], KEYS):
-            if found.duplicated(["compared", "beta"]).any():
+        for (_, task, metric), of_metric in groups(rows[rows["model"] == model], KEYS):
+            if of_metric.duplicated(["compared", "beta"]).any():
                 raise ValueError(f"{LM_EVAL} measurements have two values of {model}, {task}, {metric}")
             cells = dict.fromkeys(headings.values(), NOTHING)
-            cells |= {headings[row.compared, row.beta]: _cell(row.value, row.stderr) for row in records(found)}
-            samples = sorted(found["samples"].unique())
+            cells |= {headings[row.compared, row.beta]: _cell(row.value, row.stderr) for row in records(of_metric)}
+            samples = sorted(of_metric["samples"].unique())
             asked = " to ".join(f"{count:,}" for count in dict.fromkeys([samples[0], samples[-1]]))
             lines.append({"Model": label(model), "Task": task, "Metric": metric, "samples": asked, **cells})
-            runs = [runs_of(found.loc[[place]]) for place in found.index]
-            frames.append(found.assign(runs=runs))
+            runs = [runs_of(of_metric.loc[[place]]) for place in of_metric.index]
+            frames.append(of_metric.assign(runs=runs))
     frame = pd.concat(frames)[[*KEYS, "compared", "beta", "value", "stderr", "samples", "runs"]]
     notes = (
         "A cell: the value ± lm-eval's standard error over the samples; perplexities have none. “Trained”: the "
@@ -83,10 +83,12 @@ def _measured_on(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame
     family, method = {"original": ("original", "full"), "paper": ("mixer", "mamba")}.get(
         run.arm, ("recovered", run.arm)
     )
-    found = identified(rows, kind)
-    share = (found["setting"] - run.beta).abs() < 1e-6 if run.beta else True
-    chosen = (found["model"] == run.model) & (found["family"] == family) & (found["method"] == method) & share
-    return found[chosen & (found["trained"] == (run.tokens > 0)) & (found["seed"] == run.seed)]
+    measured = identified(rows, kind)
+    fraction = (measured["setting"] - run.beta).abs() < 1e-6 if run.beta else True
+    chosen = (
+        (measured["model"] == run.model) & (measured["family"] == family) & (measured["method"] == method) & fraction
+    )
+    return measured[chosen & (measured["trained"] == (run.tokens > 0)) & (measured["seed"] == run.seed)]
 
 
 def _recovery_rows(
@@ -118,10 +120,10 @@ def recovery_table(
     Raises:
         ValueError: no original.
     """
-    found = recovery_points(recovery)
+    points = recovery_points(recovery)
     rows: list[dict[str, Any]] = []
-    for model, of_model in groups(found, "model"):
-        original = untrained(found, model)
+    for model, of_model in groups(points, "model"):
+        original = untrained(points, model)
         ends = pd.concat([original.to_frame().T, last_points(of_model).sort_values(["beta", "arm"])])
         rows += _recovery_rows(ends, original, needle, continuation, lambda labels: runs_of(recovery.loc[list(labels)]))
     frame = pd.DataFrame(rows)
@@ -173,7 +175,7 @@ def _evidence(row: Any) -> str:
 
 
 def questions_table(answers: pd.DataFrame) -> Table:
-    """What the reviewers asked, from the answers of `recurformer.claims.questions`."""
+    """What the reviewers asked, from the answers of `recurformer.claims.ledger.reviewer_questions`."""
     lines = [
         {
             "Question": row.question, "Reviewer": row.asked_by, "Answer": row.answer, "Verdict": row.verdict,

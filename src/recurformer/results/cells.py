@@ -2,54 +2,35 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.results.frames import groups, records, require, runs_of
+from recurformer.results.frames import groups, require, runs_of
 from recurformer.results.learned import LEARNED
-from recurformer.results.scores import estimate_quality, papers_method
+from recurformer.results.scores import UNITS, estimate_quality, papers_method
 from recurformer.results.words import NOT_RUN
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
 SETTINGS = {
     "l_m": ("one_shot", "chunked", "limit"),
     "h_gq": ("official", "paper"),
-    **dict.fromkeys(CACHE_LENGTHS, ("kv_group", "head")),
+    **dict.fromkeys(CACHE_LENGTHS, tuple(UNITS)),
 }
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
 selection unit): the first that a model has is compared with the paper, the others stand beside it."""
 PYRAMIDINFER = "PyramidInfer"
 AT_LEAST = "at least"
-"""Source of a length that was measured, but nothing longer was tried."""
+"""Status of a length that was measured, but nothing longer was tried."""
 CONTRIBUTION = ["model", "norm", "tokens"]
 
 
-@dataclass(frozen=True)
-class Value:
-    """One measured value: its interval and number of samples where it is a mean, where it comes from, by which runs."""
-
-    ours: float
-    low: float = float("nan")
-    high: float = float("nan")
-    samples: float = float("nan")
-    source: str = "measured"
-    runs: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a table: a model under a method; beta is None for a method that replaces no heads."""
-
-    model: str
-    method: str
-    beta: float | None
-
-
-Key = tuple[Row, str, str]
-"""(line, quantity, setting)"""
+LINE = ["model", "method", "beta"]
+"""Of a table: a model under a method; beta is NaN for a method that replaces no heads."""
+CELL = [*LINE, "quantity", "setting"]
+CELLS = [*CELL, "ours", "low", "high", "samples", "status", "runs"]
+"""A measured cell: its value, interval and number of samples where it is a mean, where it comes from, by which runs."""
 
 
 def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
@@ -67,26 +48,16 @@ def growth_exponent(lengths: np.ndarray, sizes: np.ndarray) -> float:
     return float(np.polyfit(np.log(lengths), np.log(sizes), 1)[0])
 
 
-def _points(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths, and the mean bytes at each."""
-    points = rows.groupby("length")["bytes"].mean()
-    return points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
-
-
-def exponent_of(rows: pd.DataFrame) -> float:
-    """Growth exponent of the mean bytes at each length.
+def exponents(rows: pd.DataFrame) -> dict[str, float]:
+    """Fit to the mean bytes at all lengths, and at the two longest, where lower-order terms weigh least.
 
     Raises:
         ValueError: fewer than two lengths, or one or bytes that are not positive.
     """
-    return growth_exponent(*_points(rows))
-
-
-def exponents(rows: pd.DataFrame) -> dict[str, float]:
-    """Fit over all lengths, and between the two longest, where lower-order terms weigh least."""
     if rows.empty:
         return {}
-    lengths, sizes = _points(rows)
+    points = rows.groupby("length")["bytes"].mean()
+    lengths, sizes = points.index.to_numpy(dtype=float), points.to_numpy(dtype=float)
     return {
         "exponent": growth_exponent(lengths, sizes),
         "exponent_longest": growth_exponent(lengths[-2:], sizes[-2:]),
@@ -97,13 +68,16 @@ def exponents(rows: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def replacing(model: str, beta: float) -> Row:
-    """The line of a model with the share beta of its heads replaced; 0 is the original.
+def _cells(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
+    """The cells that some rows give, of several values for one cell the last.
 
-    Beta is rounded: what a file wrote as 0.9 and what a program computed as 0.9 are the same share.
+    Beta is rounded: what a file wrote as 0.9 and what a program computed as 0.9 are the same fraction; 0 is the
+    original.
     """
-    share = round(float(beta), 6)
-    return Row(model, "RecurFormer" if share else "Original Model", share)
+    beta = rows["beta"].astype(float).round(6) if "beta" in rows else math.nan
+    line = {"model": rows["model"], "method": np.where(beta > 0, "RecurFormer", "Original Model"), "beta": beta}
+    cells = pd.DataFrame({**line, "runs": rows.get("run", ""), **columns}).reindex(columns=CELLS)
+    return cells.drop_duplicates(CELL, keep="last")
 
 
 def ranked_by_profile(cache: pd.DataFrame) -> pd.DataFrame:
@@ -115,63 +89,82 @@ def ranked_by_profile(cache: pd.DataFrame) -> pd.DataFrame:
     return cache[by_profile | ~profiled]
 
 
-def cache_values(cache: pd.DataFrame, source: str = "counted") -> dict[Key, Value]:
+def cache_values(cache: pd.DataFrame, status: str = "counted") -> pd.DataFrame:
     """Caches over those of the original, by unit of the selection.
 
     Raises:
         ValueError: no length of the paper's, or two caches for one cell.
     """
     lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
-    chosen = ranked_by_profile(cache[cache["length"].isin(lengths)])
-    if chosen.empty:
+    rows = ranked_by_profile(cache[cache["length"].isin(lengths)]).round({"beta": 6})
+    if rows.empty:
         known = " or ".join(map(str, lengths))
         raise ValueError(f"cache measurements have no length {known}: these are cs_10k and cs_60k")
-    values: dict[Key, Value] = {}
-    for row in records(chosen):
-        key = (replacing(row.model, row.beta), lengths[row.length], row.unit)
-        if key in values:
-            cell = f"model {row.model}, beta {row.beta}, length {row.length}, {row.unit}"
-            raise ValueError(f"cache measurements have several rows for {cell}")
-        values[key] = Value(float(row.ratio), source=source, runs=getattr(row, "run", ""))
-    return values
+    doubled = rows[rows.duplicated(["model", "beta", "length", "unit"])]
+    if len(doubled):
+        row = doubled.iloc[0]
+        cell = f"model {row['model']}, beta {row['beta']}, length {row['length']}, {row['unit']}"
+        raise ValueError(f"cache measurements have several rows for {cell}")
+    return _cells(
+        rows,
+        quantity=rows["length"].map(lengths),
+        setting=rows["unit"],
+        ours=rows["ratio"].astype(float),
+        status=status,
+    )
 
 
-def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> dict[Key, Value]:
+def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> pd.DataFrame:
     """Caches of PyramidInfer over those of the original; rows without a source were computed, not counted."""
-    require(pyramidinfer, "pyramidinfer")
-    return {
-        (Row(row.model, PYRAMIDINFER, None), quantity, SETTINGS[quantity][0]): Value(
-            float(row.ratio), source=getattr(row, "source", "computed"), runs=getattr(row, "run", "")
-        )
-        for quantity, length in CACHE_LENGTHS.items()
-        for row in records(pyramidinfer[pyramidinfer["length"] == length])
-    }
+    lengths = {length: quantity for quantity, length in CACHE_LENGTHS.items()}
+    rows = require(pyramidinfer, "pyramidinfer")
+    rows = rows[rows["length"].isin(lengths)].drop(columns="beta", errors="ignore")
+    return _cells(
+        rows, method=PYRAMIDINFER, quantity=rows["length"].map(lengths), setting=SETTINGS["cs_10k"][0],
+        ours=rows["ratio"].astype(float), status=rows.get("source", "computed"),
+    )  # fmt: skip
 
 
-def quality_values(hashhop: pd.DataFrame) -> dict[Key, Value]:
+def quality_values(hashhop: pd.DataFrame) -> pd.DataFrame:
     """h_gq by layout of the task."""
-    values: dict[Key, Value] = {}
-    for (model, beta, variant), rows in groups(papers_method(hashhop), ["model", "beta", "variant"]):
-        mean, low, high = estimate_quality(rows)
-        values[replacing(model, beta), "h_gq", variant] = Value(mean, low, high, len(rows), runs=runs_of(rows))
-    return values
+    columns = ["model", "beta", "setting", "ours", "low", "high", "samples", "run"]
+    rows = pd.DataFrame(
+        [
+            (*key, *estimate_quality(rows), len(rows), runs_of(rows))
+            for key, rows in groups(papers_method(hashhop), ["model", "beta", "variant"])
+        ],
+        columns=columns,
+    )
+    return _cells(rows, quantity="h_gq", status="measured", **{name: rows[name] for name in columns[2:-1]})
 
 
-def longest_values(memory: pd.DataFrame) -> dict[Key, Value]:
+def longest_values(memory: pd.DataFrame) -> pd.DataFrame:
     """l_m by protocol of the prefill."""
-    values: dict[Key, Value] = {}
     # A measured length replaces a computed one, whatever the order of the rows.
-    ordered = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
-    for row in records(ordered):
-        line, runs = replacing(row.model, row.beta), getattr(row, "run", "")
-        source = AT_LEAST if getattr(row, "at_least", False) is True else row.source
-        values[line, "l_m", row.protocol] = Value(float(row.l_m), source=source, runs=runs)
-        if (limit := getattr(row, "limit", math.nan)) >= 0:
-            values[line, "l_m", "limit"] = Value(float(limit), source="computed", runs=runs)
-    return values
+    rows = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
+    status = rows["source"].mask(rows["at_least"].eq(True), AT_LEAST) if "at_least" in rows else rows["source"]
+    lengths = _cells(rows, quantity="l_m", setting=rows["protocol"], ours=rows["l_m"].astype(float), status=status)
+    if "limit" not in rows:
+        return lengths
+    limited = rows[rows["limit"] >= 0]
+    limits = _cells(limited, quantity="l_m", setting="limit", ours=limited["limit"].astype(float), status="computed")
+    return pd.concat([lengths, limits])
 
 
-def baseline_scores(baseline: pd.DataFrame, values: Mapping[Key, Value]) -> dict[str, float]:
+def settings_of(cells: pd.DataFrame, quantity: str) -> list[str]:
+    """The settings under which a quantity was measured for a model, from its cells, the one to compare first; never
+    empty.
+
+    Others than those of `SETTINGS`, such as GPUs of recordings, are shown beside and never compared.
+    """
+    known = set(cells.loc[cells["quantity"] == quantity, "setting"])
+    if quantity == "l_m":
+        known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
+    ordered = [setting for setting in SETTINGS[quantity] if setting in known] or SETTINGS[quantity][:1]
+    return [*ordered, *sorted(known.difference(ordered))]
+
+
+def baseline_scores(baseline: pd.DataFrame, cells: pd.DataFrame) -> dict[str, float]:
     """Mean h_gq before conversion of every model that has an h_gq, in the layout that is compared with the paper's.
 
     Raises:
@@ -180,39 +173,32 @@ def baseline_scores(baseline: pd.DataFrame, values: Mapping[Key, Value]) -> dict
     require(baseline, "baseline")
     score = (baseline["correct"] / baseline["hops"]).groupby([baseline["model"], baseline["variant"]]).mean()
     scores = {}
-    for row in dict.fromkeys(row for row, quantity, _ in values if quantity == "h_gq"):
-        layout = settings_of(values, row, "h_gq")[0]
-        if (row.model, layout) not in score.index:
+    for model, of_model in groups(cells[cells["quantity"] == "h_gq"], "model"):
+        layout = settings_of(of_model, "h_gq")[0]
+        if (model, layout) not in score.index:
             raise ValueError(
-                f"baseline measurements have no row of {row.model} in the layout {layout}: its h_gq at any beta cannot "
+                f"baseline measurements have no row of {model} in the layout {layout}: its h_gq at any beta cannot "
                 "be judged without h_gq before conversion"
             )
-        scores[row.model] = float(score[row.model, layout])
+        scores[model] = float(score[model, layout])
     return scores
 
 
-def without_weak(values: Mapping[Key, Value], scores: Mapping[str, float]) -> dict[Key, Value]:
-    """The values; every h_gq of a model that scores too little before conversion replaced by "not-run"."""
-    not_run = Value(math.nan, source=NOT_RUN)
-    return {
-        key: not_run if key[1] == "h_gq" and scores[key[0].model] < LEARNED else value for key, value in values.items()
-    }
+def without_weak(cells: pd.DataFrame, scores: Mapping[str, float]) -> pd.DataFrame:
+    """The cells; every h_gq of a model that scores too little before conversion replaced by "not-run"."""
+    weak = (cells["quantity"] == "h_gq") & (cells["model"].map(scores) < LEARNED)
+    numbers = {name: cells[name].mask(weak) for name in ("ours", "low", "high", "samples")}
+    return cells.assign(**numbers, status=cells["status"].mask(weak, NOT_RUN), runs=cells["runs"].mask(weak, ""))
 
 
-def settings_of(values: Mapping[Key, Value], line: Row, quantity: str) -> tuple[str, ...]:
-    """The settings under which a quantity was measured for a line's model, the one to compare first; never empty.
+def over_original(values: pd.Series) -> pd.Series:
+    """Values over those of the original, which has beta 0 and is alike in all other levels of the index.
 
-    Others than those of `SETTINGS`, such as cards of recordings, are shown beside and never compared.
+    Raises:
+        KeyError: there is no original.
     """
-    known = {
-        setting
-        for row, what, setting in values
-        if row.model == line.model and what == quantity and (row.beta is None) == (line.beta is None)
-    }
-    if quantity == "l_m":
-        known.add("one_shot")  # the paper's own protocol: known or not, no other is compared with its numbers
-    ordered = [setting for setting in SETTINGS[quantity] if setting in known] or SETTINGS[quantity][:1]
-    return (*ordered, *sorted(known.difference(ordered)))
+    original = values.xs(0.0, level="beta")
+    return values / original.reindex(values.droplevel("beta").index).to_numpy()
 
 
 def perplexity_values(perplexity: pd.DataFrame) -> pd.DataFrame:
@@ -221,14 +207,14 @@ def perplexity_values(perplexity: pd.DataFrame) -> pd.DataFrame:
     sums = perplexity.groupby(keys, sort=False)[["negative_log_likelihood", "tokens"]].sum().reset_index()
     sums["ours"] = np.exp(sums["negative_log_likelihood"] / sums["tokens"])
     runs = [(*key, runs_of(rows)) for key, rows in groups(perplexity, keys[:-1])]
-    found = sums.groupby(keys[:-1], sort=False).agg(
+    means = sums.groupby(keys[:-1], sort=False).agg(
         ours=("ours", "mean"),
         lowest_seed=("ours", "min"),
         highest_seed=("ours", "max"),
         seeds=("seed", "nunique"),
         tokens=("tokens", "max"),
     )
-    return found.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
+    return means.reset_index().merge(pd.DataFrame(runs, columns=[*keys[:-1], "runs"]))
 
 
 def contribution_values(contribution: pd.DataFrame) -> pd.DataFrame:

@@ -11,61 +11,51 @@ import pandas as pd
 from recurformer.paper import BACKBONE_LABELS
 from recurformer.records import PACK, runs_behind
 
-IDENTITY = ("model", "family", "method", "setting", "by", "trained", "seed", "ratio")
+SUBJECT = "model family method setting# by trained seed#"
+IDENTITY = f"{SUBJECT} ratio#"
 """What a row says about the measured subject. family: "original", "eviction", "mixer" (heads replaced),
-"layers" (whole layers replaced) or "pooled" (fewer KV heads); method: within the family; setting: the share asked for
-(of the cache kept, of heads or layers replaced, of KV heads kept); by: the selector, if any; trained: after the change;
-ratio: held bytes over those of the original's full cache."""
+"layers" (whole layers replaced) or "pooled" (fewer KV heads); method: within the family; setting: the fraction that was
+asked for (of the cache kept, of heads or layers replaced, of KV heads kept); by: the selector, if any; trained: after
+the change; ratio: held bytes over those of the original's full cache."""
 
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "cache": ("model", "unit", "beta", "length", "ratio"),
-    "cache_peak": ("model", "unit", "beta", "length", "ratio", "peak_bytes"),
-    "pyramidinfer": ("model", "length", "ratio"),
-    "memory": ("model", "beta", "protocol", "l_m", "memory_bytes", "source"),
-    "hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
-    "compared_hashhop": (*IDENTITY, "variant", "sample", "correct", "hops"),
-    "baseline": ("model", "seed", "variant", "sample", "correct", "hops"),
-    "perplexity": ("model", "beta", "seed", "stage", "split", "tokens", "negative_log_likelihood"),
-    "contribution": ("model", "norm", "tokens", "interval", "mean", "low", "high", "samples", "p_value"),
-    "complexity": ("mixer", "phase", "quantity", "length", "bytes"),
-    "sink": ("model", "layer", "head", "quantity", "query", "key", "value", "samples"),
-    "metrics": ("model", "arm", "beta", "seed", "step", "loss"),
-    "mqar": ("beta", "learning_rate", "seed", "split", "length", "pairs", "trained_length", "correct", "queries"),
-    "attention_map": ("model", "level", "layer", "head", "ra_i", "query", "key", "weight", "samples"),
-    "profile": ("model", "sample", "layer", "head", "rr", "threshold"),
-    "influence": ("model", "mixer", "layer", "head", "query", "key", "weight"),
-    "hashhop_sizes": (*IDENTITY, "variant", "sample", "correct", "hops", "size", "form", "as_trained"),
-    "needle": (*IDENTITY, "task", "length", "depth", "sample", "correct", "queries"),
-    "continuation": (*IDENTITY, "window", "position", "tokens", "negative_log_likelihood"),
-    "recovery": (
-        "model", "arm", "mixer", "beta", "seed", "tokens", "seconds", "window", "negative_log_likelihood",
-        "divergence", "bytes_10240", "bytes_61440",
-    ),
-    "layer_errors": ("model", "arm", "mixer", "beta", "seed", "layer", "after"),
-    "ablation_lm_eval": (*IDENTITY[:-1], "task", "metric", "value", "stderr", "samples"),
-    "head_scores": ("model", "by", "seed", "layer", "head", "score"),
-    "ra_i_settings": (
-        "model", "window", "threshold", "beta", "unit", "selected", "shared", "rank_correlation", "default",
-    ),
-}  # fmt: skip
-"""Kind of measurement -> the columns that tables, figures and claims read.
+KINDS = {
+    "cache": "model unit beta# length# ratio#",
+    "cache_peak": "model unit beta# length# ratio# peak_bytes#",
+    "pyramidinfer": "model length# ratio#",
+    "memory": "model beta# protocol l_m# memory_bytes# source",
+    "hashhop": f"{IDENTITY} variant sample# correct# hops#",
+    "compared_hashhop": f"{IDENTITY} variant sample# correct# hops#",
+    "baseline": "model seed# variant sample# correct# hops#",
+    "perplexity": "model beta# seed# stage split tokens# negative_log_likelihood#",
+    "contribution": "model norm tokens interval mean# low# high# samples# p_value#",
+    "complexity": "mixer phase quantity length# bytes#",
+    "sink": "model layer# head# quantity query# key# value# samples#",
+    "metrics": "model arm beta# seed# step# loss#",
+    "mqar": "beta# learning_rate# seed# split length# pairs# trained_length correct# queries#",
+    "attention_map": "model level layer# head# ra_i# query# key# weight# samples#",
+    "profile": "model sample# layer# head# rr# threshold#",
+    "influence": "model mixer layer# head# query# key# weight#",
+    "hashhop_sizes": f"{IDENTITY} variant sample# correct# hops# size# form as_trained",
+    "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
+    "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
+    "recovery": "model arm mixer beta# seed# tokens# seconds# "
+    "window# negative_log_likelihood# divergence# bytes_10240# bytes_61440#",
+    "layer_errors": "model arm mixer beta# seed# layer# after#",
+    "ablation_lm_eval": f"{SUBJECT} task metric value# stderr# samples#",
+    "head_scores": "model by seed# layer# head# score#",
+    "ra_i_settings": "model window# threshold# beta# unit selected# shared# rank_correlation# default",
+}
+"""Kind of measurement -> the columns that tables, figures and claims read, those of numbers with a "#".
 
 length, l_m, window of a setting: tokens; bytes, peak_bytes, memory_bytes: bytes; ratio: over the original's full cache;
 negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per token, as divergence and loss are);
-correct: right ones of the hops or queries; depth: share of the text before a needle; rr: recency ratio, whose threshold
-is α; ra_i: samples above it; score: the highest is replaced first; weight: sums to 1 over the keys; size: chains or
-characters, by the task's form. stage: "before", "converted" or "trained"; interval: of the "mean", or the "spread".
+correct: right ones of the hops or queries; depth: fraction of the text before a needle; rr: recency ratio, whose
+threshold is α; ra_i: samples above it; score: the highest is replaced first; weight: sums to 1 over the keys; size:
+chains or characters, by the task's form. stage: "before", "converted" or "trained"; interval: of the "mean", or the
+"spread".
 """
-
-
-NUMBERS = frozenset({
-    "after", "beta", "bytes", "bytes_10240", "bytes_61440", "correct", "depth", "divergence", "head", "high", "hops",
-    "key", "l_m", "layer", "learning_rate", "length", "loss", "low", "mean", "memory_bytes", "negative_log_likelihood",
-    "p_value", "pairs", "peak_bytes", "position", "queries", "query", "ra_i", "rank_correlation", "ratio", "rr",
-    "sample", "samples", "score", "seconds", "seed", "selected", "setting", "shared", "size", "stderr", "step",
-    "threshold", "tokens", "value", "weight", "window",
-})  # fmt: skip
-"""Those of these columns that hold numbers; the `tokens` of a contribution are words."""
+COLUMNS = {kind: tuple(columns.replace("#", "").split()) for kind, columns in KINDS.items()}
+NUMBERS = {kind: [name[:-1] for name in columns.split() if name.endswith("#")] for kind, columns in KINDS.items()}
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
 PACKED = "measurements"
@@ -103,10 +93,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         frame = READERS[path.suffix](path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: unreadable ({str(error).splitlines()[0]})") from None
-    numeric = NUMBERS - {"tokens"} if path.stem == "contribution" else NUMBERS
-    for column in COLUMNS.get(path.stem, ()):
-        if column not in numeric or column not in frame:
-            continue
+    for column in frame.columns.intersection(NUMBERS.get(path.stem, [])):
         wrong = frame.loc[frame[column].notna() & pd.to_numeric(frame[column], errors="coerce").isna(), column]
         if len(wrong):
             raise ValueError(f"{path}: column {column} must hold numbers, not {wrong.iloc[0]!r}")

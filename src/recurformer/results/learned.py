@@ -14,7 +14,7 @@ from recurformer.results.frames import groups, require, require_values
 from recurformer.study.recovery import EQUAL_BYTES
 
 LEARNED = 0.95
-"""Lowest share of right answers (hops, needles) of an original at which what was made of it is compared with it."""
+"""Lowest fraction of right answers (hops, needles) of an original at which what was made of it is compared with it."""
 LEARNED_MQAR = 0.99
 """Lowest mean accuracy at beta = 0, on every trained length, at which any beta is shown."""
 KNOWS_LANGUAGE = 100.0
@@ -26,6 +26,7 @@ ALLOWED_FALL = 0.05
 (`train.metrics.fall_of`). A curve of few or scattered points may have flattened, but does not show it."""
 FALL = "fall"
 """Column of that end, in every row that a trained model gave."""
+
 TRAINED = frozenset({
     "metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
     "ablation_lm_eval",
@@ -118,8 +119,6 @@ RECOVERED_BY = {
     "window_state": "window and state",
     "retention": "gated linear attention",
 }
-RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
-"""What is drawn of a recovery -> its axis."""
 CURVE = ["model", "arm", "mixer", "beta", "seed"]
 POINT = [*CURVE, "tokens"]
 LENGTHS = tuple(CACHE_LENGTHS.values())
@@ -143,10 +142,10 @@ def recovery_points(recovery: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ValueError: missing columns or no rows.
     """
-    found = []
+    points = []
     for key, rows in groups(require(recovery, "recovery"), POINT):
         likelihood, apart = (mean_interval(rows[name].to_numpy()) for name in ("negative_log_likelihood", "divergence"))
-        found.append(
+        points.append(
             {
                 **dict(zip(POINT, key, strict=True)), "seconds": rows["seconds"].iloc[0], "windows": len(rows),
                 "perplexity": np.exp(likelihood.mean), "perplexity_low": np.exp(likelihood.low),
@@ -156,21 +155,21 @@ def recovery_points(recovery: pd.DataFrame) -> pd.DataFrame:
                 "rows": tuple(rows.index),
             }
         )  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(points)
 
 
-def last_points(found: pd.DataFrame) -> pd.DataFrame:
+def last_points(points: pd.DataFrame) -> pd.DataFrame:
     """The last point of each run."""
-    return found[found["tokens"] == found.groupby(CURVE, dropna=False)["tokens"].transform("max")]
+    return points[points["tokens"] == points.groupby(CURVE, dropna=False)["tokens"].transform("max")]
 
 
-def untrained(found: pd.DataFrame, model: str) -> pd.Series:
+def untrained(points: pd.DataFrame, model: str) -> pd.Series:
     """The original before any training: the first point of its curve.
 
     Raises:
         ValueError: the original was not measured.
     """
-    rows = found[(found["model"] == model) & (found["arm"] == "original") & (found["tokens"] == 0)]
+    rows = points[(points["model"] == model) & (points["arm"] == "original") & (points["tokens"] == 0)]
     if rows.empty:
         raise ValueError(f"recovery measurements have no arm original of {model}, with which the others are compared")
     return rows.iloc[0]

@@ -124,8 +124,8 @@ def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:
 def _learned_tasks(rows: pd.DataFrame) -> pd.DataFrame:
     """The needle tasks that each original has learned; the passkey alone where it has not learned even that."""
     original = rows[rows["family"] == "original"]
-    share = (original["correct"] / original["queries"]).groupby([original["model"], original["task"]]).mean()
-    learned = set(share[share >= LEARNED].index)
+    fraction = (original["correct"] / original["queries"]).groupby([original["model"], original["task"]]).mean()
+    learned = set(fraction[fraction >= LEARNED].index)
     kept = [
         task == PASSKEY or {(model, PASSKEY), (model, task)} <= learned
         for model, task in zip(rows["model"], rows["task"], strict=True)
@@ -136,8 +136,8 @@ def _learned_tasks(rows: pd.DataFrame) -> pd.DataFrame:
 def _several_keys(rows: pd.DataFrame) -> pd.DataFrame:
     """Of the tasks with several keys those that each original has learned; all where it has learned none."""
     learned = _learned_tasks(rows)
-    found = learned[learned["task"] != PASSKEY]
-    return rows[rows["task"] != PASSKEY] if found.empty else found
+    several = learned[learned["task"] != PASSKEY]
+    return rows[rows["task"] != PASSKEY] if several.empty else several
 
 
 def _longest(rows: pd.DataFrame) -> pd.DataFrame:
@@ -167,7 +167,7 @@ class Measure:
     """One way to measure quality by a kind of measurement, with its name in a sentence and on an axis.
 
     Attributes:
-        estimate: rows of one measured thing -> score with its interval, the higher the better.
+        estimate: rows of one subject -> score with its interval, the higher the better.
         chosen: rows -> those that count.
         shown: score -> the number that readers see.
         needed: lowest score of an original at which its comparisons are shown.
@@ -184,8 +184,8 @@ class Measure:
     samples: tuple[str, ...]
 
 
-HASHHOP = Measure("compared_hashhop", "h_gq on HashHop", "h_gq (share of hops)", estimate_quality, _one_layout, float,
-    LEARNED, ("variant", "sample"))  # fmt: skip
+HASHHOP = Measure("compared_hashhop", "h_gq on HashHop", "h_gq (fraction of hops)", estimate_quality, _one_layout,
+    float, LEARNED, ("variant", "sample"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
     _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
@@ -200,20 +200,28 @@ MEASURES = {
 }  # fmt: skip
 """Under the names that questions have for them."""
 
-THING = ["model", "family", "method", "setting", "by", "trained"]
+METHOD = ["model", "family", "method"]
+SUBJECT = [*METHOD, "setting", "by", "trained"]
 
 
 def scores(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """One row a measured thing: `THING`, ratio, mean, low and high of the score, samples, fall of its training's loss,
+    """One row a subject: `SUBJECT`, ratio, mean, low and high of the score, samples, fall of its training's loss,
     rows (labels in `frame` of what it rests on).
     """
     chosen = measure.chosen(identified(frame, measure.kind))
-    distinct = chosen[[*THING, "seed", *measure.samples]].drop_duplicates().groupby(THING, sort=False).size()
+    distinct = chosen[[*SUBJECT, "seed", *measure.samples]].drop_duplicates().groupby(SUBJECT, sort=False).size()
     rows = [
-        (*key, found["ratio"].mean(), *measure.estimate(found), distinct[key], largest_fall(found), tuple(found.index))
-        for key, found in groups(chosen, THING)
+        (
+            *key,
+            of_subject["ratio"].mean(),
+            *measure.estimate(of_subject),
+            distinct[key],
+            largest_fall(of_subject),
+            tuple(of_subject.index),
+        )
+        for key, of_subject in groups(chosen, SUBJECT)
     ]
-    return pd.DataFrame(rows, columns=[*THING, "ratio", "mean", "low", "high", "samples", FALL, "rows"])
+    return pd.DataFrame(rows, columns=[*SUBJECT, "ratio", "mean", "low", "high", "samples", FALL, "rows"])
 
 
 def after_training(points: pd.DataFrame) -> pd.DataFrame:
@@ -224,8 +232,15 @@ def after_training(points: pd.DataFrame) -> pd.DataFrame:
 
 def of(points: pd.DataFrame, family: str, *methods: str) -> pd.DataFrame:
     """The points of a family, of some or all of its methods, that choose as the paper does where they choose at all."""
-    found = points[(points["family"] == family) & points["by"].isin([PAPERS_SELECTOR, ""])]
-    return found[found["method"].isin(methods)] if methods else found
+    chosen = points[(points["family"] == family) & points["by"].isin([PAPERS_SELECTOR, ""])]
+    return chosen[chosen["method"].isin(methods)] if methods else chosen
+
+
+def at_common_setting(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of every method of a model at its setting nearest to `COMMON_BETA`."""
+    distance = (points["setting"] - COMMON_BETA).abs()
+    nearest = points[distance == distance.groupby([points[key] for key in METHOD]).transform("min")]
+    return nearest[nearest["setting"] == nearest.groupby(METHOD)["setting"].transform("min")]  # of two the lower one
 
 
 def as_paper_does(points: pd.DataFrame) -> pd.DataFrame:
@@ -258,7 +273,7 @@ def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
 
 
 def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
-    """The point at a share of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
+    """The point at a fraction of the cache, linear between its neighbours: mean, low, high, fall and rows of both; None
     outside what the points span.
     """
     below = points.loc[points["ratio"] <= ratio, "ratio"].max()
@@ -270,14 +285,16 @@ def at_cache(points: pd.DataFrame, ratio: float) -> pd.Series | None:
     return pd.Series({**score, FALL: largest_fall(near), "rows": sum(near["rows"], ())})
 
 
-UNITS = ("kv_group", "head")
-"""The unit of selection that is looked at: the first that a model was measured with."""
+UNITS = {"kv_group": "whole query groups", "head": "single heads"}
+"""Unit of selection -> its name in print; the first that a model was measured with is looked at."""
+SIZE_UNITS = {"tokens": "chains", "text": "characters"}
+"""Form of HashHop -> what the size of a prompt counts."""
 
 
 def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
     """How far each selector agrees with RA-I: model, by, seed, rank_correlation (Spearman), overlap, heads.
 
-    Overlap is the share of the `COMMON_BETA` of heads that a selector puts first which RA-I puts first too.
+    Overlap is the fraction of the `COMMON_BETA` of heads that a selector puts first which RA-I puts first too.
 
     Raises:
         ValueError: a model has no RA-I.
@@ -298,14 +315,22 @@ def agreement(head_scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "by", "seed", "rank_correlation", "overlap", "heads"])
 
 
+def ra_i(profile: pd.DataFrame) -> pd.Series:
+    """RA-I over the samples: the fraction of them in which a head's recency ratio exceeds the threshold, (layer, head);
+    NaN for no head.
+    """
+    exceeds = (profile["rr"] > profile["threshold"]).astype(float).where(profile["rr"].notna())
+    return exceeds.groupby([profile["layer"], profile["head"]]).mean()
+
+
 def one_unit(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of each model in its first unit of `UNITS`."""
     place = rows["unit"].map({unit: number for number, unit in enumerate(UNITS)}).fillna(len(UNITS))
     return rows[place == place.groupby(rows["model"]).transform("min")]
 
 
-def changed_share(rows: pd.DataFrame) -> pd.Series:
-    """Share of the chosen units that the default setting does not choose; 0 where none is chosen."""
+def changed_fraction(rows: pd.DataFrame) -> pd.Series:
+    """Fraction of the chosen units that the default setting does not choose; 0 where none is chosen."""
     return (1 - rows["shared"] / rows["selected"]).where(rows["selected"] > 0, 0.0)
 
 

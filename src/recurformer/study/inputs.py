@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recurformer.data.sizes import HASH_SPECIALS
+from recurformer.data.sizes import HASH_SPECIALS, PUBLISHED
 from recurformer.model.families import FAMILIES
-from recurformer.published import PUBLISHED
 from recurformer.study.block import NUMBER, Block, Count, Rate, Seed, Text
 
 WHEEL_SHAPE = "smollm2-135m"

@@ -24,7 +24,7 @@ else:
     Mixer = Literal[tuple(mixer_names())]
 Untrained = Literal["window", "linear", "mean", "zero"]
 """Mixers that have nothing to learn: no weights but the replaced heads' own."""
-MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity"]
+MeasuredScore = Literal["retrieval", "echo", "induction", "sensitivity", "price"]
 """Rankings of heads whose scores are measured on the model itself, not read from its profile."""
 Selector = Literal["ra_i", "mean_rr", "random", "inverse_ra_i", MeasuredScore]
 
@@ -79,7 +79,8 @@ class HeadScores(Block):
 
     by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
     """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
-    sensitivity: change of the output when the head reads only a window of text."""
+    sensitivity: change of the output when the head reads only a window of text; price: what the whole group of heads
+    loses by that window, on text and on lookups as long, by one backward pass."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
     pairs: Count = 8
@@ -93,13 +94,15 @@ class HeadScores(Block):
     repetitions: Several = 4
     """How often they are repeated."""
     windows: Count = 2
-    """Windows of text for `sensitivity`."""
+    """Windows of text for `sensitivity` and `price`."""
     tokens: Count = 256
-    """Length of a window for `sensitivity`, in tokens."""
+    """Length of a window for `sensitivity` and `price`, in tokens."""
     window_tokens: Count = 64
-    """Latest tokens that a head sees in `sensitivity`."""
+    """Latest tokens that a head sees in `sensitivity` and `price`."""
     sink_tokens: Count = 1
-    """First tokens that a head always sees in `sensitivity`."""
+    """First tokens that a head always sees in `sensitivity` and `price`."""
+    needle_weight: Annotated[float, NUMBER, Field(ge=0)] = 0.5
+    """What a looked-up token counts in `price`; a token of text counts 1."""
 
     @model_validator(mode="after")
     def something_asked(self) -> Self:

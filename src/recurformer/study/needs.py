@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Self
 
-from recurformer.published import PUBLISHED
+from recurformer.data.sizes import PUBLISHED
 
 SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replaces the other
 FLOAT32, MB = 4, 2**20

@@ -1,0 +1,216 @@
+"""Prices of windows and bits against explicit masks and the divergence itself; the solver against every choice."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from recurformer.heads.attention import attending, causal_attention
+from recurformer.heads.price import Keep, allocate, choices, price, rounded, windows_by_group
+from recurformer.heads.scores import window_mask
+from recurformer.measure.cache import count_cache
+from recurformer.model.convert import convert
+from tests.model.tiny_models import LAYERS, make_backbone, shared_converted, tokens
+
+LENGTH, SINKS = 150, 2  # more than one block of queries, and of keys of 4 bits
+WINDOWS, BITS = (5, 20, 140), (16, 8, 4)
+BACKBONES = ("llama_mha", "llama_gqa_tied", "qwen2_gqa", "granite", "gemma3_text")
+
+
+def kept_attention(keep, layer, group, groups):
+    """Attention with what one group keeps of its tokens, written out; of an `attending` model."""
+
+    def attend(index, query, key, value, mask, scaling):
+        output = causal_attention(query, key, value, mask, scaling)
+        if index != layer:
+            return output
+        own = slice(group * query.shape[1] // groups, (group + 1) * query.shape[1] // groups)
+        length = query.shape[2]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        if keep.window is not None:
+            seen = window_mask(length, keep.window, SINKS)
+        if keep.bits != 16:
+            parts = key.split(64, 2) if keep.bits == 4 else [key]
+            key = torch.cat([rounded(x.mT, 4).mT if keep.bits == 4 else rounded(x, 8) for x in parts], 2)
+            value = rounded(value, keep.bits)
+        scores = (query[:, own] @ key[:, group : group + 1].mT * scaling).masked_fill(~seen, -torch.inf)
+        changed = (scores.softmax(-1) @ value[:, group : group + 1]).transpose(1, 2)
+        parts = (output[:, :, : own.start], changed, output[:, :, own.stop :])
+        return torch.cat(parts, 2)
+
+    return attend
+
+
+def log_likelihoods(model, input_ids, attend=causal_attention):
+    plain = attend is causal_attention
+    call = (lambda index, *states: causal_attention(*states)) if plain else attend
+    return attending(model)(input_ids, use_cache=False, attend=call).logits[:, :-1].log_softmax(-1)
+
+
+def change_times_gradient(model, sample, layer, keep_attention, draws):
+    """Of one group's output, at every token; the gradient by autograd through the whole model."""
+    outputs, changed = {}, []
+
+    def attend(index, *states):
+        outputs[index] = causal_attention(*states)
+        return outputs[index]
+
+    def attend_again(index, *states):
+        if index == layer:
+            changed.append(keep_attention(index, *states))
+        return outputs[index]
+
+    likely = log_likelihoods(model, sample[None], attend)[0]
+    drawn = torch.multinomial(likely.detach().exp(), 1, generator=draws)
+    (gradient,) = torch.autograd.grad(likely.gather(1, drawn).sum(), outputs[layer])
+    log_likelihoods(model, sample[None], attend_again)
+    return ((changed[0] - outputs[layer]) * gradient).sum((2, 3)).detach()
+
+
+def written_out(model, input_ids, layer, group, keep):
+    """Half the mean square of the change times the gradient."""
+    attend, draws = (
+        kept_attention(keep, layer, group, model.config.num_key_value_heads),
+        torch.Generator().manual_seed(0),
+    )
+    changes = [change_times_gradient(model, sample, layer, attend, draws) for sample in input_ids]
+    return sum(float(change.square().sum()) for change in changes) / 2 / input_ids[:, 1:].numel()
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_prices_are_the_gradient_times_the_change_under_explicit_masks(backbone):
+    model, input_ids = make_backbone(backbone).double(), tokens(2, LENGTH)
+    prices = price(model, input_ids, WINDOWS, BITS, sink_tokens=SINKS)
+    kept = choices(WINDOWS, BITS)
+    assert prices.shape == (LAYERS, model.config.num_key_value_heads, len(kept))
+    for place in ((0, 0), (LAYERS - 1, 1)):
+        expected = torch.tensor([written_out(model, input_ids, *place, keep) for keep in kept])
+        assert expected[0] > 100 * expected[kept.index(Keep(140))]  # a window that hides little costs little
+        torch.testing.assert_close(prices[place], expected.double(), atol=1e-12, rtol=1e-7)
+    sliding = [kind == "sliding_attention" for kind in getattr(model.config, "layer_types", None) or []]
+    assert prices.isnan().all(-1).all(-1).tolist() == (sliding or [False] * LAYERS)
+
+
+@pytest.mark.parametrize("changed", ["qwen2_gqa", "llama_mha"])
+def test_prices_tell_the_divergence_of_single_changes(changed):
+    """What is priced is real: the rank of the choices, and their size where they change little."""
+    model, input_ids = make_backbone(changed, initializer_range=0.1).double(), tokens(48, 40)
+    windows = (4, 10, 20, 36)
+    prices = price(model, input_ids, windows, (16, 4), sink_tokens=SINKS)
+    reference, groups, pairs = log_likelihoods(model, input_ids).detach(), model.config.num_key_value_heads, []
+    for layer, group in product(range(LAYERS), range(groups)):
+        for keep, estimate in zip(choices(windows, (16, 4)), prices[layer, group].tolist(), strict=True):
+            with torch.no_grad():
+                ours = log_likelihoods(model, input_ids, kept_attention(keep, layer, group, groups))
+            pairs.append((estimate, float((reference.exp() * (reference - ours)).sum(-1).mean())))
+    estimates, divergences = torch.tensor([pair for pair in pairs if pair[1] > 1e-9]).double().T
+    ranks = torch.stack([x.argsort().argsort().double() for x in (estimates, divergences)])
+    assert float(torch.corrcoef(ranks)[0, 1]) > 0.9
+    assert 0.5 < float(estimates.sum() / divergences.sum()) < 2
+
+
+def test_only_counted_predictions_cost():
+    model, input_ids = make_backbone("qwen2_gqa").double(), tokens(1, 60)
+    predicted = torch.zeros(1, 60, dtype=torch.bool)
+    predicted[:, 5] = True  # the window of 10 hides nothing from it
+    prices = price(model, input_ids, [3, 10], predicted=predicted, sink_tokens=1)
+    assert (prices[..., 0] > 1e-9).any()
+    torch.testing.assert_close(prices[..., 1:], torch.zeros_like(prices[..., 1:]), atol=1e-20, rtol=0)
+
+
+def test_pricing_leaves_the_model_as_it_was():
+    model, input_ids = make_backbone("llama_gqa_tied"), tokens(1, 40)
+    before = model(input_ids).logits
+    price(model.train(), input_ids, [8])
+    assert model.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(model.eval()(input_ids).logits, before)
+
+
+def test_rounded_numbers_stay_within_half_a_step_and_keep_the_extremes():
+    states = torch.randn(2, 3, 100, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for bits, block in ((8, None), (4, None), (4, 64)):
+        kept = rounded(states, bits, block)
+        for part, other in zip(*(x.split(block or 100, 2) for x in (states, kept)), strict=True):
+            dim = -2 if block else -1
+            step = (part.amax(dim, keepdim=True) - part.amin(dim, keepdim=True)) / (2**bits - 1)
+            assert ((part - other).abs() <= step / 2 * (1 + 1e-9)).all()
+            torch.testing.assert_close(part.amax(dim), other.amax(dim))
+    assert torch.equal(rounded(torch.full((1, 1, 3, 4), 7.0), 4), torch.full((1, 1, 3, 4), 7.0))
+
+
+@pytest.mark.parametrize(
+    ("keep", "size"),
+    [
+        (Keep(), 1000 * 2 * 64 * 2),
+        (Keep(100), 104 * 2 * 64 * 2),
+        (Keep(5000), 1000 * 2 * 64 * 2),
+        (Keep(None, 8), 1000 * (2 * 64 + 2 * 4)),
+        (Keep(124, 4), 128 * (64 + 4) + 2 * 64 * 4),  # two blocks of keys
+    ],
+)
+def test_sizes_count_numbers_and_scales(keep, size):
+    assert keep.bytes(1000, 64, sink_tokens=4) == size
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_allocation_is_the_best_of_all_choices(seed):
+    """Of five groups with four choices, whose costs are far below a nat, and convex or not."""
+    draws = torch.Generator().manual_seed(seed)
+    costs = torch.rand(5, 4, generator=draws, dtype=torch.float64).pow(4) * 1e-4
+    sizes = [1.0, 3.0, 4.5, 9.0]
+    for budget in (5.0, 11.0, 23.5, 45.0):
+        possible = [choice for choice in product(range(4), repeat=5) if sum(sizes[i] for i in choice) <= budget]
+        best = min(sum(float(costs[group, i]) for group, i in enumerate(choice)) for choice in possible)
+        chosen = allocate(costs, sizes, budget)
+        assert sum(sizes[i] for i in chosen.tolist()) <= budget
+        assert float(costs.gather(1, chosen[:, None]).sum()) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"windows": [0, 4]}, "windows"),
+        ({"windows": [40]}, "below the 40 tokens"),
+        ({"bits": [2]}, "16, 8 and 4"),
+        ({"predicted": torch.zeros(1, 40)}, "nothing is predicted"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        price(make_backbone("qwen2_gqa"), tokens(1, 40), **{"windows": [4], **arguments})
+
+
+def test_converted_models_and_small_budgets_are_refused():
+    with pytest.raises(ValueError, match="price the heads of its original"):
+        price(shared_converted("llama_gqa_tied", "ragged"), tokens(1, 40), [4])
+    with pytest.raises(ValueError, match="needs 4"):
+        allocate(torch.zeros(2, 2, 3), [1, 2, 3], 3.9)
+    with pytest.raises(ValueError, match="finite"):
+        allocate(F.pad(torch.zeros(2, 2), (0, 1), value=float("nan")), [1, 2, 3], 9)
+
+
+@pytest.mark.parametrize("backbone", ["qwen2_gqa", "gemma3_text"])
+@torch.no_grad()
+def test_what_is_chosen_becomes_a_model_of_that_size(backbone):
+    """From prices to a cache within the budget; a model that keeps all is the original."""
+    model, input_ids = make_backbone(backbone), tokens(2, LENGTH)
+    kept, length, dim = choices(WINDOWS), LENGTH + 50, model.config.head_dim if backbone != "qwen2_gqa" else 8
+    costs = price(model, input_ids, WINDOWS, sink_tokens=SINKS)
+    full = [layer for layer in range(LAYERS) if not costs[layer].isnan().any()]
+    sizes = [keep.bytes(length, dim, SINKS) * 2 for keep in kept]  # the model's numbers have four bytes
+    groups = len(full) * costs.shape[1]
+    for fraction in (0.3, 0.6, 1.0):
+        chosen = torch.full(costs.shape[:2], len(kept) - 1)
+        chosen[full] = allocate(costs[full], sizes, fraction * groups * sizes[-1])
+        heads, windows = windows_by_group(chosen, kept, model.config.num_attention_heads)
+        converted = convert(model, heads, "window", window_tokens=windows, sink_tokens=SINKS)
+        counted = count_cache(converted, length)
+        held = counted[counted.layer.isin(full) & ~(counted.kind == "recurrent_state")].bytes.sum()
+        ticks = 2 * 4 * length if all(len(layer) == 6 for layer in heads) else 0  # the tokens that it counts by
+        assert held <= fraction * groups * sizes[-1] + ticks
+        if fraction == 1:
+            assert torch.equal(converted(input_ids).logits, model(input_ids).logits)
+    with pytest.raises(ValueError, match="a cache of 4 bits is not supported"):
+        windows_by_group(chosen, choices(WINDOWS, (4,)), 6)
