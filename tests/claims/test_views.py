@@ -1,6 +1,7 @@
 """The measurements as claims look at them: one kind of file, several views."""
 
 import pandas as pd
+import pytest
 
 from recurformer.claims.evidence import views
 from recurformer.results.frames import COLUMNS
@@ -42,6 +43,13 @@ def test_the_papers_method_is_told_from_other_subjects_and_has_its_beta():
     }  # fmt: skip
     other = HASHHOP[HASHHOP["by"] != "ra_i"]
     assert named(views({"hashhop": other})["hashhop"], "method", "by") == {("full", ""), ("mamba", "random")}
+
+
+def test_two_choices_of_heads_are_not_taken_for_one_method():
+    """Whole query groups and single heads bear the same name: together they would halve the interval."""
+    twice = pd.concat([HASHHOP, rows_of("a", 1, ours(0.5))], ignore_index=True)
+    with pytest.raises(ValueError, match=r"several rows for a sample of model a, beta 0\.5, seed 1:"):
+        views({"hashhop": twice})
 
 
 def test_subjects_are_compared_where_others_than_the_papers_method_were_measured():

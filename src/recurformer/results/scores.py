@@ -89,6 +89,9 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
 def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
     """The rows of the paper's method and of the original trained likewise, with `beta`. Its heads are those that RA-I
     chooses, or where none are, those that the study chooses.
+
+    Raises:
+        ValueError: a sample has two rows, such as of whole query groups and of single heads.
     """
     trained, heads = hashhop["trained"].astype(bool), hashhop["family"] == "mixer"
     mamba = trained & (hashhop["method"] == "mamba")
@@ -96,7 +99,15 @@ def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
         if ours.any():
             break
     original = trained & (hashhop["family"] == "original")
-    return hashhop[original | ours].assign(beta=hashhop["setting"].where(ours, 0.0).round(6))
+    rows = hashhop[original | ours].assign(beta=hashhop["setting"].where(ours, 0.0).round(6))
+    doubled = rows[rows.duplicated(["model", "beta", "seed", "variant", "sample"])]
+    if len(doubled):
+        model, beta, seed = doubled.iloc[0][["model", "beta", "seed"]]
+        raise ValueError(
+            f"hashhop measurements have several rows for a sample of model {model}, beta {beta}, seed {seed}: "
+            "these are different choices of heads; keep the rows of one"
+        )
+    return rows
 
 
 def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
