@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 
 import pytest
+import yaml
 
 from recurformer.cli.main import STAGES
 from recurformer.cli.stage import flat
@@ -122,6 +123,17 @@ def test_every_model_has_one_place_for_the_study_and_its_ablations(dry):
     for beta in (0.5, 0.75):
         assert trained.count(f"{own.format(beta)}trained") == 1
         assert measured[f"{own.format(beta)}needle.csv"] == f"{own.format(beta)}trained"
+
+
+def test_heads_at_random_are_drawn_by_the_seed_of_each_training(tmp_path):
+    """The rows of a random choice bear its seed: with one choice they would pass for those of one training."""
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text()) | {"selection": {"by": "random"}}
+    study["hashhop"]["seeds"] = [0, 1]
+    (tmp_path / "random.yaml").write_text(yaml.safe_dump(study))
+    planned = DryRun(link_workflow(tmp_path), "results/smoke/tables/table4.csv", "--configfile", "random.yaml")
+    measured = {(option(words, "--subject"), option(words, "--seed")) for words in planned.commands}
+    drawn = {(subject.split("/")[1], seed) for subject, seed in measured if str(subject).startswith("heads/")}
+    assert drawn == {("random-kv_group-0", "0"), ("random-kv_group-1", "1")}
 
 
 def test_a_bad_configuration_is_refused_before_any_job(tmp_path):

@@ -5,12 +5,12 @@ LANGUAGE = collect(
     subject=map(papers, config["language"]["betas"]),
     seed=config["seed"],
 )
-HASHHOP = collect(
-    "<results>/hashhop/{backbone}/{subject}/seed-{seed}/{{file}}",
-    backbone=config["hashhop"]["backbones"],
-    subject=map(papers, config["betas"]),
-    seed=config["hashhop"]["seeds"] or [config["seed"]],
-)
+HASHHOP = [
+    file_of("hashhop", backbone, papers(beta, seed), "hashhop.parquet", seed)
+    for backbone in config["hashhop"]["backbones"]
+    for beta in config["betas"]
+    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+]
 PROFILED = collect(
     "<results>/language/{backbone}/{{file}}", backbone=config["language"]["backbones"]
 )
@@ -31,7 +31,7 @@ MEASUREMENTS = {
     ),
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
-    "hashhop": collect(HASHHOP, file="hashhop.parquet"),
+    "hashhop": HASHHOP,
     # before its conversion; a backbone that meets the task only afterwards, trained likewise
     "baseline": [
         file_of(

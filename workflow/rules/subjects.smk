@@ -13,10 +13,12 @@ LM_EVAL = [
 ]
 
 
-def papers(beta):
-    """The paper's own method on the heads that the study chooses; at 0 the original trained likewise."""
+def papers(beta, seed=config["seed"]):
+    """The paper's own method on the heads that the study chooses, at random by the training's seed; at 0 the original
+    trained likewise.
+    """
     by, unit = config["selection"]["by"], config["selection"]["unit"]
-    choice = config["seed"] if by == "random" else 0
+    choice = seed if by == "random" else 0
     if not beta:
         return Subject("original_trained")
     return Subject("heads", "mamba", by, unit, choice, beta)
