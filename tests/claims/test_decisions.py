@@ -72,7 +72,7 @@ def test_no_measurement_helps_a_statement_that_the_paper_itself_contradicts():
 
 
 def test_the_intervals_of_several_seeds_are_those_over_seeds():
-    frame = ideal()["hashhop"]
+    frame = ideal()["hashhop"].query("seed == 0")
     wrong = [frame["correct"].where(frame["sample"] % 3 != seed, 0) for seed in range(3)]
     seeds = pd.concat([frame.assign(seed=seed, correct=correct) for seed, correct in enumerate(wrong)])
     claim = CLAIMS["text/quality-kept"]
