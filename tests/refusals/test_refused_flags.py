@@ -85,7 +85,7 @@ VALUES = [
         f"{CONTINUE} --subject evicted/h2o",
         "--settings change.budgets: evicted/h2o keeps fractions of the cache; name them",
     ),
-    (f"{CONTINUE} --subject evicted", "--subject evicted: not a subject of the ablations; there are original, "),
+    (f"{CONTINUE} --subject evicted", "--subject evicted: not a subject; there are original, "),
     (f"{CONTINUE} --subject replaced/ra_i-kv_group-0/mean", "--profile and --settings change.betas: replaced/ra_i-kv"),
     (
         f"{PROFILE} '{{samples: 2, tokens: 32, window: 4, threshold: 1.5}}'",
