@@ -106,13 +106,22 @@ def measured(folder, protocol, **options):
     return row
 
 
-def in_a_fresh_process(function, *given):
-    """A process that has worked before has memory which it was given already, and which no limit takes back. One
-    thread: the stacks of others would count.
+@pytest.fixture(scope="module")
+def in_a_fresh_process():
+    """Calls a function in a process that has only imported what it needs. One that has worked before has memory which
+    it was given already, and which no limit takes back. One thread: the stacks of others would count.
     """
     one = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), **one) as pool:
-        return pool.submit(function, *given).result()
+    context = get_context("forkserver")
+    context.set_forkserver_preload(
+        ["recurformer.cli.main", "recurformer.measure.longest", "recurformer.data.backbones"]
+    )
+
+    def call(function, *given):
+        with ProcessPoolExecutor(1, mp_context=context, **one) as pool:
+            return pool.submit(function, *given).result()
+
+    return call
 
 
 def run_out_of_memory_and_recover():
@@ -126,7 +135,7 @@ def run_out_of_memory_and_recover():
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_a_limited_process_runs_out_of_memory_and_recovers():
+def test_a_limited_process_runs_out_of_memory_and_recovers(in_a_fresh_process):
     in_a_fresh_process(run_out_of_memory_and_recover)
 
 
@@ -137,7 +146,7 @@ def searched(folder, protocol, **options):
     return measured(folder, protocol, **options), kept
 
 
-def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(tmp_path):
+def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(in_a_fresh_process, tmp_path):
     found = {name: in_a_fresh_process(searched, tmp_path / name, name) for name in ("one_shot", "chunked")}
     rows = {protocol: row for protocol, (row, _) in found.items()}
     kept = [trial for _, trials in found.values() for trial in trials]
@@ -165,7 +174,7 @@ def test_a_ceiling_is_said_to_be_one(tmp_path):
     assert record["settings"]["memory_gib"] == LIMIT / 2**30
 
 
-def test_prompts_that_take_too_long_are_not_tried(tmp_path):
+def test_prompts_that_take_too_long_are_not_tried(in_a_fresh_process, tmp_path):
     """No prompt is read in a microsecond: only the one by which that is known."""
     row, kept = in_a_fresh_process(partial(searched, tmp_path, "one_shot", prefill_minutes=1e-8))
     assert row["l_m"] == row["predicted"] // 4 == max(trial.length for trial in kept)

@@ -12,6 +12,7 @@ from recurformer.claims.ledger import NO, YES, reviewer_questions
 from recurformer.cli.main import main
 from recurformer.measure.lm_eval import LOCAL_TASKS
 from recurformer.render.figures import FIGURES
+from recurformer.results.frames import read_frames
 from recurformer.results.scores import HASHHOP, METHODS, scores
 from recurformer.results.words import NOT_RUN, UNDECIDED
 from recurformer.study.measurements import LOCAL
@@ -211,3 +212,15 @@ def test_a_model_that_has_not_learned_hashhop_has_no_smallest_cache(frames):
     never = learned.assign(model="hashhop-qwen2", correct=0)
     alone = answers({"compared_hashhop": learned}).loc["pareto", "answer"]
     assert answers({"compared_hashhop": pd.concat([learned, never])}).loc["pareto", "answer"] == alone
+
+
+def test_a_metric_may_look_like_a_number(frames, tmp_path):
+    """RULER's are lengths; each task has a file of its own."""
+    rows = frames["ablation_lm_eval"]
+    ruler = rows[rows["metric"] == "acc"].assign(task="ruler_fwe", metric=512)
+    files = [tmp_path / folder / "ablation_lm_eval.csv" for folder in ("ruler_fwe", "others")]
+    for file, part in zip(files, (ruler, rows), strict=True):
+        file.parent.mkdir()
+        part.to_csv(file, index=False)
+    answer = answers(read_frames(files)).loc["lm-eval", "answer"]
+    assert answer.startswith("2 of 2 comparisons")

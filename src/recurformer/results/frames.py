@@ -60,8 +60,8 @@ LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
 PACKED = "measurements"
 """Folder of a recording with one Parquet file a kind."""
-NAMES = ("model", "arm", "method", "task")
-"""Columns of names that a study chose: texts, also where one is `NA`, `007` or `360`."""
+NAMES = ("model", "arm", "method", "task", "metric")
+"""Columns of names that a study or lm-eval chose: texts, also where one is `NA`, `007` or, as RULER's metrics, `512`."""
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
