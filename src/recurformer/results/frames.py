@@ -61,7 +61,7 @@ LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 PACKED = "measurements"
 """Folder of a recording with one Parquet file a kind."""
 NAMES = ("model", "arm", "method", "task", "metric")
-"""Columns of names that a study or lm-eval chose: texts, also where one is `NA`, `007` or, as RULER's metrics, `512`."""
+"""Columns of names that a study or lm-eval chose: texts, also where one is `NA`, `007` or a metric of RULER, `512`."""
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
