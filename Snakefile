@@ -40,8 +40,8 @@ wildcard_constraints:
     topic=r"\w+",
     arm=r"[\w.-]+",
     evaluated=r"[\w.-]+",
-    figure=r"\w+",
-    table=r"\w+",
+    figure="|".join(REGISTRY["figures"]),
+    table="|".join(REGISTRY["tables"]),
 
 
 include: "workflow/rules/prepare.smk"

@@ -37,7 +37,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window": "attention to a window, whose size each group of heads has by its price",
+    "window": "attention to a window, whose size is chosen for each group of heads by its price",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""
@@ -242,7 +242,8 @@ def price_curve(adaptation: Adaptation) -> Figure:
     if measured["divergence"] > 0:
         axes.plot(adaptation["budget"], measured["divergence"], "x", color=series(2).colour, label="measured")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(fractions, [number(fraction, 3) for fraction in fractions])
+    named = fractions[~chosen] if len(fractions) > 1 else fractions  # the chosen one has a mark
+    axes.set_xticks(named, [f"{fraction:g}" for fraction in named])
     axes.set_yscale("log")
     axes.set_xlabel(f"cache at {adaptation['recipe']['tokens']:,} tokens, fraction of the original's")
     axes.set_ylabel("divergence, nats a token")
