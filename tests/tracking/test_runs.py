@@ -99,6 +99,18 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
         assert "torch_version" in capsys.readouterr().out
 
 
+def test_a_run_with_several_records_has_the_metrics_of_all(two, capsys):
+    """As in recordings whose run measured two tasks, of which each file has a record."""
+    record = json.loads(Path("results/a/run.json").read_text())
+    Path("results/a/other.run.json").write_text(json.dumps(record | {"metrics": {"second": 0.25}}))
+    frame = table(capsys)
+    assert len(frame) == 2 and frame["run"].is_unique
+    both = frame[frame["run"] == record["run"]].iloc[0]
+    assert both["second"] == 0.25 and both[next(iter(record["metrics"]))] == next(iter(record["metrics"].values()))
+    assert main(["runs", "diff", record["run"], "b"]) == 0
+    assert "second" in capsys.readouterr().out
+
+
 def test_names_stay_texts_and_truth_values_compare(capsys):
     """Else a model 007 would be 7, and no run would be clean."""
     assert set(table(capsys, str(RECORDED), "--where", "dirty=False").dirty) == {False}
@@ -130,7 +142,7 @@ def test_a_refused_import_leaves_nothing(tmp_path, monkeypatch, capsys):
 def test_the_recording_has_final_metrics_for_every_measuring_stage(capsys):
     runs = table(capsys, str(RECORDED))
     records = [record for _, record in find_records(RECORDED)]
-    assert len(runs) == len(records) > 400
+    assert len(runs) == len({record["run"] for record in records}) > 400
     measured = [name for name, stage in STAGES.items() if stage.metrics] + ["train", "train-hashhop", "recover"]
     for stage, rows in runs[runs.stage.isin(measured)].groupby("stage"):
         assert all(record["metrics"] for record in records if record["stage"] == stage), (stage, len(rows))

@@ -35,23 +35,29 @@ TEXTS = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
 def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
     """Place, record and description of every run below some folders, oldest first; a damaged record is named, left out.
 
+    A run may have several records, of a file each: it has the metrics of all of them.
+
     Raises:
         ValueError: there are none.
     """
-    found = []
+    found: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
 
     def leave_out(place: Path, error: Exception) -> None:
         print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
 
     for place, record in find_records(*folders, damaged=leave_out):
         try:
-            found.append((place, record, described(place, record)))
+            _, first, shown = found.setdefault(record["run"], (place, record, described(place, record)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             leave_out(place, error)
+            continue
+        if first is not record:
+            first["metrics"] = {**final_metrics(first), **final_metrics(record)}
+            shown |= final_metrics(first) | {"metrics": metrics_text(first, most=2)}
     if not found:
         named = ", ".join(folders)
         raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
-    return sorted(found, key=lambda entry: entry[1]["started"])
+    return sorted(found.values(), key=lambda entry: entry[1]["started"])
 
 
 def _beta(settings: Mapping[str, Any]) -> Any:
@@ -138,9 +144,11 @@ def _one(target: str) -> dict[str, Any]:
     names = (target, f"{target}.run.json", f"{target}/run.json")
     records = [Path(folder, name) for folder in ("", "results") for name in names if name.endswith("run.json")]
     places = [place for place in records if place.is_file()] or records_behind(target, LEDGERS)
-    if len(places) != 1:
+    found = [read_record(place) for place in places]
+    if len({record["run"] for record in found}) != 1:
         raise ValueError(f"{target}: {len(places)} runs have this name; give more of the id of one")
-    return described(places[0], read_record(places[0]))
+    metrics = {name: value for record in found for name, value in final_metrics(record).items()}
+    return described(places[0], {**found[0], "metrics": metrics})
 
 
 def _print_difference(first: str, second: str) -> None:
