@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from recurformer.data import IGNORED, recall
 from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
 from recurformer.data.recall import draw_distinct, draw_weighted
-from recurformer.heads.scores import key_value_samples
+from recurformer.heads.probes import key_value_samples
 
 PAIRS, QUESTIONS = 6, 3
 

@@ -9,7 +9,7 @@ from recurformer.data.backbones import make_random
 from recurformer.evict import EVICTIONS, make_cache, make_eviction
 from recurformer.evict.methods import REPEATS, any_tokens, look_back, retrieval_heads
 from recurformer.evict.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
-from recurformer.heads.scores import Repeated
+from recurformer.heads.probes import Repeated
 from tests.evict.test_evicting_cache import held_slots, read_in_pieces
 from tests.model.tiny_models import LAYERS, make_backbone, tokens
 

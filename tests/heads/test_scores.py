@@ -13,13 +13,11 @@ from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
 from recurformer.heads import scores as scores_module
 from recurformer.heads.attention import attending
 from recurformer.heads.price import price
+from recurformer.heads.probes import HashHopProbes, TextProbes, repeated_tokens
 from recurformer.heads.scores import (
-    HashHopProbes,
-    TextProbes,
     echo_scores,
     induction_scores,
     lookup_accuracy,
-    repeated_tokens,
     retrieval_scores,
     sensitivity_scores,
 )

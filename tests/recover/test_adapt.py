@@ -92,7 +92,8 @@ def within_budget(adapted, tmp_path_factory):
 def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     folder, _ = within_budget
     found, model = measured(folder), AutoModelForCausalLM.from_pretrained(folder / "out")
-    assert model.config.mixer == "window" and model.config.group_windows == found["window_tokens"]
+    assert model.config.mixer == "window" and found["beta"] is None
+    assert model.config.group_windows == [[size for size in layer if size] for layer in found["windows"]]
     assert len({window for layer in found["windows"] for window in layer}) > 1
     held = found["cache"][0]
     assert held["length"] == 64 and held["adapted"] == count_cache(model, 64).bytes.sum()

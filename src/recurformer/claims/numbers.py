@@ -65,7 +65,7 @@ def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE)
     rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
     exponent = exponents(rows)["exponent"]
     holds = abs(exponent - EXPONENTS[cell.part, cell.method, cell.quantity]) <= allowed
-    return Finding(holds, f"exponent {exponent:.2f}", has_paper_width(rows), {"complexity": rows.index})
+    return Finding(holds, f"exponent {number(exponent, 2)}", has_paper_width(rows), {"complexity": rows.index})
 
 
 def pyramidinfer_ratio(rows: pd.DataFrame) -> float:

@@ -25,7 +25,7 @@ def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, cha
     cache, whose bytes are measured (Tables 2, 4).
     """
     from recurformer.cli.checkpoints import open_tokenizer
-    from recurformer.heads.scores import HashHopProbes
+    from recurformer.heads.probes import HashHopProbes
     from recurformer.measure.hashhop import hashhop_rows
 
     tokenizer = open_tokenizer(args.checkpoint)

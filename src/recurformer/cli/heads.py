@@ -87,8 +87,9 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
 
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import open_texts
+    from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
-    from recurformer.heads.scores import SCORES, HashHopProbes, Probes, TextProbes
+    from recurformer.heads.scores import SCORES
     from recurformer.heads.select import profile_rows, score_rows
 
     tokenizer = open_tokenizer(args.checkpoint)

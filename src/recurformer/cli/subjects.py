@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from recurformer.heads.scores import Repeated
+    from recurformer.heads.probes import Repeated
     from recurformer.measure.generate import NewCache
 
     Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]

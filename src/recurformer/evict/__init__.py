@@ -11,7 +11,7 @@ from transformers.masking_utils import sdpa_mask
 from recurformer.evict.cache import EvictingCache, StatePruning
 from recurformer.evict.context import Eviction
 from recurformer.evict.methods import EVICTIONS
-from recurformer.heads.scores import Repeated
+from recurformer.heads.probes import Repeated
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers

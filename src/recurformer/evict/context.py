@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from recurformer.heads.scores import Repeated
+from recurformer.heads.probes import Repeated
 
 ROWS = 128  # query rows whose weights exist at the same time
 PADDING = -1

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from recurformer.evict.context import PADDING, Context, Eviction, budgeted, judging_window
 from recurformer.evict.pyramidinfer import PyramidInferOfficial, PyramidInferPaper
-from recurformer.heads.scores import Repeated, echo_scores, induction_scores
+from recurformer.heads.probes import Repeated
+from recurformer.heads.scores import echo_scores, induction_scores
 
 PERIOD, REPEATS = 64, 4  # of the random tokens that the heads of a model of text are judged on
 ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %

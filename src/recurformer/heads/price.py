@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import eye_array, kron
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.data import IGNORED
 from recurformer.heads.attention import Progress, attending, causal_attention, check_batch, logits_of, reading
+from recurformer.heads.probes import Labelled
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.layout import sliding_layers
 
@@ -237,9 +241,9 @@ def price(
     predicted = torch.ones_like(input_ids, dtype=torch.bool) if predicted is None else predicted.bool()
     if not predicted[:, 1:].any():
         raise ValueError("nothing is predicted: there is no cost")
-    counted = torch.nn.functional.pad(predicted[:, 1:], (0, 1))  # at the place that predicts
+    counted = F.pad(predicted[:, 1:], (0, 1))  # at the place that predicts
     base: Any = attending(model).base_model
-    config, draws = model.config, torch.Generator().manual_seed(seed)
+    config, sliding, draws = model.config, sliding_layers(model.config), torch.Generator().manual_seed(seed)
     costs = torch.zeros(len(base.layers), config.num_key_value_heads, len(choices(windows, bits)), dtype=torch.float64)
     seen = _Pricing()
     for index, sample in enumerate(input_ids):
@@ -256,11 +260,58 @@ def price(
                     continue
                 output = modules[layer](states, **{**named, "attend": seen})
                 upstream, gradient = torch.autograd.grad(output, (states, seen.output), upstream)
-            costs[layer] += _layer_costs(seen, gradient, windows, bits, sink_tokens)
+            if layer not in sliding:
+                costs[layer] += _layer_costs(seen, gradient, windows, bits, sink_tokens)
         if progress is not None:
             progress(index + 1, len(input_ids))
-    costs[sliding_layers(config)] = float("nan")
+    costs[sliding] = float("nan")
     return costs / counted.sum()
+
+
+def price_text_and_needles(
+    model: PreTrainedModel,
+    text: Tensor,
+    needles: Labelled,
+    windows: Sequence[int],
+    *,
+    sink_tokens: int,
+    needle_weight: float,
+    seed: int = 0,
+    progress: Progress = None,
+) -> Tensor:
+    """Return the costs of windows on text, and in addition on what must be looked up in it: see `price`.
+
+    Args:
+        model: as of `price`.
+        text: (samples, L), all of whose tokens count.
+        needles: samples whose labels count alone. A window that is as long as they are hides nothing there.
+        windows: as of `price`.
+        sink_tokens: as of `price`.
+        needle_weight: what a looked-up token counts; a token of text counts 1.
+        seed: as of `price`.
+        progress: called with (samples done, samples), of both kinds together.
+
+    Returns:
+        (layers, KV heads, windows + 1) float64, in nats a token.
+
+    Raises:
+        ValueError: as of `price`.
+    """
+    samples = len(text) + len(needles.input_ids)
+
+    def after(before: int) -> Progress:
+        return None if progress is None else lambda done, _: progress(before + done, samples)
+
+    costs = price(model, text, windows, sink_tokens=sink_tokens, seed=seed, progress=after(0))
+    fitting = [window for window in sorted(windows) if window < needles.input_ids.shape[1]]
+    if fitting:
+        predicted, progress_of_needles = needles.labels != IGNORED, after(len(text))
+        looked_up = price(
+            model, needles.input_ids, fitting, predicted=predicted, sink_tokens=sink_tokens, seed=seed,
+            progress=progress_of_needles,
+        )  # fmt: skip
+        costs[..., : len(fitting)] += needle_weight * looked_up[..., :-1]
+    return costs
 
 
 def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
@@ -283,16 +334,16 @@ def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
             f"budget={budget:g} bytes: the smallest choice of all {groups} groups needs {min(sizes) * groups:g}"
         )
     scale = float(table.abs().max()) or 1.0
-    of_group = np.kron(np.eye(groups), np.ones(count))  # one choice each
-    within = np.tile(np.asarray(sizes, dtype=float) / budget, groups)[None]
+    of_group = kron(eye_array(groups), np.ones((1, count)))  # one choice each
+    within = np.tile(np.asarray(sizes, dtype=float) * groups / budget, groups)[None]
     solved = milp(
         table.flatten().numpy() / scale * 1e3,  # the solver's tolerances are absolute
         integrality=np.ones(groups * count),
         bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(of_group, 1, 1), LinearConstraint(within, -np.inf, 1)],
-        options={"mip_rel_gap": 0.0, "time_limit": 60},
+        constraints=[LinearConstraint(of_group, 1, 1), LinearConstraint(within, -np.inf, groups)],
+        options={"mip_rel_gap": 0.0},
     )
-    if solved.x is None:
+    if not solved.success:
         raise ValueError(f"no choice was found: {solved.message}")
     return torch.from_numpy(solved.x.reshape(groups, count).argmax(1)).view(costs.shape[:-1])
 

@@ -1,22 +1,18 @@
-"""Scores of heads that are measured on the model, and the samples for them; the highest is replaced first."""
+"""Scores of heads that are measured on the model; the highest is replaced first."""
 
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from recurformer.batching import samples_per_batch
 from recurformer.data import IGNORED
-from recurformer.data.recall import draw_distinct
-from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.attention import (
     Arguments,
     AttentionBlock,
@@ -29,199 +25,10 @@ from recurformer.heads.attention import (
     retained_heads,
     watch_attention,
 )
-from recurformer.heads.price import price
+from recurformer.heads.price import price_text_and_needles
+from recurformer.heads.probes import Probes
 from recurformer.model.layout import sliding_layers
-from recurformer.study import HashHopTask, HeadScores
-from recurformer.train.hashhop_data import HashHopTokenDataset, hashhop_dataset
-
-# words after a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
-ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))
-COMMON = 2000  # a vocabulary of merges has its frequent words first; with all words SmolLM2 finds fewer values
-
-
-class Labelled(NamedTuple):
-    """Samples and their labels.
-
-    Attributes:
-        input_ids: (samples, L) without padding.
-        labels: (samples, L), aligned with input_ids, -100 where no token is predicted.
-    """
-
-    input_ids: Tensor
-    labels: Tensor
-
-
-class Repeated(NamedTuple):
-    """Samples of repeated random tokens.
-
-    Attributes:
-        input_ids: (samples, L).
-        period: tokens after which they repeat.
-    """
-
-    input_ids: Tensor
-    period: int
-
-
-class Probes(Protocol):
-    """Samples for one model; the same at every call.
-
-    A model of text looks words up; a small model that knows HashHop only looks hashes up, and that is its language too.
-    """
-
-    def lookups(self) -> Labelled:
-        """Samples whose labels must be looked up."""
-
-    def language(self) -> Labelled:
-        """The usual tokens of the model's inputs and predictions."""
-
-    def needles(self) -> Labelled:
-        """Samples as long as those of `language`, whose labels must be looked up."""
-
-    def repeats(self) -> Repeated:
-        """Random tokens, repeated."""
-
-
-def repeated_tokens(
-    tokenizer: PreTrainedTokenizerBase, samples: int, period: int, repetitions: int, seed: int
-) -> Repeated:
-    """Different random tokens, none of them special, repeated; at most as many as the vocabulary has."""
-    ordinary = np.array(sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids)))
-    period = min(period, len(ordinary))
-    drawn = ordinary[draw_distinct(np.random.default_rng(seed), len(ordinary), samples, period)]
-    return Repeated(torch.from_numpy(np.tile(drawn, (1, repetitions))), period)
-
-
-def single_tokens(tokenizer: PreTrainedTokenizerBase, needed: int) -> np.ndarray:
-    """Ids of common words, or else of letters and digits, that are one token each; int64, at least `needed`.
-
-    Raises:
-        ValueError: the vocabulary has too few of both.
-    """
-    words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    for item in ITEMS:
-        tokens = [token for token, word in enumerate(words) if word and item.fullmatch(word)]
-        if len(tokens) >= needed:
-            return np.array(tokens[: max(COMMON, needed)])
-    raise ValueError(f"key-value lookup: {needed} different items are needed, the vocabulary has fewer words")
-
-
-def key_value_samples(
-    tokenizer: PreTrainedTokenizerBase, samples: int, pairs: int, questions: int, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Independent lists with questions: a model must look the answers up and cannot know them.
-
-         apple: stone
-         cloud: mirror
-        …
-         cloud: mirror      the questions; the values after them are the answers
-
-    Keys and values are single tokens of the model's own vocabulary, all different.
-
-    Args:
-        tokenizer: of the model.
-        samples: number of lists.
-        pairs: lines of a list.
-        questions: keys that come again after it, each once.
-        seed: of all samples.
-
-    Returns:
-        input_ids and labels, both int64 (samples, L). Labels are aligned with input_ids: the answers at their places,
-        -100 elsewhere.
-
-    Raises:
-        ValueError: more questions than pairs, or a vocabulary with too few items.
-    """
-    if questions > pairs:
-        raise ValueError(f"key-value lookup: {questions} questions need as many pairs, there are {pairs}")
-    rng = np.random.default_rng(seed)
-    items = single_tokens(tokenizer, 2 * pairs)
-    lines = items[draw_distinct(rng, len(items), samples, 2 * pairs)].reshape(samples, pairs, 2)
-    queried = draw_distinct(rng, pairs, samples, questions)
-    lines = np.concatenate([lines, np.take_along_axis(lines, queried[..., None], axis=1)], axis=1)
-    colon, end = encode_text(tokenizer, ":"), encode_text(tokenizer, "\n")
-    value = 1 + len(colon)  # its place in a line
-    listed = np.tile(np.array([0, *colon, 0, *end]), (samples, pairs + questions, 1))
-    listed[..., 0], listed[..., value] = lines[..., 0], lines[..., 1]
-    labels = np.full_like(listed, IGNORED)
-    labels[:, pairs:, value] = lines[:, pairs:, 1]
-    prefix = np.tile(text_prefix(tokenizer), (samples, 1)).astype(np.int64)
-    input_ids = np.concatenate([prefix, listed.reshape(samples, -1)], axis=1)
-    labels = np.concatenate([np.full_like(prefix, IGNORED), labels.reshape(samples, -1)], axis=1)
-    return torch.from_numpy(input_ids), torch.from_numpy(labels)
-
-
-def long_lookups(
-    tokenizer: PreTrainedTokenizerBase, samples: int, tokens: int, questions: int, seed: int = 0
-) -> Labelled:
-    """Lists of about `tokens` tokens with questions, or as long as the vocabulary's words last: `key_value_samples`."""
-    line = 2 + sum(len(encode_text(tokenizer, sign)) for sign in (":", "\n"))
-    wanted = max((tokens - len(text_prefix(tokenizer))) // line - questions, questions)
-    pairs = min(wanted, len(single_tokens(tokenizer, 2 * questions)) // 2)
-    return Labelled(*key_value_samples(tokenizer, samples, pairs, questions, seed))
-
-
-@dataclass(frozen=True)
-class TextProbes:
-    """Probes of a model that reads text."""
-
-    tokenizer: PreTrainedTokenizerBase
-    texts: Sequence[str]
-    settings: HeadScores
-    seed: int
-
-    def lookups(self) -> Labelled:
-        """Lists of words, see `key_value_samples`."""
-        sizes = self.settings
-        return Labelled(*key_value_samples(self.tokenizer, sizes.samples, sizes.pairs, sizes.questions, self.seed))
-
-    def language(self) -> Labelled:
-        """Windows of the texts."""
-        input_ids = windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
-        return Labelled(input_ids, input_ids)
-
-    def needles(self) -> Labelled:
-        """Lists as long as a window, see `long_lookups`."""
-        sizes = self.settings
-        return long_lookups(self.tokenizer, sizes.samples, sizes.tokens, sizes.questions, self.seed)
-
-    def repeats(self) -> Repeated:
-        """See `repeated_tokens`."""
-        sizes = self.settings
-        return repeated_tokens(self.tokenizer, sizes.samples, sizes.repeated_tokens, sizes.repetitions, self.seed)
-
-
-@dataclass(frozen=True)
-class HashHopProbes:
-    """Probes of a model that knows HashHop with one token a hash alone, no longer than its training samples."""
-
-    tokenizer: PreTrainedTokenizerBase
-    task: HashHopTask
-    settings: HeadScores
-    seed: int
-
-    def lookups(self) -> Labelled:
-        """Chains that no training has seen: every hash of an answer is looked up."""
-        count = self.settings.samples
-        dataset = hashhop_dataset(self.task, self.tokenizer, size=count, seed=self.seed, stream="validation")
-        if not isinstance(dataset, HashHopTokenDataset):
-            raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
-        batch = dataset.collate([dataset[index] for index in range(count)])
-        return Labelled(batch["input_ids"], batch["labels"])
-
-    def language(self) -> Labelled:
-        """The same chains: such a model reads nothing else."""
-        return self.lookups()
-
-    def needles(self) -> Labelled:
-        """The same chains."""
-        return self.lookups()
-
-    def repeats(self) -> Repeated:
-        """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""
-        period = self.lookups().input_ids.shape[1] // self.settings.repetitions
-        return repeated_tokens(self.tokenizer, self.settings.samples, period, self.settings.repetitions, self.seed)
-
+from recurformer.study import HeadScores
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """Attends with a layer's query, key, value, mask and scaling, as `Attend` gets them; returns (B, L, H, head_dim)."""
@@ -488,13 +295,12 @@ def _sensitivity(model: PreTrainedModel, probes: Probes, settings: HeadScores, p
 
 
 def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    """Minus the cost of the window for each group, on every head of the group: nats a token, see `price`."""
-    text, needles = probes.language().input_ids, probes.needles()
-    of_window = partial(price, windows=[settings.window_tokens], sink_tokens=settings.sink_tokens, progress=progress)
-    costs = of_window(model, text)[..., 0]  # (layers, KV heads)
-    looked_up = of_window(model, needles.input_ids, predicted=needles.labels != IGNORED)[..., 0]
-    of_group = costs + settings.needle_weight * looked_up
-    return -of_group.repeat_interleave(model.config.num_attention_heads // of_group.shape[1], 1)
+    """Minus the cost of the window for each group, on every head of the group: nats a token."""
+    windows, needles = [settings.window_tokens], probes.needles()
+    weights = {"sink_tokens": settings.sink_tokens, "needle_weight": settings.needle_weight}
+    costs = price_text_and_needles(model, probes.language().input_ids, needles, windows, progress=progress, **weights)
+    costs = costs[..., 0]  # (layers, KV heads)
+    return -costs.repeat_interleave(model.config.num_attention_heads // costs.shape[1], 1)
 
 
 SCORES: dict[str, Callable[[PreTrainedModel, Probes, HeadScores, Progress], Tensor]] = {

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.data import IGNORED
 from recurformer.data.documents import Documents
 from recurformer.data.windows import encode_text, windows
-from recurformer.heads.price import allocate, choices, price, windows_by_group
+from recurformer.heads.price import allocate, choices, price_text_and_needles, windows_by_group
+from recurformer.heads.probes import long_lookups
 from recurformer.heads.profile import profile_heads
-from recurformer.heads.scores import long_lookups
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
 from recurformer.model.config import MODEL_TYPE_PREFIX
@@ -33,7 +32,7 @@ from recurformer.recover.measures import PASSKEYS, cache_bytes_of, passkeys_of, 
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
-from recurformer.study import Recipe
+from recurformer.study import HeadScores, Recipe
 from recurformer.train.data import WindowDataset
 
 PROFILE_WINDOWS = 64
@@ -51,8 +50,6 @@ PRICED = 4
 """Windows of text, at most, and as many lookups as long, on which windows are priced."""
 QUESTIONS = 8
 """Of each lookup."""
-LOOKUP_WEIGHT = 0.5
-"""What a looked-up token counts in a price; a token of text counts 1."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 RESERVED = 0.05
@@ -137,7 +134,9 @@ def adapt(
     choice = kept.result("heads", choose)
     before = measure("original", original, 0)
     found_by_original = passkeys("original", original)
-    sizes = {"window_tokens": choice["window_tokens"]} if cache is not None else {}
+    sizes = {}
+    if cache is not None:
+        sizes["window_tokens"] = [[size for size in layer if size is not None] for layer in choice["windows"]]
     converted = converted_by(recipe, original, choice["heads"], seed, **sizes)
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, lengths))
@@ -180,7 +179,8 @@ def adapt(
     after = measure("adapted", converted, curve.tokens)
     config = original.config
     return converted, {
-        "beta": beta, "budget": cache, "minutes": minutes, "seed": seed, "dtype": str(dtype).removeprefix("torch."),
+        "beta": beta if cache is None else None, "budget": cache, "minutes": minutes, "seed": seed,
+        "dtype": str(dtype).removeprefix("torch."),
         "recipe": {"tokens": tokens, **TRAINING.model_dump(exclude={"steps"}), **recipe.model_dump(exclude_none=True)},
         "plan": asdict(recovered.plan),
         "tokens": [train_ids.numel(), held_out_ids.numel()],
@@ -239,29 +239,24 @@ def _choose_windows(
     Raises:
         ValueError: the smallest windows need more.
     """
-    config, tokens = original.config, ids.shape[1]
+    config, tokens, sinks = original.config, ids.shape[1], BY_PRICE.sink_tokens or 0
     windows = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length()) if LEAST_WINDOW * 2**power < tokens]
-    lookups = long_lookups(tokenizer, len(ids), tokens, QUESTIONS, seed)
-    fitting = [window for window in windows if window < lookups.input_ids.shape[1]]
-    shown, sinks = progress("price: window"), BY_PRICE.sink_tokens or 0
-    costs = price(original, ids, windows, sink_tokens=sinks, seed=seed, progress=shown)
-    looked_up = price(
-        original, lookups.input_ids, fitting, predicted=lookups.labels != IGNORED, sink_tokens=sinks, seed=seed,
-        progress=progress("price: lookup"),
-    )  # fmt: skip
-    costs[..., : len(fitting)] += LOOKUP_WEIGHT * looked_up[..., :-1]  # a window as long as a lookup costs it nothing
     kept, head_dim = choices(windows), original.model.layers[0].self_attn.head_dim
     sizes = [keep.bytes(tokens, head_dim, sinks) for keep in kept]
-    priced = [layer for layer in range(len(costs)) if layer not in sliding_layers(config)]
-    groups = costs[priced, :, 0].numel()
+    priced = [layer for layer in range(config.num_hidden_layers) if layer not in sliding_layers(config)]
+    groups = len(priced) * config.num_key_value_heads
     # the number of tokens seen in each layer, and a key and a value a token where no head is left that counts them
-    counts = 8 * len(costs) + 4 * tokens
+    counts = 8 * config.num_hidden_layers + 4 * tokens
     least = (groups * sizes[0] + counts) / (groups * sizes[-1])
     if budget < least:
         raise ValueError(
             f"cache={budget:g}: windows of {LEAST_WINDOW} tokens in all heads need {least:.4f} of the cache at "
             f"{tokens:,} tokens"
         )
+    costs = price_text_and_needles(
+        original, ids, long_lookups(tokenizer, len(ids), tokens, QUESTIONS, seed), windows, sink_tokens=sinks,
+        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress("price: sample"),
+    )  # fmt: skip
 
     def least_cost(fraction: float) -> tuple[float, Tensor]:
         chosen = allocate(costs[priced], sizes, fraction * groups * sizes[-1] - counts)
@@ -270,10 +265,8 @@ def _choose_windows(
     curve = {fraction: least_cost(fraction)[0] for fraction in BUDGETS if fraction >= least}
     chosen = torch.full(costs.shape[:2], len(kept) - 1)
     curve[budget], chosen[priced] = least_cost(budget)
-    heads, window_tokens = windows_by_group(chosen, kept, config.num_attention_heads)
     return {
-        "heads": heads,
-        "window_tokens": window_tokens,
+        "heads": windows_by_group(chosen, kept, config.num_attention_heads)[0],
         "windows": [[kept[place].window for place in layer] for layer in chosen.tolist()],
         "estimated": sorted(curve.items()),
     }
