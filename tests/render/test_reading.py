@@ -5,7 +5,7 @@ import pytest
 from rendering import ALL_TABLES, render
 
 from recurformer.render.figures import FIGURES
-from recurformer.results.frames import NAMES, READERS, read_frame, read_frames
+from recurformer.results.frames import READERS, TEXTS, read_frame, read_frames
 
 
 def write(rows, path):
@@ -28,7 +28,7 @@ def test_a_name_stays_a_text_whatever_it_looks_like(tmp_path, suffix):
     names = ["NA", "nan", "null", "None", "007", "360", "1e3", "0x10", "inf", "True", "2024-01-01", "1_000"]
     for written in (names, *([name] for name in names)):  # alone, a column could be one of numbers
         rows = pd.DataFrame(
-            dict.fromkeys(NAMES, written) | {"beta": 0.0, "step": 1, "value": float("nan"), "by": "ra_i"}
+            dict.fromkeys(TEXTS, written) | {"beta": 0.0, "step": 1, "value": float("nan"), "by": "ra_i"}
         )
         write(rows, tmp_path / f"rows{suffix}")
         pd.testing.assert_frame_equal(read_frame(tmp_path / f"rows{suffix}"), rows)
@@ -41,7 +41,7 @@ def renamed(measurements, tmp_path_factory):
     folder = tmp_path_factory.mktemp("renamed")
     files = [folder / f"{kind}.csv" for kind in measurements]
     for file, frame in zip(files, measurements.values(), strict=True):
-        names = [name for name in NAMES if name in frame]
+        names = [name for name in TEXTS if name in frame]
         frame.assign(**{name: frame[name].replace(other) for name in names}).to_csv(file, index=False)
     return read_frames(files)
 

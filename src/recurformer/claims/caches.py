@@ -61,7 +61,7 @@ def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool, pd.DataFram
         raise Missing("caches of two lengths and of the original are needed")
     gained = bytes_at[CACHE_LENGTHS["cs_60k"]] - bytes_at[CACHE_LENGTHS["cs_10k"]]
     over = over_original(gained)
-    converted = over[over.index.get_level_values("beta") > 0]
+    converted = over[over.index.get_level_values("beta") > 0].dropna()
     if converted.empty:
         raise Missing("no cache of a converted model")
     return converted, papers, counted

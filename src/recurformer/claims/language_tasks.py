@@ -77,7 +77,7 @@ def tasks(
     if rows.empty:
         raise Missing("they are on the hub and ask for more tokens than this study's models read (config/paper.yaml)")
     pairs = pd.concat([_pairs(rows[rows["model"] == model]) for model in models_in_order(rows)])
-    is_fraction = (pairs["value"] <= 1) & (pairs["original"] <= 1) & ~pairs["metric"].str.endswith(UNITS)
+    is_fraction = pairs["value"].between(0, 1) & pairs["original"].between(0, 1) & ~pairs["metric"].str.endswith(UNITS)
     fractions = list(records(pairs[is_fraction]))
     comparisons = [
         Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting,

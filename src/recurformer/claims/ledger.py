@@ -28,7 +28,7 @@ from recurformer.claims.claim import (
     fact_of,
 )
 from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
-from recurformer.claims.runs import environment, hardware_of, runs_of, total_minutes
+from recurformer.claims.runs import environment, hardware_of, runs_beneath, total_minutes
 from recurformer.paper import CELLS, NUMBERS, PrintedCell, label
 from recurformer.records import read_record, record_of
 from recurformer.results.frames import require
@@ -206,7 +206,7 @@ class Ledger:
         """Everything: study, counts, claims with their evidence, the audit of the paper against itself, and cost and
         environment of all the runs behind.
         """
-        runs = runs_of(sorted({file for decision in self.decisions for file in decision.files}))
+        runs = runs_beneath(sorted({file for decision in self.decisions for file in decision.files}))
         return {
             "study": self.study,
             "counts": self.counts(),
@@ -248,7 +248,7 @@ def _row(decision: Decision) -> dict[str, Any]:
 @lru_cache
 def _measured_by(files: tuple[str, ...]) -> dict[str, Any]:
     """Runs, hardware and cost behind some measurement files."""
-    runs = runs_of(files)
+    runs = runs_beneath(files)
     return {
         "files": list(files),
         "runs": list(dict.fromkeys(read_record(record)["run"] for record in map(record_of, files) if record)),

@@ -230,7 +230,9 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
     betas = wide.index.get_level_values("beta")
     if 0.0 not in betas or not (betas > 0).any():
         raise Missing("perplexities of the original and of a converted model are needed")
-    converted = wide.assign(over_original=over_original(wide["trained"]))[betas > 0]
+    converted = wide.assign(over_original=over_original(wide["trained"]))[betas > 0].dropna(subset="over_original")
+    if converted.empty:
+        raise Missing("no perplexity of a converted model has one of its original beside it")
     return converted, {"at_scale": papers, "rows": {"perplexity": rows.index}}
 
 

@@ -134,11 +134,14 @@ def combines(evidence: Evidence) -> Finding:
     points = evidence.scores(HASHHOP)
     extra: dict[str, Estimate] = {}
     used: list[int] = []
+    samples: dict[str, int] = {}
+    reasons: list[Missing] = []
     for model, of_model in by_model(points):
         if (combined := of(of_model, "combined")).empty:
             continue
         if reason := why_not_run(of_model, HASHHOP):
-            raise Undecided(reason)
+            reasons.append(Undecided(reason))
+            continue
         ours, full = at_common_setting(recurformer(of_model)), original(of_model, trained=True)
         for _, kept in combined.iterrows():
             plain = of(of_model, "eviction", kept["method"])
@@ -152,16 +155,17 @@ def combines(evidence: Evidence) -> Finding:
             name = f"{label(model)}, {method_label('eviction', kept['method'])}, {kept['setting']:g} of the tokens"
             extra[name] = Estimate(cost, cost - half, cost + half)
             used += [*kept["rows"], *(row for one in four for row in one["rows"])]
+            samples[model] = int(of_model["samples"].max())
     if not extra:
-        raise Missing("no eviction method was measured on retained heads")
+        raise because(reasons or [Missing("no eviction method was measured on retained heads")])
     name, worst = max(extra.items(), key=lambda item: item[1].mean)
     holds, still_open = at_most(ALLOWED_DROP, extra.values())
     text = (
         f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] of h_gq more than on all heads ({name}; "
         f"{len(extra)} comparisons)"
     )
-    at_scale = set(BACKBONE_LABELS) <= set(points["model"])
-    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, int(points["samples"].max()), still_open)
+    at_scale = set(BACKBONE_LABELS) <= set(samples)
+    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, max(samples.values()), still_open)
 
 
 def spared(evidence: Evidence) -> Finding:

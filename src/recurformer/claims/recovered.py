@@ -119,7 +119,7 @@ def tokens(evidence: Evidence, within: float) -> Finding:
         )  # fmt: skip
     still_open = "" if sure else OPEN if back else "more tokens may bring it"
     text = f"{label(model)}, β {COMMON_BETA:g}: {'; '.join(texts)}"
-    return _finding(rows, back, still_open, text, original, *curves.values())
+    return _finding(pd.concat(curves.values()), back, still_open, text, original)
 
 
 def equal_bytes(evidence: Evidence) -> Finding:

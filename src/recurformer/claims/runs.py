@@ -10,7 +10,7 @@ Runs = Mapping[str, Mapping[str, Any]]
 """Id of a run -> its record."""
 
 
-def runs_of(files: Iterable[str]) -> Runs:
+def runs_beneath(files: Iterable[str]) -> Runs:
     """All runs that a set of files rests on, those that wrote them first."""
     records = (record for file in files if (place := record_of(file)) for _, record in ancestors(place))
     return {record["run"]: record for record in records}
@@ -51,7 +51,7 @@ def environment(runs: Runs) -> dict[str, Any]:
         versions: package -> version -> number of runs;
         commits: commit -> number of runs;
         locks: SHA-256 of requirements.lock -> number of runs;
-        dirty: number of runs whose working tree differed from its commit;
+        dirty: number of runs whose working tree differed from its commit, as far as they know one;
         runs: id -> stage, core_minutes, gpu_minutes.
     """
     about, records = ("processor", "cores", "system", "accelerator"), runs.values()

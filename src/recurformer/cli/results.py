@@ -69,7 +69,7 @@ def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
     from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
     from recurformer.claims.ledger import from_recordings, reviewer_questions
-    from recurformer.claims.runs import hardware_of, runs_of
+    from recurformer.claims.runs import hardware_of, runs_beneath
     from recurformer.render.tables import TABLES
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table
@@ -90,7 +90,7 @@ def table(args: Namespace) -> None:
     )
     if args.table == "reviewer_questions":
         rendered = questions_table(rendered)
-    hardware = hardware_of(runs_of(args.measurements))
+    hardware = hardware_of(runs_beneath(args.measurements))
     rendered = rendered.measured_by(args.study, hardware, runs_behind(args.measurements))
     rendered = replace(rendered, notes=(*rendered.notes, *from_recordings(decisions)))
     for target in args.out:

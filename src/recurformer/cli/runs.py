@@ -28,8 +28,8 @@ STUDY = "results figures"
 """Folders in which the default study's runs lie."""
 SHOWN = ("run", "stage", "model", "beta", "seed", "metrics", "minutes", "peak_mib", "started", "name")
 """Columns of the table in the terminal."""
-TEXTS = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
-"""Columns whose values are no numbers, whatever they look like; the names that a study chooses are others."""
+ABOUT = frozenset({"run", "stage", "commit", "difference", "lock", "name"})
+"""Columns whose values are no numbers, whatever they look like, beside the texts of measurements and the versions."""
 
 
 def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[str, Any]]]:
@@ -40,24 +40,29 @@ def _records(folders: Sequence[str]) -> list[tuple[Path, dict[str, Any], dict[st
     Raises:
         ValueError: there are none.
     """
-    found: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
 
     def leave_out(place: Path, error: Exception) -> None:
         print(f"{place}: left out, it is no whole run record ({type(error).__name__}: {error})", file=sys.stderr)
 
     for place, record in find_records(*folders, damaged=leave_out):
         try:
-            _, first, shown = found.setdefault(record["run"], (place, record, described(place, record)))
+            described(place, record)
+            first_place, first = found.get(record["run"], (place, record))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             leave_out(place, error)
-            continue
-        if first is not record:
-            first["metrics"] = {**final_metrics(first), **final_metrics(record)}
-            shown |= final_metrics(first) | {"metrics": metrics_text(first, most=2)}
+        else:
+            found[record["run"]] = first_place, _merged([first, record])
     if not found:
         named = ", ".join(folders)
         raise ValueError(f"{named}: no run record below it; name a folder of results, such as results or recorded/cpu")
-    return sorted(found.values(), key=lambda entry: entry[1]["started"])
+    runs = sorted(found.values(), key=lambda entry: entry[1]["started"])
+    return [(place, record, described(place, record)) for place, record in runs]
+
+
+def _merged(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first of several records of a run, with the final metrics of all."""
+    return {**records[0], "metrics": {name: value for one in records for name, value in final_metrics(one).items()}}
 
 
 def _beta(settings: Mapping[str, Any]) -> Any:
@@ -113,9 +118,10 @@ def _column(frame: "pd.DataFrame", key: str) -> str:
 
 def _ordered(key: str, value: Any) -> tuple[bool, Any]:
     """Values as they compare: numbers before texts. Names stay texts, such as a model 007; true and false too."""
-    from recurformer.results.frames import NAMES
+    from recurformer.results.frames import TEXTS
 
-    if key not in {*TEXTS, *NAMES} and not isinstance(value, bool):
+    text = key in ABOUT or key in TEXTS or key.endswith("_version")
+    if not text and not isinstance(value, bool):
         with suppress(TypeError, ValueError):
             return False, float(value)
     return True, str(value).lower() if isinstance(value, bool) else str(value)
@@ -145,10 +151,9 @@ def _one(target: str) -> dict[str, Any]:
     records = [Path(folder, name) for folder in ("", "results") for name in names if name.endswith("run.json")]
     places = [place for place in records if place.is_file()] or records_behind(target, LEDGERS)
     found = [read_record(place) for place in places]
-    if len({record["run"] for record in found}) != 1:
-        raise ValueError(f"{target}: {len(places)} runs have this name; give more of the id of one")
-    metrics = {name: value for record in found for name, value in final_metrics(record).items()}
-    return described(places[0], {**found[0], "metrics": metrics})
+    if (runs := len({record["run"] for record in found})) != 1:
+        raise ValueError(f"{target}: {runs} runs have this name; give more of the id of one")
+    return described(places[0], _merged(found))
 
 
 def _print_difference(first: str, second: str) -> None:

@@ -296,10 +296,10 @@ def _sensitivity(model: PreTrainedModel, probes: Probes, settings: HeadScores, p
 
 def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
     """Minus the cost of the window for each group, on every head of the group: nats a token."""
-    windows, needles = [settings.window_tokens], probes.needles()
-    weights = {"sink_tokens": settings.sink_tokens, "needle_weight": settings.needle_weight}
-    costs = price_text_and_needles(model, probes.language().input_ids, needles, windows, progress=progress, **weights)
-    costs = costs[..., 0]  # (layers, KV heads)
+    costs = price_text_and_needles(
+        model, probes.language().input_ids, probes.needles(), [settings.window_tokens],
+        sink_tokens=settings.sink_tokens, needle_weight=settings.needle_weight, progress=progress,
+    )[..., 0]  # (layers, KV heads)  # fmt: skip
     return -costs.repeat_interleave(model.config.num_attention_heads // costs.shape[1], 1)
 
 

@@ -331,15 +331,17 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     """h_gq over the prompt's length, at the hops of the training, and over the hops, at its length: a row a model."""
     rows = identified(hashhop_sizes, HASHHOP_SIZES.kind)
     points = pd.concat([
-        scores(of_size, HASHHOP_SIZES).assign(hops=hops, size=size, as_trained=bool(of_size["as_trained"].iloc[0]))
-        for (hops, size), of_size in groups(rows, ["hops", "size"])
+        scores(of_size, HASHHOP_SIZES).assign(
+            hops=hops, size=size, form=form, as_trained=bool(of_size["as_trained"].iloc[0])
+        )
+        for (hops, size, form), of_size in groups(rows, ["hops", "size", "form"])
     ], ignore_index=True)  # fmt: skip
     models, looks = by_model(points), _size_looks(points)
     figure = Figure(figsize=(WIDTH + 0.8, 1.6 + 2.6 * len(models)), label="HashHop at other lengths and hops")
     lines = figure.subplots(len(models), 2, squeeze=False)
     for (model, of_model), (by_size, by_hops) in zip(models, lines, strict=True):
         trained = of_model[of_model["as_trained"]]
-        unit_of_size = SIZE_UNITS[rows["form"].iloc[0]]
+        unit_of_size = SIZE_UNITS[of_model["form"].iloc[0]]
         for axes, column, kept, axis, unit in (
             (by_size, "size", "hops", f"{unit_of_size} in the prompt", "hops"),
             (by_hops, "hops", "size", "hops asked for", unit_of_size),

@@ -194,8 +194,10 @@ def without_weak(cells: pd.DataFrame, scores: Mapping[str, float]) -> pd.DataFra
 def over_original(values: pd.Series) -> pd.Series:
     """Values over those of the original, which has beta 0 and is alike in all other levels of the index.
 
+    Without an original a value becomes NaN.
+
     Raises:
-        KeyError: there is no original.
+        KeyError: no value is of an original.
     """
     original = values.xs(0.0, level="beta")
     return values / original.reindex(values.droplevel("beta").index).to_numpy()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from recurformer.paper import BACKBONE_LABELS
 from recurformer.records import PACK, runs_behind
 
-SUBJECT = "model family method setting# by trained seed#"
+SUBJECT = "model family method setting# by trained? seed#"
 IDENTITY = f"{SUBJECT} ratio#"
 """What a row says about the measured subject. family: "original", "eviction", "mixer" (heads replaced),
 "layers" (whole layers replaced) or "pooled" (fewer KV heads); method: within the family; setting: the fraction that was
@@ -31,11 +32,11 @@ KINDS = {
     "complexity": "mixer phase quantity length# bytes#",
     "sink": "model layer# head# quantity query# key# value# samples#",
     "metrics": "model arm beta# seed# step# loss#",
-    "mqar": "beta# learning_rate# seed# split length# pairs# trained_length correct# queries#",
+    "mqar": "beta# learning_rate# seed# split length# pairs# trained_length? correct# queries#",
     "attention_map": "model level layer# head# ra_i# query# key# weight# samples#",
     "profile": "model sample# layer# head# rr# threshold#",
     "influence": "model mixer layer# head# query# key# weight#",
-    "hashhop_sizes": f"{IDENTITY} variant sample# correct# hops# size# form as_trained",
+    "hashhop_sizes": f"{IDENTITY} variant sample# correct# hops# size# form as_trained?",
     "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "
@@ -43,9 +44,10 @@ KINDS = {
     "layer_errors": "model arm mixer beta# seed# layer# after#",
     "ablation_lm_eval": f"{SUBJECT} task metric value# stderr# samples#",
     "head_scores": "model by seed# layer# head# score#",
-    "ra_i_settings": "model window# threshold# beta# unit selected# shared# rank_correlation# default",
+    "ra_i_settings": "model window# threshold# beta# unit selected# shared# rank_correlation# default?",
 }
-"""Kind of measurement -> the columns that tables, figures and claims read, those of numbers with a "#".
+"""Kind of measurement -> the columns that tables, figures and claims read: numbers with a "#", truth values with a "?",
+all others texts.
 
 length, l_m, window of a setting: tokens; bytes, peak_bytes, memory_bytes: bytes; ratio: over the original's full cache;
 negative_log_likelihood: nats, summed over the tokens (in `recovery` nats per token, as divergence and loss are);
@@ -54,18 +56,19 @@ threshold is α; ra_i: samples above it; score: the highest is replaced first; w
 chains or characters, by the task's form. stage: "before", "converted" or "trained"; interval: of the "mean", or the
 "spread".
 """
-COLUMNS = {kind: tuple(columns.replace("#", "").split()) for kind, columns in KINDS.items()}
+COLUMNS = {kind: tuple(columns.replace("#", "").replace("?", "").split()) for kind, columns in KINDS.items()}
 NUMBERS = {kind: [name[:-1] for name in columns.split() if name.endswith("#")] for kind, columns in KINDS.items()}
+TRUTHS = {name[:-1] for columns in KINDS.values() for name in columns.split() if name.endswith("?")}
 LANGUAGE_ONLY = frozenset({"metrics", "profile"})
 """Kinds of files that other parts of a study have too, of which the claims speak about the language runs only."""
 PACKED = "measurements"
 """Folder of a recording with one Parquet file a kind."""
-NAMES = ("model", "arm", "method", "task", "metric")
-"""Columns of names that a study or lm-eval chose: texts, also where one is `NA`, `007` or a metric of RULER, `512`."""
+TEXTS = sorted({name for columns in COLUMNS.values() for name in columns} - {*chain(*NUMBERS.values()), *TRUTHS})
+"""Columns of texts, also where one looks like something else: `NA`, `007` or, as RULER's metrics, `512`."""
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=dict.fromkeys(NAMES, str), keep_default_na=False, na_values=[""])
+    return pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), keep_default_na=False, na_values=[""])
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:

@@ -87,17 +87,17 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
 
 
 def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the paper's method and of the original trained likewise, with `beta`. Its heads are those that RA-I
-    chooses, or where none are, those that the study chooses.
+    """The rows of the paper's method and of the original trained likewise, with `beta`. Of each model these are the
+    heads that RA-I chooses; where none are, those that the study chooses; or else whole layers.
 
     Raises:
         ValueError: a sample has two rows, such as of whole query groups and of single heads.
     """
     trained, heads = hashhop["trained"].astype(bool), hashhop["family"] == "mixer"
     mamba = trained & (hashhop["method"] == "mamba")
-    for ours in (mamba & heads & (hashhop["by"] == PAPERS_SELECTOR), mamba & heads, mamba):
-        if ours.any():
-            break
+    ours, models = mamba & heads & (hashhop["by"] == PAPERS_SELECTOR), hashhop["model"]
+    for others in (mamba & heads, mamba):
+        ours |= others & ~models.isin(models[ours])
     original = trained & (hashhop["family"] == "original")
     rows = hashhop[original | ours].assign(beta=hashhop["setting"].where(ours, 0.0).round(6))
     doubled = rows[rows.duplicated(["model", "beta", "seed", "variant", "sample"])]
@@ -119,7 +119,9 @@ def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
     kept = other.copy()
     for model, others in groups(rows[other], "model"):
         mixers = others[others["family"] == "mixer"]
-        alike = (rows["model"] == model) & rows["seed"].isin(others.loc[others["by"] != "random", "seed"])
+        alike = rows["model"] == model
+        if (chosen := others[others["by"] != "random"]).size:  # the seed of a random choice is no training's
+            alike &= rows["seed"].isin(chosen["seed"])
         if len(mixers):
             alike &= rows["setting"].isin(mixers["setting"]) | (rows["family"] != "mixer")
         kept |= alike
