@@ -146,5 +146,5 @@ def profile_if_any(wildcards):
 
 def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
-    most = papers(max(config["language"]["betas"]))
+    most = papers(max(config["language"]["betas"]), config["seed"])
     return model_of("language", wildcards.backbone, most, config["seed"])

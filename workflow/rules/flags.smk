@@ -50,11 +50,15 @@ def run_words(wildcards):
     return words({"beta": beta, "seed": wildcards.seed})
 
 
-def training_words(wildcards):
-    """The names of a training in its measurements."""
-    return run_words(wildcards) + words(
-        {"arm": arm_of(Subject.parse(wildcards.change))}
-    )
+def text_words(wildcards):
+    """The names of a training on text in its measurements."""
+    arm = arm_of(Subject.parse(wildcards.change), int(wildcards.seed))
+    return run_words(wildcards) + words({"arm": arm})
+
+
+def hashhop_words(wildcards):
+    """The same on HashHop."""
+    return run_words(wildcards) + words({"arm": wildcards.change})
 
 
 def ranked_betas(wildcards, input):

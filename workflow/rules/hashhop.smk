@@ -10,7 +10,7 @@ rule train_hashhop:
     resources:
         **NEEDS,
     params:
-        run=training_words,
+        run=hashhop_words,
         settings=settings(
             "hashhop.training", task="hashhop.task", distributed=processes
         ),

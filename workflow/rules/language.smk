@@ -20,7 +20,7 @@ rule train_text:
     params:
         original=files("original"),
         curve=curve_words,
-        run=training_words,
+        run=text_words,
         tokens=config["language"]["tokens"],
         settings=settings("language.training", distributed=processes),
         code=code("train"),
@@ -78,15 +78,15 @@ rule perplexity:
         record="<results>/language/{backbone}/{change}/seed-{seed}/perplexity.run.json",
     log:
         "<logs>/perplexity/{backbone}/{change}/seed-{seed}.log",
+    wildcard_constraints:
+        change=r"original/trained|heads/.+",
     threads: 2
     resources:
         **NEEDS,
     params:
         heads=replaced_words,
         run=run_words,
-        settings=settings(
-            "language.perplexity", mamba="mamba", window="ablations.language.window"
-        ),
+        settings=settings("language.perplexity", mamba="mamba", window=window_of),
         dtype=words({"dtype": config["evaluation_dtype"]}),
         code=code("perplexity"),
     shell:

@@ -1,10 +1,10 @@
 # What a study measures, and what its tables and figures are made from.
-LANGUAGE = collect(
-    "<results>/language/{backbone}/{subject}/seed-{seed}/{{file}}",
-    backbone=config["language"]["backbones"],
-    subject=map(papers, config["language"]["betas"]),
-    seed=config["seed"],
-)
+def papers_on_text(*files):
+    """Files of the paper's method on text, and of the original trained likewise."""
+    backbones = config["language"]["backbones"]
+    return measurements_of("language", PAPERS_ON_TEXT, *files, backbones=backbones)
+
+
 HASHHOP = [
     file_of("hashhop", backbone, papers(beta, seed), "hashhop.parquet", seed)
     for backbone in config["hashhop"]["backbones"]
@@ -39,18 +39,18 @@ MEASUREMENTS = {
         )
         for name in config["hashhop"]["backbones"]
     ],
-    "perplexity": collect(LANGUAGE, file="perplexity.csv"),
+    "perplexity": papers_on_text("perplexity.csv"),
     "recovery": (
-        collect(LANGUAGE, file="recovery.csv") + recovered("recovery.csv")
+        papers_on_text("recovery.csv") + recovered_files("recovery.csv")
         if RECOVERY
         else []
     ),
-    "layer_errors": recovered("layer_errors.csv", EQUAL_BYTES),
+    "layer_errors": recovered_files("layer_errors.csv", EQUAL_BYTES),
     "recovered_needle": measurements_of("language", recovering(), "needle.csv"),
     "recovered_continuation": measurements_of(
         "language", recovering(), "continuation.csv"
     ),
-    "metrics": collect(LANGUAGE, file="metrics.jsonl"),
+    "metrics": papers_on_text("metrics.jsonl"),
     "profile": collect(PROFILED, file="profile.parquet"),
     "sink": collect(PROFILED, file="sink.parquet"),
     "contribution": collect(PROFILED, file="contribution.csv"),
@@ -79,7 +79,7 @@ MEASUREMENTS = {
     ),
     "papers_ablation_lm_eval": measurements_of(
         "language",
-        [Subject("original"), *map(papers, config["language"]["betas"])],
+        [Subject("original"), *PAPERS_ON_TEXT],
         *LM_EVAL,
         backbones=config["language"]["backbones"],
     ),
@@ -93,7 +93,7 @@ PARTS = {
     "paper": True,
     "tasks": bool(LM_EVAL),
     "recovery": bool(RECOVERY),
-    "equal_bytes": bool(recovered("", EQUAL_BYTES)),
+    "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
     "ablations": True,
 }
 

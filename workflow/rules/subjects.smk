@@ -13,7 +13,10 @@ LM_EVAL = [
 ]
 
 
-def papers(beta, seed=config["seed"]):
+ARMS = RECOVERY["arms"] if RECOVERY else {}
+
+
+def papers(beta, seed):
     """The paper's own method on the heads that the study chooses, at random by the training's seed; at 0 the original
     trained likewise.
     """
@@ -24,25 +27,33 @@ def papers(beta, seed=config["seed"]):
     return Subject("heads", "mamba", by, unit, choice, beta)
 
 
-def recovered_by(arm):
+PAPERS_ON_TEXT = [papers(beta, config["seed"]) for beta in config["language"]["betas"]]
+
+
+def matched(beta):
+    """The model whose cache evictions match, and from whose retained heads the combined methods evict."""
+    return Subject("heads", "mamba", "ra_i", beta=beta)
+
+
+def subjects_of(arm):
     """What a recipe other than the paper's gives, at each of its fractions of heads."""
-    betas = RECOVERY["arms"][arm]["betas"] or filter(None, config["language"]["betas"])
+    betas = ARMS[arm]["betas"] or filter(None, config["language"]["betas"])
     return [Subject("recovered", arm, beta=beta) for beta in betas]
 
 
 def seeds_of(arm):
     """The first is that of the model that is measured on other tasks."""
-    return RECOVERY["arms"][arm]["seeds"] or [config["seed"]]
+    return ARMS[arm]["seeds"] or [config["seed"]]
 
 
-def recovered(file, arms=""):
+def recovered_files(file, arms=""):
     """A file of every run of every other recipe, or of those whose names begin with `arms`."""
     return [
         file_of("language", backbone, subject, file, seed)
         for backbone in config["language"]["backbones"]
-        for arm in (RECOVERY["arms"] if RECOVERY else {})
+        for arm in ARMS
         if arm.startswith(arms)
-        for subject in recovered_by(arm)
+        for subject in subjects_of(arm)
         for seed in seeds_of(arm)
     ]
 
@@ -58,9 +69,9 @@ def recovered_subjects(shown=False):
     """
     return [
         subject
-        for arm in (RECOVERY["arms"] if RECOVERY else {})
+        for arm in ARMS
         if not (shown and arm.startswith(EQUAL_BYTES))
-        for subject in recovered_by(arm)
+        for subject in subjects_of(arm)
         if subject.beta in trained_betas("language")
     ]
 
@@ -69,7 +80,7 @@ def recovering():
     """What recovers by any recipe, and the original before and after the same training."""
     if not RECOVERY:
         return []
-    methods = [papers(beta) for beta in trained_betas("language")]
+    methods = [papers(beta, config["seed"]) for beta in trained_betas("language")]
     return [*ORIGINALS, *methods, *recovered_subjects()]
 
 
@@ -187,22 +198,19 @@ def asked_scores(wildcards):
     return ABLATIONS["scores"] | ({"by": names} if names else {})
 
 
-def original_of(task, backbone, seed):
-    """The original that changed models are compared with: trained likewise on HashHop, the backbone itself on text."""
-    if task == "language":
-        return base_of(task, backbone)
-    return file_of(task, backbone, Subject("original_trained"), "trained", seed)
-
-
 def model_of(task, backbone, subject, seed):
-    """The model of a subject that has one of its own; of all others, what is changed while it is measured."""
+    """The model of a subject that has one of its own; of all others what is changed while it is measured: on HashHop the
+    original trained likewise, on text the backbone itself.
+    """
     if subject.kind == "original":
         return base_of(task, backbone)
     if subject.kind == "combined":
-        subject = papers(subject.beta)
+        subject = matched(subject.beta)
+    elif not subject.is_trained and task == "hashhop":
+        subject = Subject("original_trained")
     if subject.is_trained:
         return file_of(task, backbone, subject, "trained", seed)
-    return original_of(task, backbone, seed)
+    return base_of(task, backbone)
 
 
 def before_training(task):
@@ -217,9 +225,9 @@ def before_training(task):
     return of_job
 
 
-def arm_of(subject):
-    """How measurements during a training name its recipe."""
-    if subject == papers(subject.beta):
+def arm_of(subject, seed):
+    """How measurements during a training on text name its recipe."""
+    if subject == papers(subject.beta, seed):
         return "paper" if subject.beta else "original"
     return str(subject)
 
@@ -231,7 +239,8 @@ def heads_of(task, backbone, subject):
 
 
 def papers_heads(wildcards):
-    return heads_of("language", wildcards.backbone, papers(float(wildcards.beta)))
+    subject = papers(float(wildcards.beta), int(wildcards.seed))
+    return heads_of("language", wildcards.backbone, subject)
 
 
 def replaced_heads(wildcards):
@@ -248,7 +257,10 @@ def replaced_words(wildcards, input):
 
 
 def window_of(wildcards):
-    return ABLATIONS[wildcards.task]["window"]
+    """The window of the mixers that may have one; the paper's models do not depend on it."""
+    mixer = wildcards.get("mixer") or Subject.parse(wildcards.change).name
+    task = wildcards.get("task", "language")
+    return {} if mixer == "mamba" else ABLATIONS[task]["window"]
 
 
 def measured(task, file):
@@ -260,17 +272,11 @@ def measured(task, file):
         backbone, seed = wildcards.backbone, wildcards.seed
         subject = Subject.parse(wildcards.subject)
         paths = {"checkpoint": model_of(task, backbone, subject, seed)}
-        paths |= {"original": original_of(task, backbone, seed)}
+        paths |= {"original": base_of(task, backbone)}
         paths |= dict.fromkeys(["profile", "scores", "match"], [])
         if subject.kind == "evicted":
             paths["match"] = [
-                file_of(
-                    task,
-                    backbone,
-                    Subject("heads", "mamba", "ra_i", beta=beta),
-                    file,
-                    seed,
-                )
+                file_of(task, backbone, matched(beta), file, seed)
                 for beta in ABLATIONS[task]["matched"]
             ]
         if subject.kind == "replaced":
