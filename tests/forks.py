@@ -1,5 +1,9 @@
-"""Commands in forks of this process, which has imported their libraries: a fresh process takes seconds for that."""
+"""Commands in forks of this process, which has imported their libraries: a fresh process takes seconds for that.
 
+An environment of its own comes too late for what libraries read when they are imported: then use a fresh process.
+"""
+
+import atexit
 import os
 import sys
 from multiprocessing import get_context
@@ -22,6 +26,7 @@ def start(function, folder, output, errors, environment=None):
     """The process of a function that works in a folder, and writes to open files; its exit code is what it returns."""
     process = get_context("fork").Process(target=_run, args=(function, folder, output, errors, environment))
     process.start()
+    atexit.register(process.kill)  # else a test that failed meanwhile would keep the whole run waiting
     return process
 
 

@@ -10,7 +10,6 @@ from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
-from recurformer.cli.main import main
 from tests import forks
 from tests.workflow.dry_runs import call_snakemake
 
@@ -35,19 +34,17 @@ def blocks(document: str) -> list[Block]:
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a plain command of this project; none of a line that a shell must read."""
+    """The words of a plain call of Snakemake; none of a line that a shell must read."""
     words = shlex.split(line, comments=True)
-    if {"|", "&&", ">"} & set(words) or words[:1] not in (["recurformer"], ["snakemake"]):
+    if {"|", "&&", ">"} & set(words) or words[:1] != ["snakemake"]:
         return []
     return [name for word in words for name in (sorted(glob(word)) or [word])]
 
 
 def run_line(line: str):
-    """Run a command of a shell, one of ours in a fork, which need not import its libraries."""
+    """Run a command of a shell; a dry run of Snakemake in a fork, which need not import its libraries."""
     if words := words_of(line):
-        name, *rest = words
-        call = partial(call_snakemake, rest) if name == "snakemake" else partial(main, rest)
-        return forks.run(call, ".", os.environ | {"HF_DEACTIVATE_ASYNC_LOAD": "1"})  # its threads do not survive a fork
+        return forks.run(partial(call_snakemake, words[1:]), ".")
     own = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], env=os.environ | {"PATH": own}, stdin=subprocess.DEVNULL,

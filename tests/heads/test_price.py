@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from recurformer.heads import price as price_module
 from recurformer.heads.attention import attending, causal_attention
 from recurformer.heads.price import Keep, allocate, choices, price, rounded, windows_by_group
 from recurformer.heads.scores import window_mask
@@ -48,8 +49,8 @@ def log_likelihoods(model, input_ids, attend=causal_attention):
     return attending(model)(input_ids, use_cache=False, attend=call).logits[:, :-1].log_softmax(-1)
 
 
-def change_times_gradient(model, sample, layer, keep_attention, draws):
-    """Of one group's output, at every token; the gradient by autograd through the whole model."""
+def change_times_gradient(model, sample, layer, keep_attention, places, draws):
+    """Of one group's output, at every token; the gradient of words drawn at some places, by autograd through all."""
     outputs, changed = {}, []
 
     def attend(index, *states):
@@ -62,20 +63,24 @@ def change_times_gradient(model, sample, layer, keep_attention, draws):
         return outputs[index]
 
     likely = log_likelihoods(model, sample[None], attend)[0]
-    drawn = torch.multinomial(likely.detach().exp(), 1, generator=draws)
-    (gradient,) = torch.autograd.grad(likely.gather(1, drawn).sum(), outputs[layer])
+    parts = places.split(price_module.WORDS)
+    drawn = torch.cat([torch.multinomial(likely[part].detach().exp(), 1, generator=draws) for part in parts])
+    (gradient,) = torch.autograd.grad(likely[places].gather(1, drawn).sum(), outputs[layer])
     log_likelihoods(model, sample[None], attend_again)
     return ((changed[0] - outputs[layer]) * gradient).sum((2, 3)).detach()
 
 
-def written_out(model, input_ids, layer, group, keep):
-    """Half the mean square of the change times the gradient."""
+def written_out(model, input_ids, layer, group, keep, predicted):
+    """Half the square of the change times the gradient, over the number of predictions that count."""
     attend, draws = (
         kept_attention(keep, layer, group, model.config.num_key_value_heads),
         torch.Generator().manual_seed(0),
     )
-    changes = [change_times_gradient(model, sample, layer, attend, draws) for sample in input_ids]
-    return sum(float(change.square().sum()) for change in changes) / 2 / input_ids[:, 1:].numel()
+    squares = 0.0
+    for sample, counts in zip(input_ids, predicted, strict=True):
+        places = counts[1:].nonzero()[:, 0]  # token t is predicted at t - 1
+        squares += float(change_times_gradient(model, sample, layer, attend, places, draws).square().sum())
+    return squares / 2 / int(predicted[:, 1:].sum())
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -84,8 +89,9 @@ def test_prices_are_the_gradient_times_the_change_under_explicit_masks(backbone)
     prices = price(model, input_ids, WINDOWS, BITS, sink_tokens=SINKS)
     kept = choices(WINDOWS, BITS)
     assert prices.shape == (LAYERS, model.config.num_key_value_heads, len(kept))
+    every = torch.ones_like(input_ids, dtype=torch.bool)
     for place in ((0, 0), (LAYERS - 1, 1)):
-        expected = torch.tensor([written_out(model, input_ids, *place, keep) for keep in kept])
+        expected = torch.tensor([written_out(model, input_ids, *place, keep, every) for keep in kept])
         assert expected[0] > 100 * expected[kept.index(Keep(140))]  # a window that hides little costs little
         torch.testing.assert_close(prices[place], expected.double(), atol=1e-12, rtol=1e-7)
     sliding = [kind == "sliding_attention" for kind in getattr(model.config, "layer_types", None) or []]
@@ -110,13 +116,25 @@ def test_prices_tell_the_divergence_of_single_changes(changed):
     assert 0.5 < float(estimates.sum() / divergences.sum()) < 2
 
 
-def test_only_counted_predictions_cost():
+def test_only_counted_predictions_cost(monkeypatch):
+    """As many in each row as it happens, in several chunks of words; windows in any order."""
+    monkeypatch.setattr(price_module, "WORDS", 7)
+    model, input_ids = make_backbone("qwen2_gqa").double(), tokens(3, 60)
+    predicted = torch.rand(3, 60, generator=torch.Generator().manual_seed(2)) < torch.tensor([[0.1], [0.3], [0.6]])
+    prices = price(model, input_ids, [20, 5], predicted=predicted, sink_tokens=SINKS)
+    kept = choices([5, 20])
+    expected = torch.tensor([written_out(model, input_ids, 1, 0, keep, predicted) for keep in kept])
+    torch.testing.assert_close(prices[1, 0], expected.double(), atol=1e-12, rtol=1e-7)
+    assert not torch.equal(prices, price(model, input_ids, [20, 5], predicted=predicted, sink_tokens=SINKS, seed=1))
+
+
+def test_a_prediction_before_which_nothing_is_hidden_costs_nothing():
     model, input_ids = make_backbone("qwen2_gqa").double(), tokens(1, 60)
-    predicted = torch.zeros(1, 60, dtype=torch.bool)
-    predicted[:, 5] = True  # the window of 10 hides nothing from it
-    prices = price(model, input_ids, [3, 10], predicted=predicted, sink_tokens=1)
-    assert (prices[..., 0] > 1e-9).any()
-    torch.testing.assert_close(prices[..., 1:], torch.zeros_like(prices[..., 1:]), atol=1e-20, rtol=0)
+    for token, hidden in ((11, False), (12, True)):  # the token 11 is predicted at 10, which sees 1 + 10 tokens
+        predicted = torch.zeros(1, 60, dtype=torch.bool)
+        predicted[:, token] = True
+        cost = price(model, input_ids, [10], predicted=predicted, sink_tokens=1)[..., 0]
+        assert bool((cost > 1e-9).any()) == hidden
 
 
 def test_pricing_leaves_the_model_as_it_was():

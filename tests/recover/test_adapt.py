@@ -115,7 +115,7 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
         (["--cache", "0.4", "--beta", "0.5"], "--cache and --beta"),
         (["--cache", "0.4", "--minutes", "3"], "--cache and --minutes"),
         (["--cache", "0.05"], "cache=0.05: windows of 16 tokens in all heads need 0.3789 of the cache at 64 tokens"),
-        (["--cache", "1"], "cache=1 must lie between 0 and 1"),
+        (["--cache", "1"], "--cache 1: it must lie between 0 and 1"),
     ],
 )
 def test_a_budget_that_cannot_be_is_refused_in_one_line(within_budget, more, message, tmp_path, capsys):

@@ -14,7 +14,6 @@ from recurformer.recover.recipe import RECIPES, TOKENS
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DEFAULT_BETA, DEFAULT_MINUTES = 0.5, 30.0
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -44,7 +43,7 @@ def model_folder(model: str) -> Path:
     "make a model's cache smaller in one command: replace heads and recover the quality",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, help=f"fraction of heads to replace (default: {DEFAULT_BETA})"),
+    argument("--beta", type=BETA, help="fraction of heads to replace (default: 0.5)"),
     argument(
         "--cache",
         type=BUDGET,
@@ -59,7 +58,7 @@ def model_folder(model: str) -> Path:
         help=".txt or .md files, folders of them, .parquet or .jsonl files with a column text, or a data set of the "
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
-    argument("--minutes", type=RATE, help=f"time for everything (default: {DEFAULT_MINUTES:g})"),
+    argument("--minutes", type=RATE, help="time for everything (default: 30)"),
     argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
@@ -86,6 +85,8 @@ def adapt(args: Namespace) -> dict[str, float]:
     other = [name for name in ("beta", "mixer", "minutes") if getattr(args, name) is not None]
     if args.cache is not None and other:
         raise ValueError(f"--cache and --{other[0]}: give one of them; --cache chooses windows and trains nothing")
+    if args.cache == 1:
+        raise ValueError("--cache 1: it must lie between 0 and 1, a fraction of the original's cache")
     documents = read_documents(args.text, args.seed)
     folder = model_folder(args.model)
     tokenizer = open_tokenizer(folder)
@@ -98,13 +99,13 @@ def adapt(args: Namespace) -> dict[str, float]:
             tokenizer,
             documents,
             folder=state,
-            beta=DEFAULT_BETA if args.beta is None else args.beta,
+            beta=args.beta,
             cache=args.cache,
-            minutes=args.minutes or DEFAULT_MINUTES,
+            minutes=args.minutes,
             tokens=args.tokens,
             seed=args.seed,
             dtype=saved,
-            recipe=RECIPES.get(args.mixer),
+            recipe=RECIPES[args.mixer] if args.mixer else None,
             progress=progress,
             say=lambda line: print(line, flush=True),
         )

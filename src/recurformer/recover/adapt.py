@@ -5,11 +5,11 @@ its price allows, without any training.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.documents import Documents
 from recurformer.data.windows import encode_text, windows
-from recurformer.heads.price import allocate, choices, price_text_and_needles, windows_by_group
-from recurformer.heads.probes import long_lookups
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
@@ -27,12 +25,13 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
+from recurformer.recover.budget import choose_windows, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.measures import PASSKEYS, cache_bytes_of, passkeys_of, quality_of, speed_of
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
-from recurformer.study import HeadScores, Recipe
+from recurformer.study import Recipe
 from recurformer.train.data import WindowDataset
 
 PROFILE_WINDOWS = 64
@@ -44,14 +43,8 @@ HELD_OUT_WINDOWS = 24
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
-LEAST_WINDOW = 16
-"""The smallest window that a group may get by its price, in tokens; the others are its doubles."""
-PRICED = 4
-"""Windows of text, at most, and as many lookups as long, on which windows are priced."""
-QUESTIONS = 8
-"""Of each lookup."""
-BUDGETS = [2.0**-power for power in range(1, 6)]
-"""Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
+BETA, MINUTES = 0.5, 30.0
+"""Fraction of heads that are replaced, and minutes for everything, where no budget of bytes is given."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
 
@@ -62,9 +55,9 @@ def adapt(
     documents: Documents,
     *,
     folder: str | Path,
-    beta: float = 0.5,
+    beta: float | None = None,
     cache: float | None = None,
-    minutes: float = 30,
+    minutes: float | None = None,
     tokens: int = TOKENS,
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -82,10 +75,10 @@ def adapt(
         tokenizer: its tokenizer.
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
-        beta: share of the heads to replace, by whole key-value groups.
+        beta: share of the heads to replace, by whole key-value groups; None: `BETA`.
         cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
             tokens. Each group keeps a window by its price (`recurformer.heads.price`); nothing is trained.
-        minutes: time for everything. If measuring and the closed form need all of it, nothing is trained.
+        minutes: time for everything; None: `MINUTES`. If measuring and the closed form need all, nothing is trained.
         tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
         dtype: type of the saved weights, to which they are rounded; None: the original's.
@@ -102,14 +95,14 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
-    recipe, dtype = recipe or next(iter(RECIPES.values())), dtype or original.dtype
-    prompts, lengths = PASSKEYS, list(CACHE_LENGTHS.values())
+    dtype, asked = dtype or original.dtype, _asked(beta, cache, minutes, recipe, tokens)
+    recipe = asked.recipe
+    _refuse(original, recipe, asked.beta)
     if cache is not None:
-        recipe, prompts, lengths = BY_PRICE, {tokens // 2: 2, tokens: 2}, [tokens, *lengths]
-    _refuse(original, beta, cache, recipe)
+        refuse_budget(original, cache, tokens)
     train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed)
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
-    settings = {"settings": [beta, cache, minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
+    settings = {"settings": [asked.beta, cache, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
     kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
@@ -123,29 +116,27 @@ def adapt(
     def passkeys(stage: str, model: PreTrainedModel) -> list[dict[str, Any]]:
         texts, shown = documents.held_out, progress("prompt")
         return kept.result(
-            f"passkeys-{stage}", lambda: passkeys_of(model, tokenizer, original.config, texts, seed, shown, prompts)
+            f"passkeys-{stage}",
+            lambda: passkeys_of(model, tokenizer, original.config, texts, seed, shown, asked.prompts),
         )
 
     def choose() -> dict[str, Any]:
         if cache is None:
-            return _choose(original, train_ids[:PROFILE_WINDOWS], beta, progress)
-        return _choose_windows(original, tokenizer, train_ids[:PRICED], cache, seed, progress)
+            return _choose(original, train_ids[:PROFILE_WINDOWS], asked.beta, progress)
+        return choose_windows(original, tokenizer, train_ids, cache, seed, progress("price: sample"))
 
     choice = kept.result("heads", choose)
     before = measure("original", original, 0)
     found_by_original = passkeys("original", original)
-    sizes = {}
-    if cache is not None:
-        sizes["window_tokens"] = [[size for size in layer if size is not None] for layer in choice["windows"]]
-    converted = converted_by(recipe, original, choice["heads"], seed, **sizes)
+    converted = converted_by(recipe, original, choice["heads"], seed, **sizes_of(choice))
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
-    held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, lengths))
+    held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
     curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
 
     def time_steps() -> dict[str, Any]:
         spent = kept.seconds
         measuring = 2 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
-        seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+        seconds_left = 60 * asked.minutes * (1 - RESERVED) - sum(spent.values()) - measuring
         if seconds_left <= 0:
             return asdict(Plan(0, 0, 1))
         pace, timing = {}, kept.folder / "timing"
@@ -179,9 +170,12 @@ def adapt(
     after = measure("adapted", converted, curve.tokens)
     config = original.config
     return converted, {
-        "beta": beta if cache is None else None, "budget": cache, "minutes": minutes, "seed": seed,
+        "beta": asked.beta, "budget": cache, "minutes": asked.minutes, "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
-        "recipe": {"tokens": tokens, **TRAINING.model_dump(exclude={"steps"}), **recipe.model_dump(exclude_none=True)},
+        "recipe": {
+            "tokens": tokens, **(TRAINING.model_dump(exclude={"steps"}) if cache is None else {}),
+            **recipe.model_dump(exclude_none=True),
+        },
         "plan": asdict(recovered.plan),
         "tokens": [train_ids.numel(), held_out_ids.numel()],
         "documents": [len(documents.train), len(documents.held_out)],
@@ -193,6 +187,29 @@ def adapt(
         "passkeys": {"original": found_by_original, "adapted": passkeys("adapted", converted)},
         "cache": held, "speed": speed, "seconds": kept.seconds,
     }  # fmt: skip
+
+
+class _Asked(NamedTuple):
+    """What an adaptation shall do: recipe, fraction of heads, minutes, prompts with passkeys, lengths of caches."""
+
+    recipe: Recipe
+    beta: Any
+    minutes: Any
+    prompts: Mapping[int, int]
+    lengths: Sequence[int]
+
+
+def _asked(
+    beta: float | None, cache: float | None, minutes: float | None, recipe: Recipe | None, tokens: int
+) -> _Asked:
+    lengths = list(CACHE_LENGTHS.values())
+    if cache is None:
+        recipe = recipe or next(iter(RECIPES.values()))
+        return _Asked(recipe, BETA if beta is None else beta, minutes or MINUTES, PASSKEYS, lengths)
+    named = {"beta": beta, "minutes": minutes, "recipe": recipe}
+    if given := [name for name, value in named.items() if value is not None]:
+        raise ValueError(f"cache and {given[0]}: give one of them; a budget gives windows and trains nothing")
+    return _Asked(BY_PRICE, None, None, {tokens // 2: 2, tokens: 2}, [tokens, *lengths])
 
 
 def text_windows(
@@ -226,56 +243,8 @@ def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progr
     return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
 
-def _choose_windows(
-    original: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    ids: Tensor,
-    budget: float,
-    seed: int,
-    progress: Progress,
-) -> dict[str, Any]:
-    """The windows of least cost that keep a fraction `budget` of the cache after as many tokens as `ids` has.
-
-    Raises:
-        ValueError: the smallest windows need more.
-    """
-    config, tokens, sinks = original.config, ids.shape[1], BY_PRICE.sink_tokens or 0
-    windows = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length()) if LEAST_WINDOW * 2**power < tokens]
-    kept, head_dim = choices(windows), original.model.layers[0].self_attn.head_dim
-    sizes = [keep.bytes(tokens, head_dim, sinks) for keep in kept]
-    priced = [layer for layer in range(config.num_hidden_layers) if layer not in sliding_layers(config)]
-    groups = len(priced) * config.num_key_value_heads
-    # the number of tokens seen in each layer, and a key and a value a token where no head is left that counts them
-    counts = 8 * config.num_hidden_layers + 4 * tokens
-    least = (groups * sizes[0] + counts) / (groups * sizes[-1])
-    if budget < least:
-        raise ValueError(
-            f"cache={budget:g}: windows of {LEAST_WINDOW} tokens in all heads need {least:.4f} of the cache at "
-            f"{tokens:,} tokens"
-        )
-    costs = price_text_and_needles(
-        original, ids, long_lookups(tokenizer, len(ids), tokens, QUESTIONS, seed), windows, sink_tokens=sinks,
-        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress("price: sample"),
-    )  # fmt: skip
-
-    def least_cost(fraction: float) -> tuple[float, Tensor]:
-        chosen = allocate(costs[priced], sizes, fraction * groups * sizes[-1] - counts)
-        return float(costs[priced].gather(-1, chosen.unsqueeze(-1)).sum()), chosen
-
-    curve = {fraction: least_cost(fraction)[0] for fraction in BUDGETS if fraction >= least}
-    chosen = torch.full(costs.shape[:2], len(kept) - 1)
-    curve[budget], chosen[priced] = least_cost(budget)
-    return {
-        "heads": windows_by_group(chosen, kept, config.num_attention_heads)[0],
-        "windows": [[kept[place].window for place in layer] for layer in chosen.tolist()],
-        "estimated": sorted(curve.items()),
-    }
-
-
-def _refuse(original: PreTrainedModel, beta: float, cache: float | None, recipe: Recipe) -> None:
-    """Refuse at once arguments that would fail after minutes."""
-    if cache is not None and not 0 < cache < 1:
-        raise ValueError(f"cache={cache:g} must lie between 0 and 1: it is a fraction of the original's cache")
+def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> None:
+    """Refuse at once arguments that would fail after minutes; beta is None where a budget is given."""
     if recipe.steps or recipe.betas or recipe.seeds:
         raise ValueError(
             "recipe: steps, betas and seeds belong to a study; leave them out and give minutes, beta, seed"
@@ -290,7 +259,7 @@ def _refuse(original: PreTrainedModel, beta: float, cache: float | None, recipe:
     groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
-    if cache is None and not replaced_count(groups, beta):
+    if beta is not None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)
     first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
