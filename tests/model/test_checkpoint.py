@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from test_mixers import BY_GROUP, OTHERS, every_mixer, make, shared
+from test_mixers import OTHERS, PACKED, every_mixer, make, named, shared
 from tiny_models import HEADS, PAIRS, difference, make_backbone, make_converted, shared_converted, tokens
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
@@ -237,14 +237,15 @@ def test_a_config_whose_heads_do_not_exist_is_not_saved(tmp_path):
 @every_mixer
 def test_saving_and_loading_keeps_everything(mixer, tmp_path):
     model = shared(mixer, "llama_mha", "mixed")
-    mixer, windows = ("window", 64) if mixer == BY_GROUP else (mixer, 5)
+    packed, (mixer, sizes) = mixer == PACKED, named(mixer, "llama_mha", "mixed")
+    windows = 64 if sizes else 5
     model.save_pretrained(tmp_path)
     loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert loaded.config.mixer == mixer and loaded.config.window_tokens == windows and loaded.config.sink_tokens == 2
     assert torch.equal(loaded(tokens(2, 9)).logits, model(tokens(2, 9)).logits)
     own = {name for name in load_file(tmp_path / "model.safetensors") if f".{mixer}." in name}
-    assert bool(own) == (mixer not in {"window", "linear", "mean", "zero"})
+    assert bool(own) == (packed or mixer not in {"window", "linear", "mean", "zero"})
 
 
 def test_settings_of_generation_that_contradict_each_other_are_kept(tmp_path):
@@ -290,7 +291,7 @@ def test_wrong_settings_are_refused_in_one_line(changes, message):
         (
             "window",
             [[3], [], [3] * 6],
-            "group_windows names [1, 0, 6] windows by layer: the replaced heads read [3, 0, 6] KV",
+            "group_windows names [1, 0, 6] KV heads by layer: the replaced heads read [3, 0, 6]",
         ),
         ("window", [[3, 0, 3], [], [3] * 6], "a window is a whole number of at least 1 token"),
         ("window", [3, [], [3] * 6], "group_windows"),
@@ -301,3 +302,21 @@ def test_wrong_settings_are_refused_in_one_line(changes, message):
 def test_windows_that_fit_no_group_are_refused(mixer, windows, message):
     with pytest.raises((ValueError, StrictDataclassError), match=re.escape(message)):
         convert(make_backbone("llama_mha"), HEADS["mixed"], mixer, window_tokens=windows)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "bits", "message"),
+    [
+        (
+            "window",
+            [[8], [], [8] * 6],
+            "group_bits names [1, 0, 6] KV heads by layer: the replaced heads read [3, 0, 6]",
+        ),
+        ("window", [[8, 5, 8], [], [8] * 6], "group_bits: 5 is none of 16, 8, 4"),
+        ("window", 8, "group_bits"),
+        ("mamba", [[8] * 3, [], [8] * 6], "of the mixer window alone, not of mamba"),
+    ],
+)
+def test_bits_that_no_cache_gives_are_refused(mixer, bits, message):
+    with pytest.raises((ValueError, StrictDataclassError), match=re.escape(message)):
+        convert(make_backbone("llama_mha"), HEADS["mixed"], mixer, window_bits=bits)

@@ -30,11 +30,13 @@ from transformers import DynamicCache
 
 import recurformer
 from recurformer.heads.attention import attending, causal_attention
+from recurformer.heads.price import Keep
 from recurformer.heads.scores import window_mask
 from recurformer.measure.cache import cache_bytes
 from recurformer.model import modeling
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
+from recurformer.model.packed import FULL_BITS, as_kept
 
 OTHERS = [name for name in MIXERS if name != "mamba"]
 # heads of which every query has its own key and value, whole groups, and parts of groups
@@ -43,27 +45,48 @@ CASES = [("mamba", *pair) for pair in MATRIX] + [(mixer, *pair) for mixer in OTH
 READING = ["window", "linear", "retention", "window_state"]
 FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
 CASES += FAMILY_CASES
-BY_GROUP = "windows"  # the mixer `window` with a size for each KV head
-CASES += [(BY_GROUP, *pair) for pair in BACKBONES]
+BY_GROUP, PACKED = "windows", "packed"  # the mixer `window` with a size for each KV head; and bits
+CASES += [(name, *pair) for name in (BY_GROUP, PACKED) for pair in BACKBONES]
 every_case = pytest.mark.parametrize(("mixer", "backbone", "heads"), CASES)
-every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP])
+every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP, PACKED])
 every_other = pytest.mark.parametrize("mixer", OTHERS)
 WINDOW = {"window_tokens": 5, "sink_tokens": 2}  # shorter than the inputs
 
 
-def windows_by_group(backbone, heads):
-    """Three sizes in turn for the KV heads that replaced heads read, all shorter than the inputs."""
+def by_group(backbone, heads, in_turn):
+    """Numbers in turn for the KV heads that replaced heads read."""
     per_group = QUERY_HEADS // make_backbone(backbone).config.num_key_value_heads
-    sizes = cycle((5, 3, 8))
-    return [[next(sizes) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
+    numbers = cycle(in_turn)
+    return [[next(numbers) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
 
 
-def make(mixer, backbone="qwen2_gqa", heads="mixed", **sizes):
-    if mixer == BY_GROUP:
-        mixer, sizes = "window", sizes | {"window_tokens": windows_by_group(backbone, heads)}
+def windows_by_group(backbone, heads):
+    """Three sizes, all shorter than the inputs."""
+    return by_group(backbone, heads, (5, 3, 8))
+
+
+def bits_by_group(backbone, heads):
+    return by_group(backbone, heads, (4, 8, 16, 8))
+
+
+def named(mixer, backbone, heads):
+    """The name of a mixer in the registry, and the sizes that it stands for."""
+    sizes = {}
+    if mixer in (BY_GROUP, PACKED):
+        sizes["window_tokens"] = windows_by_group(backbone, heads)
+    if mixer == PACKED:
+        sizes["window_bits"] = bits_by_group(backbone, heads)
+    return ("window" if sizes else mixer), sizes
+
+
+def make(mixer, backbone="qwen2_gqa", heads="mixed"):
+    name, sizes = named(mixer, backbone, heads)
     torch.manual_seed(0)
-    model = convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | WINDOW | sizes)
-    return without_zeros(carrying_far(model))
+    model = without_zeros(carrying_far(convert(make_backbone(backbone), HEADS[heads], name, **MAMBA | WINDOW | sizes)))
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith(".center"):
+            buffer.normal_()
+    return model.double() if mixer == PACKED else model  # float32 would round the numbers of two ways apart
 
 
 @cache
@@ -148,32 +171,76 @@ def test_the_state_has_one_size(mixer, backbone):
         "mean": 5 * (kv_heads * 8 + 1),
         "zero": 0,
     }
-    if mixer == BY_GROUP:
-        held = sum(2 + window for layer in windows_by_group(backbone, "beta_one") for window in layer)
-        assert sizes[0] == rows * (held * 2 * 8 * 4 + layers * 8)
+    if mixer in (BY_GROUP, PACKED):
+        _, choice = named(mixer, backbone, "beta_one")
+        windows = [window for layer in choice["window_tokens"] for window in layer]
+        bits = [bits for layer in choice.get("window_bits", [[16] * len(windows)]) for bits in layer]
+        key = {16: 8 * 4, 8: 8 + 2, 4: 4 + 2}  # bytes: 16 bits stand for the model's own type
+        if mixer == PACKED:
+            key[16] = 8 * 8
+        held = sum((2 + window) * 2 * key[each] for window, each in zip(windows, bits, strict=True))
+        assert sizes[0] == rows * (held + layers * 8)
     else:
         assert sizes[0] == 4 * numbers[mixer] * rows * layers
 
 
+@pytest.mark.parametrize("mixer", [BY_GROUP, PACKED])
 @pytest.mark.parametrize(("backbone", "heads"), [*BACKBONES, *PAIRS])
 @torch.no_grad()
-def test_windows_by_group_are_the_original_under_their_masks(backbone, heads):
-    base, sizes, ids = make_backbone(backbone), windows_by_group(backbone, heads), tokens(2, 3 * LENGTH)
+def test_windows_by_group_are_the_original_under_their_masks(mixer, backbone, heads):
+    base, ids = make_backbone(backbone).double(), tokens(2, 3 * LENGTH)
     per_group = QUERY_HEADS // base.config.num_key_value_heads
+    name, sizes = named(mixer, backbone, heads)
+    converted = convert(base, HEADS[heads], name, **sizes, sink_tokens=2)
+    centers = {
+        int(place.split(".")[2]): center.normal_()
+        for place, center in converted.named_buffers()
+        if place.endswith(".center")
+    }
 
     def attend(layer, query, key, value, mask, scaling):
         length, groups = query.shape[2], sorted({head // per_group for head in HEADS[heads][layer]})
         visible = window_mask(length, length, 0).repeat(QUERY_HEADS, 1, 1)
+        key, value = (x.repeat_interleave(per_group, 1) for x in (key, value))  # of each query head
         for head in HEADS[heads][layer]:
-            visible[head] = window_mask(length, sizes[layer][groups.index(head // per_group)], 2)
+            group = groups.index(head // per_group)
+            visible[head] = window_mask(length, sizes["window_tokens"][layer][group], 2)
+            if mixer == PACKED:
+                bits = sizes["window_bits"][layer][group]
+                key[:, head], value[:, head] = as_kept(key[:, head], value[:, head], bits, centers[layer][group])
         if mask is not None:
             visible = visible & mask
         return causal_attention(query, key, value, visible.expand(len(query), -1, -1, -1), scaling)
 
     expected = attending(base)(ids, use_cache=False, attend=attend).logits
-    alike, by_group = (convert(base, HEADS[heads], "window", window_tokens=each, sink_tokens=2) for each in (5, sizes))
-    assert difference(by_group(ids).logits, expected) < 1e-5
+    assert difference(converted(ids).logits, expected) < (1e-10 if mixer == PACKED else 1e-5)
+    alike = convert(base, HEADS[heads], "window", window_tokens=5, sink_tokens=2)
     assert difference(alike(ids).logits, expected) > 1e-3
+    if mixer == PACKED:
+        full = convert(base, HEADS[heads], "window", window_tokens=sizes["window_tokens"], sink_tokens=2)
+        assert 1e-4 < difference(full(ids).logits, expected) < 1, "few bits change something, but not much"
+
+
+@torch.no_grad()
+def test_a_window_grows_up_to_its_size():
+    """A cache of few tokens has few slots, of the bytes that the price of a choice counts."""
+    model = make(PACKED, heads="beta_one")
+    for length in (1, 3, 6, LENGTH):
+        held = cache_bytes(model(tokens(2, length), use_cache=True).past_key_values)
+        expected = sum(
+            Keep(window, bits).bytes(length, 8, WINDOW["sink_tokens"]) * (4 if bits == FULL_BITS else 1)  # float64
+            for layers in zip(*named(PACKED, "qwen2_gqa", "beta_one")[1].values(), strict=True)
+            for window, bits in zip(*layers, strict=True)
+        )
+        assert held[held.kind == "conv_state"].bytes.sum() == 2 * expected
+
+
+def test_gradients_pass_the_packed_numbers():
+    model, ids = make(PACKED), tokens(2, LENGTH)
+    model(ids, labels=ids).loss.backward()
+    for name in ("q_proj", "k_proj", "v_proj"):
+        packed = getattr(model.model.layers[0].self_attn, name).weight.grad.norm()
+        assert packed > 1e-4, name
 
 
 def test_a_wide_window_is_the_original():
@@ -204,8 +271,8 @@ def test_zero_is_the_original_without_those_columns(backbone):
 def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
     with torch.device("meta"):
         base = type(make_backbone(backbone))(make_backbone(backbone).config)
-        sizes = {"window_tokens": windows_by_group(backbone, heads)} if mixer == BY_GROUP else {}
-        model = convert(base, HEADS[heads], "window" if mixer == BY_GROUP else mixer, **MAMBA, **sizes)
+        name, sizes = named(mixer, backbone, heads)
+        model = convert(base, HEADS[heads], name, **MAMBA, **sizes)
     real = shared(mixer, backbone, heads).state_dict()
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}
     cache = DynamicCache(config=model.config)

@@ -22,9 +22,8 @@ from recurformer.heads.attention import Progress, attending, causal_attention, c
 from recurformer.heads.probes import Labelled
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.layout import sliding_layers
+from recurformer.model.packed import BITS, FULL_BITS, as_kept, packed_bytes
 
-FULL_BITS = 16  # of the stored model: what is not rounded
-KEY_BLOCK = 64  # tokens whose keys of 4 bits share a scale, channel by channel
 ROWS = 128  # queries whose scores exist at the same time
 WORDS = 512  # tokens whose logits exist at the same time
 
@@ -41,43 +40,15 @@ class Keep:
     window: int | None = None
     bits: int = FULL_BITS
 
-    def bytes(self, length: int, head_dim: int, sink_tokens: int) -> float:
-        """Return the size of one key-value head after `length` tokens, with the scales of what is rounded.
-
-        A scale and a zero of 16 bits each belong to every token's keys of 8 bits and values of 8 or 4 bits, and to
-        every channel of a block of `KEY_BLOCK` tokens of keys of 4 bits.
-        """
+    def bytes(self, length: int, head_dim: int, sink_tokens: int) -> int:
+        """Return the size of one key-value head after `length` tokens in a model of 16 bits, scales included."""
         tokens = length if self.window is None else min(self.window + sink_tokens, length)
-        numbers = tokens * 2 * head_dim * self.bits / 8
-        if self.bits == FULL_BITS:
-            return numbers
-        scales = {8: 2 * tokens, 4: tokens + head_dim * -(-tokens // KEY_BLOCK)}[self.bits]
-        return numbers + 4 * scales
+        return tokens * 2 * packed_bytes(head_dim, self.bits)
 
 
 def choices(windows: Sequence[int], bits: Sequence[int] = (FULL_BITS,)) -> list[Keep]:
     """Return what `price` prices, in its order: for all bits every window from the smallest on, then all tokens."""
     return [Keep(window, each) for each in bits for window in [*sorted(windows), None]]
-
-
-def rounded(states: Tensor, bits: int, block: int | None = None) -> Tensor:
-    """Return states (B, heads, L, D) as whole numbers of `bits` bits can tell them.
-
-    The least and the greatest number of a token are exact; with `block`, those of every channel over `block` tokens.
-    """
-    if block is not None:
-        parts = states.split(block, 2)
-        return torch.cat([rounded(part.mT, bits).mT for part in parts], 2)
-    least, most = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)
-    step = ((most - least) / (2**bits - 1)).clamp(min=torch.finfo(states.dtype).tiny)
-    return ((states - least) / step).round() * step + least
-
-
-def _as_kept(key: Tensor, value: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return keys and values as a cache of `bits` bits gives them back."""
-    if bits == FULL_BITS:
-        return key, value
-    return rounded(key, bits, KEY_BLOCK if bits == 4 else None), rounded(value, bits)
 
 
 def _bands(start: int, stop: int, windows: Sequence[int], sinks: int) -> Iterator[tuple[slice, Tensor]]:
@@ -157,14 +128,39 @@ class _Pricing:
         return self.output
 
 
-def _layer_costs(seen: _Pricing, gradient: Tensor, windows: Sequence[int], bits: Sequence[int], sinks: int) -> Tensor:
+@torch.no_grad()
+def key_centers(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+    """Return the mean of each head's keys as attention reads them, (layers, KV heads, head_dim) float64.
+
+    Keys of fewer bits are packed without it: a softmax over keys ignores what all of them share.
+
+    Args:
+        model: a causal language model of Llama's build, not converted.
+        input_ids: (samples, L) without padding.
+    """
+    check_batch(input_ids)
+    sums: dict[int, Tensor] = {}
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+        sums[layer] = sums.get(layer, 0) + key.double().mean(2).sum(0).cpu()
+        return causal_attention(query, key, value, mask, scaling)
+
+    base: Any = attending(model).base_model
+    for sample in input_ids:
+        base(sample[None].to(model.device), use_cache=False, attend=attend)
+    return torch.stack([sums[layer] for layer in sorted(sums)]) / len(input_ids)
+
+
+def _layer_costs(
+    seen: _Pricing, gradient: Tensor, windows: Sequence[int], bits: Sequence[int], sinks: int, center: Tensor | None
+) -> Tensor:
     """Return half the squared change of the log-likelihood by each choice, summed over tokens, (KV heads, choices)."""
     query, key, value = seen.states
     unchanged = (gradient.double() * seen.output.detach().double()).sum(-1).transpose(1, 2)  # (B, H, L)
     gradient, costs = gradient.transpose(1, 2), []
     for each in bits:
         cost = torch.zeros(key.shape[1], len(windows) + 1, dtype=torch.float64)
-        kept = _as_kept(key, value, each)
+        kept = as_kept(key, value, each, center)
         for rows, products in _products(query, gradient, *kept, windows, sinks, seen.scaling):
             change = products - unchanged[:, :, rows, None]  # (B, H, queries, windows + 1)
             of_group = change.unflatten(1, (key.shape[1], -1)).sum(2)
@@ -201,6 +197,7 @@ def price(
     bits: Sequence[int] = (FULL_BITS,),
     predicted: Tensor | None = None,
     sink_tokens: int = 4,
+    centers: Tensor | None = None,
     seed: int = 0,
     progress: Progress = None,
 ) -> Tensor:
@@ -219,6 +216,7 @@ def price(
         bits: of the numbers in the cache: 16 (as they are), 8 or 4.
         predicted: the tokens whose prediction counts, (samples, L) bool; None is all but the first.
         sink_tokens: first tokens that every window keeps beside.
+        centers: of the keys, taken from those of fewer bits: see `key_centers`; None takes nothing.
         seed: of the drawn tokens.
         progress: called with (samples done, samples).
 
@@ -231,11 +229,10 @@ def price(
     """
     check_batch(input_ids)
     windows = sorted(windows)
-    if not windows or windows[0] < 1 or windows[-1] >= input_ids.shape[1]:
+    if windows and (windows[0] < 1 or windows[-1] >= input_ids.shape[1]):
         raise ValueError(f"windows={windows} must be at least 1 and below the {input_ids.shape[1]} tokens of a sample")
-    unknown = set(bits) - {FULL_BITS, 8, 4}
-    if unknown or not bits:
-        raise ValueError(f"bits={list(bits)} must be among 16, 8 and 4")
+    if set(bits) - set(BITS) or not bits:
+        raise ValueError(f"bits={list(bits)} must be among {', '.join(map(str, BITS))}")
     if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
         raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
     predicted = torch.ones_like(input_ids, dtype=torch.bool) if predicted is None else predicted.bool()
@@ -261,7 +258,8 @@ def price(
                 output = modules[layer](states, **{**named, "attend": seen})
                 upstream, gradient = torch.autograd.grad(output, (states, seen.output), upstream)
             if layer not in sliding:
-                costs[layer] += _layer_costs(seen, gradient, windows, bits, sink_tokens)
+                center = None if centers is None else centers[layer].unsqueeze(1).to(seen.states[1])  # (KV heads, 1, D)
+                costs[layer] += _layer_costs(seen, gradient, windows, bits, sink_tokens, center)
         if progress is not None:
             progress(index + 1, len(input_ids))
     costs[sliding] = float("nan")
@@ -273,45 +271,51 @@ def price_text_and_needles(
     text: Tensor,
     needles: Labelled,
     windows: Sequence[int],
+    bits: Sequence[int] = (FULL_BITS,),
     *,
     sink_tokens: int,
     needle_weight: float,
+    centers: Tensor | None = None,
     seed: int = 0,
     progress: Progress = None,
 ) -> Tensor:
-    """Return the costs of windows on text, and in addition on what must be looked up in it: see `price`.
+    """Return the costs of all choices on text, and in addition on what must be looked up in it: see `price`.
 
     Args:
         model: as of `price`.
         text: (samples, L), all of whose tokens count.
         needles: samples whose labels count alone. A window that is as long as they are hides nothing there.
         windows: as of `price`.
+        bits: as of `price`.
         sink_tokens: as of `price`.
         needle_weight: what a looked-up token counts; a token of text counts 1.
+        centers: as of `price`.
         seed: as of `price`.
         progress: called with (samples done, samples), of both kinds together.
 
     Returns:
-        (layers, KV heads, windows + 1) float64, in nats a token.
+        as of `price`.
 
     Raises:
         ValueError: as of `price`.
     """
+    windows = sorted(windows)
+    fitting = [window for window in windows if window < needles.input_ids.shape[1]]
     samples = len(text) + len(needles.input_ids)
 
-    def after(before: int) -> Progress:
-        return None if progress is None else lambda done, _: progress(before + done, samples)
-
-    costs = price(model, text, windows, sink_tokens=sink_tokens, seed=seed, progress=after(0))
-    fitting = [window for window in sorted(windows) if window < needles.input_ids.shape[1]]
-    if fitting:
-        predicted, progress_of_needles = needles.labels != IGNORED, after(len(text))
-        looked_up = price(
-            model, needles.input_ids, fitting, predicted=predicted, sink_tokens=sink_tokens, seed=seed,
-            progress=progress_of_needles,
+    def priced(ids: Tensor, within: Sequence[int], predicted: Tensor | None, before: int) -> Tensor:
+        shown = None if progress is None else lambda done, _: progress(before + done, samples)
+        costs = price(
+            model, ids, within, bits, predicted=predicted, sink_tokens=sink_tokens, centers=centers, seed=seed,
+            progress=shown,
         )  # fmt: skip
-        costs[..., : len(fitting)] += needle_weight * looked_up[..., :-1]
-    return costs
+        return costs.unflatten(-1, (len(bits), -1))  # (layers, KV heads, bits, windows + 1)
+
+    costs = priced(text, windows, None, 0)
+    looked_up = priced(needles.input_ids, fitting, needles.labels != IGNORED, len(text))
+    unhidden = looked_up[..., -1:].expand(*looked_up.shape[:-1], len(windows) - len(fitting))
+    looked_up = torch.cat([looked_up[..., :-1], unhidden, looked_up[..., -1:]], -1)
+    return (costs + needle_weight * looked_up).flatten(-2)
 
 
 def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
@@ -348,24 +352,19 @@ def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:
     return torch.from_numpy(solved.x.reshape(groups, count).argmax(1)).view(costs.shape[:-1])
 
 
-def windows_by_group(chosen: Tensor, kept: Sequence[Keep], query_heads: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the arguments `heads` and `window_tokens` of `convert` for the choices of `allocate`.
+def windows_by_group(chosen: Sequence[Sequence[Keep]], config: Any) -> dict[str, list[list[int]]]:
+    """Return the arguments `heads`, `window_tokens` and `window_bits` of `convert` for what each group keeps.
 
     Args:
-        chosen: places in `kept`, (layers, KV heads).
-        kept: of `choices`, all with 16 bits; what keeps all tokens is not replaced.
-        query_heads: query heads of a layer.
-
-    Raises:
-        ValueError: a choice rounds its numbers, which no cache holds yet.
+        chosen: for each layer, of its key-value heads. What keeps all tokens as they are is not replaced; all tokens
+            of fewer bits are a window as long as the model reads.
+        config: of the original.
     """
-    rounding = next((keep for keep in kept if keep.bits != FULL_BITS), None)
-    if rounding is not None:
-        raise ValueError(f"{rounding}: a cache of {rounding.bits} bits is not supported; choose among 16 bits alone")
-    each = query_heads // chosen.shape[1]
-    heads, windows = [], []
-    for layer in chosen.tolist():
-        replaced = [(group, kept[place].window) for group, place in enumerate(layer) if kept[place].window is not None]
-        heads.append([head for group, _ in replaced for head in range(group * each, (group + 1) * each)])
-        windows.append([window for _, window in replaced])
-    return heads, windows
+    each = config.num_attention_heads // config.num_key_value_heads
+    arguments: dict[str, list[list[int]]] = {"heads": [], "window_tokens": [], "window_bits": []}
+    for layer in chosen:
+        replaced = [(group, keep) for group, keep in enumerate(layer) if keep != Keep()]
+        arguments["heads"].append([group * each + head for group, _ in replaced for head in range(each)])
+        arguments["window_tokens"].append([keep.window or config.max_position_embeddings for _, keep in replaced])
+        arguments["window_bits"].append([keep.bits for _, keep in replaced])
+    return arguments

@@ -121,7 +121,7 @@ def measure_cache(
     scope: Scope = "global",
     by: str = "ra_i",
     seed: int = 0,
-    mamba: dict[str, int] | None = None,
+    mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Convert one shape at every beta and count its caches: the rows of cache.csv.

@@ -23,7 +23,7 @@ MIXERS = ("attention", "mamba")  # layer 0 and layer 1 of the measured model
 WIDTH, HEADS = 128, 4  # its dimension d; its attention heads, and those that the Mamba block replaces
 
 
-def _two_mixers(mamba: dict[str, int]) -> nn.Module:
+def _two_mixers(mamba: dict[str, Any]) -> nn.Module:
     """A model on the meta device whose layer 0 attends and whose layer 1 is one Mamba block over as many heads."""
     config = LlamaConfig(
         hidden_size=WIDTH,
@@ -56,7 +56,7 @@ def _record(module: nn.Module, cache: Callable[[], Cache], layer: int, results: 
 
 
 @torch.no_grad()
-def measure_complexity(lengths: Sequence[int], mamba: dict[str, int] | None = None) -> pd.DataFrame:
+def measure_complexity(lengths: Sequence[int], mamba: dict[str, Any] | None = None) -> pd.DataFrame:
     """Measure prefill over each length, and one generation step after as many tokens: the rows of complexity.csv.
 
     "cache_peak" is the largest sum of bytes that the mixer's code held at once during the phase: its cache and every

@@ -162,7 +162,7 @@ def longest_input(
 
 
 def converted_twin(
-    model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, int] | None = None
+    model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, Any] | None = None
 ) -> PreTrainedModel:
     """The model with a share beta of its heads replaced, on the meta device.
 
@@ -208,7 +208,7 @@ def measure_memory(
     memory_gib: float = 80.0,
     chunk: int = 1024,
     seed: int = 0,
-    mamba: dict[str, int] | None = None,
+    mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Compute the longest input of one shape at every beta: the rows of memory.csv.
@@ -279,7 +279,7 @@ def measure_cache_peak(
     device: str,
     memory_gib: float,
     seed: int = 0,
-    mamba: dict[str, int] | None = None,
+    mamba: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Prefill each length with a model of one shape, batch 1 and bfloat16, at every beta: the rows of cache_peak.csv.

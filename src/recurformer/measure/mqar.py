@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -27,7 +28,7 @@ def run_mqar(
     settings: MqarTask,
     *,
     output_dir: str | Path,
-    mamba: Mapping[str, int] | None = None,
+    mamba: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> pd.DataFrame:
     """Initialise, choose heads, convert, train, test.
@@ -64,7 +65,7 @@ def run_mqar(
     return rows[COLUMNS]
 
 
-def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[str, int]) -> PreTrainedModel:
+def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[str, Any]) -> PreTrainedModel:
     """A randomly initialised Llama-shaped Transformer with the share `beta` of its heads replaced."""
     model = make_random(
         architecture="llama",

@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from .families import FAMILIES, Family
 from .layout import SLIDING, check_heads, sliding_layers
 from .mixers import MIXERS
+from .packed import BITS
 
 MODEL_TYPE_PREFIX = "recurformer_"
 SIZES = {
@@ -50,6 +51,8 @@ class RecurFormerConfigMixin:
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
         group_windows: for every layer the windows of the KV heads that replaced heads read, in ascending order of the
             heads; None is `window_tokens` for all. Of the mixer `window` alone.
+        group_bits: as `group_windows`, the bits of each number of their keys and values in the cache: 16 (as they
+            are), 8 or 4; None is 16 for all.
         layer_types: derived from `recurrent_heads`; chooses the layers of the library's caches. Only its layers with a
             sliding window are read, in families that have such layers: they stay as they are.
 
@@ -66,6 +69,7 @@ class RecurFormerConfigMixin:
     window_tokens: int = 64
     sink_tokens: int = 4
     group_windows: list[list[int]] | None = None
+    group_bits: list[list[int]] | None = None
 
     if TYPE_CHECKING:  # of the backbone's config
         num_hidden_layers: int
@@ -123,20 +127,25 @@ class RecurFormerConfigMixin:
             )
 
     def _check_windows(self, heads: list[list[int]]) -> None:
-        if self.group_windows is None:
-            return
-        if self.mixer != "window":
-            raise ValueError(f"group_windows is of the mixer window alone, not of {self.mixer}")
         read = [len({head * self.num_key_value_heads // self.num_attention_heads for head in layer}) for layer in heads]
-        named = [len(layer) for layer in self.group_windows]
-        if named != read:
-            raise ValueError(f"group_windows names {named} windows by layer: the replaced heads read {read} KV heads")
-        if any(window < 1 for layer in self.group_windows for window in layer):
+        for name in ("group_windows", "group_bits"):
+            if (of_groups := getattr(self, name)) is None:
+                continue
+            if self.mixer != "window":
+                raise ValueError(f"{name} is of the mixer window alone, not of {self.mixer}")
+            named = [len(layer) for layer in of_groups]
+            if named != read:
+                raise ValueError(f"{name} names {named} KV heads by layer: the replaced heads read {read}")
+        if any(window < 1 for layer in self.group_windows or () for window in layer):
             raise ValueError("group_windows: a window is a whole number of at least 1 token")
+        if strange := sorted({bits for layer in self.group_bits or () for bits in layer} - set(BITS)):
+            raise ValueError(f"group_bits: {strange[0]} is none of {', '.join(map(str, BITS))}")
 
     def architecture(self) -> dict[str, Any]:
         """Return the values that a model is built by: the replaced heads, their mixer and its sizes."""
-        return {name: getattr(self, name) for name in ("recurrent_heads", "mixer", "group_windows", *SIZES)}
+        return {
+            name: getattr(self, name) for name in ("recurrent_heads", "mixer", "group_windows", "group_bits", *SIZES)
+        }
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as the library does.

@@ -153,6 +153,13 @@ def _build(converted: type[Any], config: PreTrainedConfig, model: PreTrainedMode
     return new.to(model.device)
 
 
+def _by_group(numbers: Any) -> Any:
+    """Return a number for each group as a config holds them; what is none is left for the config to refuse."""
+    if not isinstance(numbers, Iterable):
+        return numbers
+    return [list(layer) if isinstance(layer, Iterable) else layer for layer in numbers]
+
+
 def convert(
     model: PreTrainedModel,
     heads: Sequence[Iterable[int]],
@@ -162,7 +169,9 @@ def convert(
     expand: int = 2,
     dt_rank: int = 256,
     window_tokens: int | Sequence[Sequence[int]] = 64,
+    window_bits: Sequence[Sequence[int]] | None = None,
     sink_tokens: int = 4,
+    key_centers: Tensor | None = None,
 ) -> PreTrainedModel:
     """Replace attention heads by one mixer per layer (RecurFormer, Algorithm 1; Mamba's sizes of the paper's appendix).
 
@@ -179,7 +188,10 @@ def convert(
         dt_rank: rank of the step-size projection.
         window_tokens: tokens that the mixers `window`, `window_state` and `mean` look back on. `window` also takes a
             number for each group: for every layer a list of those of the KV heads that replaced heads read, ascending.
+        window_bits: likewise for `window`, bits of the numbers that the cache holds: 16 (as they are; None), 8 or 4.
         sink_tokens: first tokens that the mixers `window` and `window_state` never forget.
+        key_centers: of all key-value heads, (layers, KV heads, head_dim); taken from the keys of fewer than 16 bits,
+            see `recurformer.heads.price.key_centers`. None takes nothing.
 
     Returns:
         the converted model: same dtype, device, training mode and generation config.
@@ -192,9 +204,7 @@ def convert(
     on_meta = check_weights(model)
     base = model.config
     settings = {key: value for key, value in base.to_dict().items() if key not in NOT_INHERITED}
-    windows: dict[str, Any] = {"window_tokens": window_tokens}
-    if isinstance(window_tokens, Sequence):
-        windows = {"group_windows": [list(layer) if isinstance(layer, Iterable) else layer for layer in window_tokens]}
+    sizes = "group_windows" if isinstance(window_tokens, Sequence) else "window_tokens"
     config = converted.config_class(
         **settings,
         recurrent_heads=check_heads(heads, base.num_hidden_layers, base.num_attention_heads),
@@ -204,7 +214,8 @@ def convert(
         mamba_expand=expand,
         mamba_dt_rank=dt_rank,
         sink_tokens=sink_tokens,
-        **windows,
+        group_bits=_by_group(window_bits),
+        **{sizes: _by_group(window_tokens)},
     )
     if on_meta:
         with torch.device("meta"):
@@ -220,9 +231,19 @@ def convert(
         if isinstance(value, (int, float, Tensor)):
             for kind in ("full_attention", *REPLACED_KINDS):
                 setattr(new.model.rotary_emb, name.replace("full_attention", kind), deepcopy(value))
+    if key_centers is not None:
+        _set_centers(new, key_centers)
     new.config._name_or_path = ""
     new.generation_config = deepcopy(model.generation_config)
     return new.train(model.training)
+
+
+def _set_centers(model: Any, centers: Tensor) -> None:
+    """Let the windows of fewer bits take `centers` (layers, KV heads, head_dim) from their keys."""
+    for layer, of_layer in zip(model.model.layers, centers, strict=True):
+        attention = layer.self_attn
+        if getattr(getattr(attention, "mixer", None), "center", None) is not None:
+            attention.mixer.center.copy_(of_layer[list(attention.layout.replaced_value_heads)])
 
 
 def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> None:

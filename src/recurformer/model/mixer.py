@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache
+from transformers.cache_utils import StaticLayer
 
 from .layout import HeadLayout, rotate
 
@@ -75,13 +76,31 @@ class Mixer(nn.Module):
         """Return every KV head of (B, KV heads, ...) once for each replaced head that reads it."""
         return repeat_heads(heads, self.copies)
 
-    def previous(self, cache: Cache | None, kind: str) -> Tensor | None:
+    def previous(self, cache: Cache | None, kind: str, index: int = 0) -> Tensor | None:
         """Return this layer's state of a kind, "conv" or "recurrent"; None before the first input."""
         if cache is None:
             return None
-        state = getattr(cache.layers[self.layer_index], f"{kind}_states")[0]
+        state = getattr(cache.layers[self.layer_index], f"{kind}_states").get(index)
         # the cache updates in place tensors that autograd has to keep
         return state.clone() if state is not None and torch.is_grad_enabled() else state
+
+    def is_static(self, cache: Cache | None) -> bool:
+        """Return whether the cache's tensors must have their last size from the beginning."""
+        return any(isinstance(layer, StaticLayer) for layer in getattr(cache, "layers", ()))
+
+    def hold(self, cache: Cache, state: Tensor, index: int) -> None:
+        """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""
+        layer: Any = cache.layers[self.layer_index]
+        held = layer.conv_states.get(index)
+        if held is not None and held.shape == state.shape:
+            held.copy_(state)  # in place: a recorded CUDA graph counts on
+            return
+        layer.conv_states[index], layer.dtype, layer.device = state, state.dtype, state.device
+        layer.number_of_states = max(layer.number_of_states, index + 1)
+        layer.is_conv_states_initialized[index] = layer.has_previous_state[index] = True
+        layer.is_recurrent_states_initialized.setdefault(index, False)
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(state)
 
 
 def repeat_heads(heads: Tensor, copies: Sequence[int]) -> Tensor:
@@ -114,12 +133,12 @@ def spans(length: int, block: int, width: int, device: torch.device) -> Tensor:
     return block * torch.arange(count, device=device).unsqueeze(1) + torch.arange(width, device=device)
 
 
-def at_spans(x: Tensor, index: Tensor, dim: int, behind: int) -> Tensor:
-    """Return the entries of x along `dim` at the indices (blocks, width), two axes in its place; then `behind`."""
+def at_spans(x: Tensor, index: Tensor, dim: int, beyond: int) -> Tensor:
+    """Return the entries of x along `dim` at the indices (blocks, width), two axes in its place; outside, `beyond`."""
     length = x.shape[dim]
-    index_of_all: list[slice | Tensor] = [*[slice(None)] * dim, index.clamp(max=length - 1)]
-    entries = x[tuple(index_of_all)]
-    return entries.masked_fill((index >= length).view(*index.shape, *[1] * (x.dim() - dim - 1)), behind)
+    index_of_all: list[slice | Tensor] = [*[slice(None)] * dim, index.clamp(0, length - 1)]
+    outside = (index < 0) | (index >= length)
+    return x[tuple(index_of_all)].masked_fill(outside.view(*index.shape, *[1] * (x.dim() - dim - 1)), beyond)
 
 
 def decayed_recurrence(

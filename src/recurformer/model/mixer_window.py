@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from .layout import HeadLayout
 from .masks import Packing
 from .mixer import Mixer, ReplacedHeads, any_length, at_spans, repeat_heads, spans
 from .mixers_state import Retention
+from .packed import FULL_BITS, hadamard, pack, packed_bytes, unpack
 
 BLOCK = 64  # least number of queries that are compared with their keys at once
 
@@ -27,19 +27,28 @@ class Window:
     Attributes:
         tokens: the last ones, a query's own among them.
         sinks: the first ones.
+        bits: of each number of the keys and values that the cache holds.
         groups: the KV heads, by their place among those that replaced heads read.
         copies: query heads of each.
     """
 
     tokens: int
     sinks: int
+    bits: int
     groups: tuple[int, ...]
     copies: tuple[int, ...]
 
     @property
     def slots(self) -> int:
-        """Number of tokens whose keys and values the cache holds."""
+        """Number of tokens whose keys and values the cache holds at most."""
         return self.sinks + self.tokens
+
+    def no_slots(self, entries: Tensor, held: int) -> Tensor:
+        """Return slots without tokens (B, held, KV heads, width) for entries (B, L, KV heads, 2 head_dim)."""
+        shape = (len(entries), held, len(self.groups))
+        if self.bits == FULL_BITS:
+            return entries.new_zeros(*shape, entries.shape[-1])
+        return entries.new_zeros(*shape, 2 * packed_bytes(entries.shape[-1] // 2, self.bits), dtype=torch.uint8)
 
     def attend(
         self,
@@ -55,7 +64,8 @@ class Window:
         Args:
             queries: of the new tokens, (B, L, heads, head_dim).
             entries: their keys and values, (B, L, KV heads, 2 head_dim).
-            slots: the cached ones, (B, slots, KV heads, 2 head_dim).
+            slots: the cached ones, (B, held, KV heads, width): the sinks, then the last tokens, the newest last. They
+                are packed where `bits` says so.
             places: of the new tokens, (B, L); -1 is no place.
             seen: number of tokens before and after the new ones, (B, 1) each.
             dropout: of the weights.
@@ -63,14 +73,36 @@ class Window:
         Returns:
             outputs (B, L, H * head_dim), and the slots after the new tokens.
         """
-        columns = torch.cat([slots, entries], 1)
-        column_places = torch.cat([self._slot_places(seen[0]), places], 1)
-        slots, slot_places = self._choose(columns, column_places, seen[1])
+        held = slots.shape[1]
+        packs = self.bits != FULL_BITS
+        if packs:  # all that follows is turned: queries, keys and values
+            queries, keys, values = (hadamard(x) for x in (queries, *entries.chunk(2, -1)))
+            entries, kept = torch.cat([keys, values], -1), torch.cat([pack(x, self.bits) for x in (keys, values)], -1)
+        columns = torch.cat([slots, kept if packs else entries], 1)
+        read = self._unpacked(columns, entries) if packs else columns  # (B, held + L, KV heads, 2 head_dim)
+        slot_places = self._slot_places(seen[1], min(self.slots, held + entries.shape[1]))
+        chosen = self._columns_of(slot_places, seen[0], held)[:, :, None, None]
+        column_places = torch.cat([self._slot_places(seen[0], held), places], 1)
         # sinks stand in front of every block; where they lie in the window too they must not count twice
         column_places = column_places.masked_fill(column_places < self.sinks, -1)
-        first = slots[:, : self.sinks], slot_places[:, : self.sinks]
-        last = columns[:, self.sinks :], column_places[:, self.sinks :]
-        return self._attend_by_block((queries, places), first, last, dropout), slots
+        first, last = chosen[:, : self.sinks], slice(min(self.sinks, held), None)
+        outputs = self._attend_by_block(
+            (queries, places),
+            (read.gather(1, first.expand(-1, -1, *read.shape[2:])), slot_places[:, : self.sinks]),
+            (read[:, last], column_places[:, last]),
+            dropout,
+        )  # (B, L, H, head_dim)
+        if packs:
+            outputs = hadamard(outputs)
+        return outputs.flatten(2), columns.gather(1, chosen.expand(-1, -1, *columns.shape[2:]))
+
+    def _unpacked(self, columns: Tensor, newest: Tensor) -> Tensor:
+        """Return packed columns as numbers (B, any, KV heads, 2 head_dim), the last with the gradient of `newest`."""
+        read = torch.cat([unpack(x, self.bits, newest.dtype) for x in columns.chunk(2, -1)], -1)
+        if not newest.requires_grad:
+            return read
+        before = read.shape[1] - newest.shape[1]
+        return torch.cat([read[:, :before], read[:, before:] + (newest - newest.detach())], 1)
 
     def _attend_by_block(
         self,
@@ -84,23 +116,25 @@ class Window:
         Args:
             new: queries (B, L, H, head_dim) and their places (B, L).
             first: the sinks' entries (B, sinks, KV heads, 2 head_dim) and places.
-            last: entries (B, window + L, KV heads, 2 head_dim) of the window and of the new tokens, and their places.
+            last: entries (B, any + L, KV heads, 2 head_dim) of the window and of the new tokens, and their places.
             dropout: of the weights.
 
         Returns:
-            outputs (B, L, H * head_dim).
+            outputs (B, L, H, head_dim).
         """
         length, size = new[0].shape[1], max(BLOCK, self.tokens)
         if not any_length(length, size) and length <= size:
-            size = length
+            read, there = (torch.cat(parts, 1) for parts in zip(first, last, strict=True))
+            return self._attend((new[0], read, new[1], there), dropout)
         own, near = (spans(length, size, width, new[1].device) for width in (size, self.tokens + size))
-        queries, here = (at_spans(x, own, 1, behind) for x, behind in zip(new, (0, -1), strict=True))
+        near = near + (last[1].shape[1] - length - self.tokens)  # negative before the first of them
+        queries, here = (at_spans(x, own, 1, beyond) for x, beyond in zip(new, (0, -1), strict=True))
         sinks = (x.unsqueeze(1).expand(-1, own.shape[0], *x.shape[1:]) for x in first)
-        others = (at_spans(x, near, 1, behind) for x, behind in zip(last, (0, -1), strict=True))
+        others = (at_spans(x, near, 1, beyond) for x, beyond in zip(last, (0, -1), strict=True))
         read, there = (torch.cat(parts, 2) for parts in zip(sinks, others, strict=True))
         blocks = (x.flatten(0, 1) for x in (queries, read, here, there))  # a block is a row of its own
         outputs = self._attend(blocks, dropout).unflatten(0, (queries.shape[0], own.shape[0]))
-        return outputs.flatten(3).flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
+        return outputs.flatten(1, 2).index_select(1, torch.arange(length, device=own.device))
 
     def _attend(self, block: Iterable[Tensor], dropout: float) -> Tensor:
         """Attend from queries to entries, at the places `here` (B, Q) and `there` (B, K); -1 is no place."""
@@ -113,18 +147,24 @@ class Window:
         outputs = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, mask, dropout_p=dropout)
         return outputs.transpose(1, 2).contiguous()
 
-    def _slot_places(self, seen: Tensor) -> Tensor:
-        """Return the place of the token in every slot (B, slots) after `seen` tokens (B, 1); -1 if empty."""
-        sinks = torch.arange(self.sinks, device=seen.device)
-        recent = seen + torch.arange(-self.tokens, 0, device=seen.device)
+    def _slot_places(self, seen: Tensor, held: int) -> Tensor:
+        """Return the place of the token in each of the slots (B, held) after `seen` tokens (B, 1); -1 if empty."""
+        first = min(self.sinks, held)
+        sinks = torch.arange(first, device=seen.device)
+        recent = seen + torch.arange(first - held, 0, device=seen.device)
         empty = seen.new_full((), -1)
         return torch.cat([torch.where(sinks < seen, sinks, empty), torch.where(recent < self.sinks, empty, recent)], 1)
 
-    def _choose(self, columns: Tensor, column_places: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the entries of the slots after `seen` tokens, and their places; empty slots hold anything."""
-        places = self._slot_places(seen)
-        chosen = (column_places.unsqueeze(1) == places.unsqueeze(-1)).to(torch.uint8).argmax(-1)
-        return columns.gather(1, chosen[:, :, None, None].expand(-1, -1, *columns.shape[2:])), places
+    def _columns_of(self, places: Tensor, seen: Tensor, held: int) -> Tensor:
+        """Return where the tokens at `places` (B, any) stand: in one of `held` slots, or behind them if they are new.
+
+        Args:
+            places: -1 for anything.
+            seen: number of tokens before the new ones, (B, 1).
+            held: number of slots after these.
+        """
+        in_sinks = (places < min(self.sinks, held)) & (places < seen)
+        return torch.where(in_sinks, places, places - seen + held).clamp(min=0)
 
 
 class WindowMixer(Mixer):
@@ -132,82 +172,96 @@ class WindowMixer(Mixer):
 
     The sinks are StreamingLLM's (arXiv 2309.17453). There are no parameters: queries, keys and values are the replaced
     heads' own, so it works without training. Unlike StreamingLLM, keys keep the rotation of their true places, as in
-    the original model. With the config's `group_windows` every KV head has a window of its own; those of one size are
-    computed together.
+    the original model. With the config's `group_windows` and `group_bits` every KV head has a window of its own; those
+    that are alike are computed together.
 
-    The cache has a slot for each of the tokens, which holds its key and value. The number of tokens seen, which it
-    holds for every row, tells which token is in which slot; padding counts as no token, wherever it stands.
+    The cache has a slot for each of the tokens, which holds its key and value; it grows until all are filled, and a
+    static cache has all of them from the beginning. Keys and values of 8 or 4 bits are packed before anything reads
+    them, a token's own too, so that an input gives the same outputs in any pieces. The number of tokens seen, which the
+    cache holds for every row, tells which token is in which slot; padding counts as no token, wherever it stands.
     """
 
     reads_keys = True
 
     def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
         super().__init__(config, layout, head_dim, layer_index)
-        sizes = [config.window_tokens] * len(self.copies)
+        count = len(self.copies)
+        sizes, bits = [config.window_tokens] * count, [FULL_BITS] * count
         if config.group_windows is not None:
             sizes = config.group_windows[layer_index]
-        alike = {
-            size: tuple(group for group, other in enumerate(sizes) if other == size) for size in sorted(set(sizes))
-        }
+        if config.group_bits is not None:
+            bits = config.group_bits[layer_index]
+        alike: dict[tuple[int, int], list[int]] = {}
+        for group, kept in enumerate(zip(sizes, bits, strict=True)):
+            alike.setdefault(kept, []).append(group)
         self.windows = [
-            Window(size, config.sink_tokens, groups, tuple(self.copies[group] for group in groups))
-            for size, groups in alike.items()
+            Window(size, config.sink_tokens, width, tuple(groups), tuple(self.copies[group] for group in groups))
+            for (size, width), groups in sorted(alike.items())
         ]
         self.query_spans = list(pairwise(accumulate(self.copies, initial=0)))
         self.dropout = config.attention_dropout
+        # taken from every key where some are packed: their bits then serve what tells keys apart
+        self.center: Tensor | None
+        self.register_buffer("center", None if set(bits) == {FULL_BITS} else torch.zeros(count, head_dim))
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Take nothing from the keys."""
+        if self.center is not None:
+            init.zeros_(self.center)
 
     def forward(self, values: Tensor, cache: Cache | None, padding_mask: Tensor | None, heads: ReplacedHeads) -> Tensor:
         """Attend within the windows; see `Mixer`."""
-        before = self.previous(cache, "conv"), self.previous(cache, "recurrent")
-        outputs, rows, seen = self.attend(values, *before, padding_mask, heads)
-        if cache is not None:  # they push all older ones out of the cache
-            cache.update_conv_state(rows, self.layer_index, conv_kernel_size=rows.shape[-1])
+        outputs, seen = self.attend(values, cache, self.previous(cache, "recurrent"), padding_mask, heads)
+        if cache is not None:
             cache.update_recurrent_state(seen, self.layer_index)
         return outputs
 
     def attend(
         self,
         values: Tensor,
-        rows: Tensor | None,
+        cache: Cache | None,
         seen: Tensor | None,
         padding_mask: Tensor | None,
         heads: ReplacedHeads,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend within the windows after the cached tokens.
+    ) -> tuple[Tensor, Tensor]:
+        """Attend within the windows after the cached tokens, and put the new ones into the cache.
 
         Args:
             values: as of `Mixer`.
-            rows: keys and values of the slots, see `_slots`; None at the beginning.
+            cache: as of `Mixer`; every window's slots are a state of their own.
             seen: number of tokens seen, (B, 1); None at the beginning.
             padding_mask: as of `Mixer`.
             heads: as of `Mixer`.
 
         Returns:
-            outputs (B, L, H * head_dim), and `rows` and `seen` after them.
+            outputs (B, L, H * head_dim), and `seen` after them.
         """
         queries, keys = (x.transpose(1, 2) for x in heads.rotated())  # (B, L, heads, head_dim)
+        if self.center is not None:
+            keys = keys - self.center
         entries = torch.cat([keys, values.unflatten(2, (-1, self.head_dim))], -1)  # (B, L, KV heads, 2 head_dim)
         packing = None if padding_mask is None else Packing(padding_mask)
         if packing is not None:  # else padding would take the place of tokens in the window before a block
             queries, entries = (packing.pack(x.flatten(2)).unflatten(2, x.shape[2:]) for x in (queries, entries))
-        if rows is None or seen is None:
-            seen = entries.new_zeros(len(entries), 1, dtype=torch.long)
-        places = seen + torch.arange(queries.shape[1], device=seen.device)  # of the new tokens, (B, L)
+        before = entries.new_zeros(len(entries), 1, dtype=torch.long) if seen is None else seen
+        places = before + torch.arange(queries.shape[1], device=before.device)  # of the new tokens, (B, L)
         if packing is not None:
             places = places.masked_fill(~packing.real, -1)
-        after = seen + (queries.shape[1] if packing is None else packing.counts)
+        after = before + (queries.shape[1] if packing is None else packing.counts)
         dropout = self.dropout if self.training else 0.0
-        outputs, kept = [], []
-        for window, slots in zip(self.windows, self._slots(rows, entries), strict=True):
+        outputs = []
+        for index, window in enumerate(self.windows):
             own = self._of(window, queries, self.query_spans), self._of(window, entries, None)
-            output, newest = window.attend(*own, slots, places, (seen, after), dropout)
+            slots = None if seen is None else self.previous(cache, "conv", index)
+            if slots is None:
+                slots = window.no_slots(entries, window.slots if self.is_static(cache) else 0)
+            output, slots = window.attend(*own, slots, places, (before, after), dropout)
             outputs.append(output)
-            kept.append(newest)
+            if cache is not None:
+                self.hold(cache, slots, index)
         mixed = self._in_order(outputs).to(values.dtype)
-        rows = kept[0].flatten(2).transpose(1, 2)
-        if len(kept) > 1:
-            rows = torch.cat([slots.flatten(1) for slots in kept], 1).unsqueeze(-1)
-        return mixed if packing is None else packing.unpack(mixed), rows, after
+        return mixed if packing is None else packing.unpack(mixed), after
 
     def _of(self, window: Window, heads: Tensor, query_spans: list[tuple[int, int]] | None) -> Tensor:
         """Return those of the heads (B, L, heads, ...) that belong to a window; KV heads without spans of queries."""
@@ -225,22 +279,6 @@ class WindowMixer(Mixer):
             parts = output.split([count * self.head_dim for count in window.copies], -1)
             of_group |= dict(zip(window.groups, parts, strict=True))
         return torch.cat([of_group[group] for group in range(len(of_group))], -1)
-
-    def _slots(self, rows: Tensor | None, entries: Tensor) -> list[Tensor]:
-        """Return the cached keys and values of every window, (B, slots, KV heads, 2 head_dim); zeros before the first.
-
-        Args:
-            rows: of one window (B, features, slots), or more in front; of several all numbers side by side,
-                (B, numbers, 1).
-            entries: new ones (B, L, KV heads, 2 head_dim).
-        """
-        sizes = [(window.slots, len(window.groups), entries.shape[3]) for window in self.windows]
-        if rows is None:
-            return [entries.new_zeros(len(entries), *size) for size in sizes]
-        if len(sizes) == 1:
-            return [rows[..., -sizes[0][0] :].transpose(1, 2).unflatten(2, sizes[0][1:])]
-        parts = rows[..., -1].split([prod(size) for size in sizes], 1)
-        return [part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True)]
 
 
 class WindowStateMixer(Retention):
@@ -274,9 +312,8 @@ class WindowStateMixer(Retention):
         if (packed := self.previous(cache, "recurrent")) is not None:
             size = self.head_dim, self.head_dim + 1
             seen, state = packed[:, :1].long(), packed[:, 1:].unflatten(1, (-1, *size))
-        near, rows, seen = self.window.attend(values, self.previous(cache, "conv"), seen, padding_mask, heads)
+        near, seen = self.window.attend(values, cache, seen, padding_mask, heads)
         features, state = self.retain(values, state, padding_mask, heads)
         if cache is not None:
-            cache.update_conv_state(rows, self.layer_index, conv_kernel_size=rows.shape[-1])
             cache.update_recurrent_state(torch.cat([seen.to(state.dtype), state.flatten(1)], 1), self.layer_index)
         return near + self.readout(torch.cat([near, features], -1))

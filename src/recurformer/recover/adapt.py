@@ -128,7 +128,8 @@ def adapt(
     choice = kept.result("heads", choose)
     before = measure("original", original, 0)
     found_by_original = passkeys("original", original)
-    converted = converted_by(recipe, original, choice["heads"], seed, **sizes_of(choice))
+    converted = converted_by(recipe, original, choice["heads"], seed, **sizes_of(choice, original.config))
+    choice.pop("centers", None)  # they are among the weights
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
     curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
@@ -161,8 +162,8 @@ def adapt(
         training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
     )  # fmt: skip
     with torch.no_grad():
-        for parameter in converted.parameters():
-            parameter.copy_(parameter.to(dtype))
+        for tensor in converted.state_dict().values():
+            tensor.copy_(tensor.to(dtype))
     stages = [
         {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
         for _, rows in curve.rows.groupby("tokens")

@@ -184,7 +184,7 @@ def _learning(adaptation: Adaptation) -> str:
     if adaptation.get("budget"):
         return (
             f"Nothing was trained; within {adaptation['budget']:g} of the cache at {recipe['tokens']:,} tokens, each "
-            "group of heads keeps the window that is worth most"
+            "group of heads keeps the window, of 16, 8 or 4 bits a number, that is worth most"
         )
     return (
         f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
@@ -212,11 +212,10 @@ def head_map(adaptation: Adaptation) -> Figure:
         explained = "fraction of windows in which the head looks mainly at recent tokens"
     else:
         tokens, each = adaptation["recipe"]["tokens"], adaptation["attention_heads"] // adaptation["kv_heads"]
-        kept = [
-            [(tokens if window is None else window) / tokens for window in layer] for layer in adaptation["windows"]
-        ]
-        fractions, measured = np.array(kept).repeat(each, 1), "tokens kept, fraction"
-        explained = f"fraction of {tokens:,} tokens that the head keeps"
+        windows = np.array(adaptation["windows"], dtype=float)  # NaN keeps all
+        kept = np.where(np.isnan(windows), 1, windows / tokens) * np.array(adaptation["bits"]) / 16
+        fractions, measured = kept.repeat(each, 1), "tokens times bits kept, fraction"
+        explained = f"fraction of the bits of {tokens:,} tokens that the head keeps"
     figure = Figure(figsize=(WIDTH, 0.9 + min(5.0, 0.6 + 0.14 * len(fractions))), label="Head map")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, matrix, title in ((left, fractions, measured), (right, replaced, "replaced heads")):
