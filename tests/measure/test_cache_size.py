@@ -166,8 +166,8 @@ def test_a_head_size_of_its_own_counts():
     model = make_random("llama", hidden_size=32, layers=2, heads=4, kv_heads=1, head_dim=12, vocab_size=16)
     cache = DynamicCache(config=model.config)
     model(torch.zeros(2, 5, dtype=torch.long), past_key_values=cache)
-    assert held_bytes(cache, 10) == full_bytes(model.config, torch.float32) == 2 * 2 * 12 * 4
-    assert held_ratio([held_bytes(cache, 10), 0.0], model.config, torch.float32) == 0.5
+    assert held_bytes(cache, 10, torch.float32) == full_bytes(model.config, torch.float32) == 2 * 2 * 12 * 4
+    assert held_ratio([held_bytes(cache, 10, torch.float32), 0.0], model.config, torch.float32) == 0.5
 
 
 def test_pyramidinfer_as_printed():

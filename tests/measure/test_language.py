@@ -1,4 +1,5 @@
 import math
+from copy import deepcopy
 
 import pandas as pd
 import pytest
@@ -7,7 +8,7 @@ from caches import sliding_cache
 
 from recurformer.data.windows import windows
 from recurformer.measure.cache import count_cache
-from recurformer.measure.language import continuation_rows, perplexity, perplexity_rows
+from recurformer.measure.language import continuation_rows, perplexity, perplexity_rows, text_logits
 
 TEXTS = ["the quick brown fox jumps over the lazy dog.", "a b c", "0123456789 0123456789", "z" * 61]
 
@@ -57,7 +58,7 @@ def test_batch_size_and_padding_change_nothing(model, make_tokenizer, articles, 
     single = perplexity_rows(model, make_tokenizer(), articles, tokens=16, bos=bos, batch_size=1)
     for batch_size in (2, 3, None):
         batched = perplexity_rows(model, make_tokenizer(), articles, tokens=16, bos=bos, batch_size=batch_size)
-        pd.testing.assert_frame_equal(single, batched, rtol=1e-5)
+        pd.testing.assert_frame_equal(single, batched, rtol=1e-5, atol=1e-4)
 
 
 def test_the_beginning_is_the_tokenizers_own_unless_said(model, make_tokenizer, articles):
@@ -104,14 +105,33 @@ def one_shot(model, input_ids):
     return losses[:, PROMPT - 1 :]  # (windows, tokens)
 
 
+def measured(model, input_ids, prompt, **options):
+    """The model beside itself."""
+    expected = text_logits(model, input_ids, max(prompt, 1))[0] if prompt < input_ids.shape[1] else None
+    return continuation_rows(model, model.config, input_ids, expected, prompt=prompt, **options)
+
+
 def test_a_full_cache_gives_what_one_pass_gives(model, input_ids):
-    rows = continuation_rows(model, model.config, input_ids, prompt=PROMPT)
-    assert list(rows.columns) == ["window", "position", "tokens", "negative_log_likelihood", "ratio"]
+    rows = measured(model, input_ids, prompt=PROMPT)
+    assert list(rows.columns) == ["window", "position", "tokens", "negative_log_likelihood", "divergence", "ratio"]
     assert rows.window.tolist() == [window for window in range(WINDOWS) for _ in range(3)]
     assert rows.position.tolist() == [0, 32, 64] * WINDOWS
     assert rows.tokens.tolist() == [32, 32, 6] * WINDOWS
     bins = [part.sum().item() for window in one_shot(model, input_ids) for part in window.split(32)]
     assert rows.negative_log_likelihood.tolist() == pytest.approx(bins, rel=1e-5)
+    assert rows.divergence.abs().max() < 1e-4
+
+
+@torch.no_grad()
+def test_the_divergence_is_that_of_whole_passes(model, input_ids):
+    changed = deepcopy(model)
+    changed.get_input_embeddings().weight.mul_(1.5)
+    expected, _ = text_logits(model, input_ids, PROMPT)
+    rows = continuation_rows(changed, model.config, input_ids, expected, prompt=PROMPT)
+    p, q = (each(input_ids=input_ids, use_cache=False).logits.double().log_softmax(-1) for each in (model, changed))
+    distances = (p.exp() * (p - q)).sum(-1)[:, PROMPT - 1 : -1]
+    bins = [part.sum().item() for window in distances for part in window.split(32)]
+    assert rows.divergence.tolist() == pytest.approx(bins, rel=1e-3) and min(bins) > 1e-3
 
 
 @pytest.mark.parametrize("begins", [False, True])
@@ -120,7 +140,7 @@ def test_it_is_the_perplexity_stage_s_likelihood(model, make_tokenizer, begins):
     tokenizer = make_tokenizer(begins=begins)
     ids = windows([TEXT], tokenizer, 90, 1)
     assert (ids[0, 0] == 1) == begins
-    rows = continuation_rows(model, model.config, ids, prompt=1)
+    rows = measured(model, ids, prompt=1)
     articles = pd.DataFrame({"title": ["fox"], "text": [TEXT]})
     whole = perplexity_rows(model, tokenizer, articles, tokens=90, windows=1)
     assert rows.tokens.sum() == whole.tokens.item() == 89
@@ -130,34 +150,32 @@ def test_it_is_the_perplexity_stage_s_likelihood(model, make_tokenizer, begins):
 
 
 def test_batches_change_nothing(model, input_ids):
-    single = continuation_rows(model, model.config, input_ids, prompt=PROMPT, batch_size=1)
+    single = measured(model, input_ids, prompt=PROMPT, batch_size=1)
     for batch_size in (2, 5, 8):
-        batched = continuation_rows(model, model.config, input_ids, prompt=PROMPT, batch_size=batch_size)
-        pd.testing.assert_frame_equal(single, batched, rtol=1e-5)
+        batched = measured(model, input_ids, prompt=PROMPT, batch_size=batch_size)
+        pd.testing.assert_frame_equal(single, batched, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_a_given_cache_is_used_token_by_token(model, input_ids, batch_size):
     """A cache of all tokens changes nothing; one of the last 20 gives what a model sees that looks no further back."""
-    whole = continuation_rows(
-        model, model.config, input_ids, prompt=PROMPT, new_cache=lambda: sliding_cache(model, 200)
-    )
-    pd.testing.assert_frame_equal(whole, continuation_rows(model, model.config, input_ids, prompt=PROMPT), rtol=1e-5)
+    whole = measured(model, input_ids, prompt=PROMPT, new_cache=lambda: sliding_cache(model, 200))
+    pd.testing.assert_frame_equal(whole, measured(model, input_ids, prompt=PROMPT), rtol=1e-5, atol=1e-4)
     steps = []
     hook = model.register_forward_hook(
         lambda module, args, kwargs, output: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    small = continuation_rows(
+    small = measured(
         model,
-        model.config,
         input_ids,
         prompt=PROMPT,
         batch_size=batch_size,
         new_cache=lambda: sliding_cache(model, 20),
     )
     hook.remove()
-    assert steps == ([PROMPT] + [1] * (TOKENS - 1)) * (WINDOWS // batch_size)
+    read = [PROMPT, TOKENS - 1]  # of all windows, by the original
+    assert steps == read + ([PROMPT] + [1] * (TOKENS - 1)) * (WINDOWS // batch_size)
     assert small.ratio.tolist() == pytest.approx([20 / PROMPT] * len(small))
     assert small.negative_log_likelihood.iloc[0] == pytest.approx(by_band(model, input_ids[0], 20), rel=1e-5)
     assert not small.negative_log_likelihood.equals(whole.negative_log_likelihood)
@@ -178,7 +196,7 @@ def by_band(model, ids, kept):
 
 
 def test_the_ratio_is_the_counted_cache_s(model, input_ids):
-    rows = continuation_rows(model, model.config, input_ids, prompt=PROMPT)
+    rows = measured(model, input_ids, prompt=PROMPT)
     full = 2 * 2 * 2 * 8 * 4 * PROMPT  # layers, keys and values, KV heads, their size, bytes
     assert rows.ratio.tolist() == pytest.approx([count_cache(model, PROMPT).bytes.sum() / full] * len(rows))
     assert (rows.ratio == 1).all() or model.config.model_type != "llama"
@@ -188,4 +206,4 @@ def test_the_ratio_is_the_counted_cache_s(model, input_ids):
 @pytest.mark.parametrize("prompt", [0, PROMPT + TOKENS])
 def test_a_window_needs_a_prompt_and_a_text(model, input_ids, prompt):
     with pytest.raises(ValueError, match=rf"^prompt: {prompt} of 100 tokens; at least one must be read and one pred"):
-        continuation_rows(model, model.config, input_ids, prompt=prompt)
+        measured(model, input_ids, prompt=prompt)

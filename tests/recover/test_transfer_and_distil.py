@@ -7,8 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from recurformer import convert, distil, transfer
+from recurformer.measure.language import divergence
 from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
-from recurformer.recover.pair import divergence, inputs_of, relative_error, replaced_layers
+from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
 from recurformer.train.data import WindowDataset
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 

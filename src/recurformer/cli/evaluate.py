@@ -90,17 +90,25 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
     *(measured, ARTICLES),
     output=csv("continuation", "one row a window and 32 positions"),
     metrics=[
-        Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of)
+        Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of),
+        Metric("divergence", "divergence", over="tokens", by=["method", "setting"]),
     ],
     device="computes",
 )
 def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt, with the prompt's full or smaller cache."""
+    import torch
+
+    from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
-    from recurformer.measure.language import continuation_rows
+    from recurformer.measure.language import continuation_rows, text_logits
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
+    untouched = open_model(args.original, args.dtype)
+    expected = torch.cat(
+        [text_logits(untouched, batch, settings.prompt)[0] for batch in input_ids.split(settings.batch_size)]
+    )
     return measure(
         args,
         change,
@@ -108,6 +116,7 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
             model,
             original,
             input_ids,
+            expected,
             prompt=settings.prompt,
             batch_size=settings.batch_size,
             new_cache=new_cache,

@@ -54,7 +54,7 @@ def generate_greedily(
 
     def measure(module: Any, arguments: Any, output: Any) -> None:
         if not bytes_per_token:  # the first forward pass reads the prompts
-            bytes_per_token.append(held_bytes(output.past_key_values, batch["input_ids"].numel()))
+            bytes_per_token.append(held_bytes(output.past_key_values, batch["input_ids"].numel(), module.dtype))
 
     cache_argument = {} if new_cache is None else {"past_key_values": new_cache()}
     own, model.generation_config = model.generation_config, greedy

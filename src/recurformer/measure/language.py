@@ -119,21 +119,29 @@ def _batch_nll(model: PreTrainedModel, windows: list[torch.Tensor]) -> list[floa
     return sums
 
 
+def divergence(ours: Tensor, original: Tensor) -> Tensor:
+    """KL(original || ours) of logits (..., V), in nats, (...), computed in float32 at least."""
+    wide = torch.promote_types(ours.dtype, torch.float32)
+    p, q = (F.log_softmax(logits.to(wide), dim=-1) for logits in (original, ours))
+    return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
+
+
 BIN = 32
-COLUMNS = ["window", "position", "tokens", "negative_log_likelihood"]
+COLUMNS = ["window", "position", "tokens", "negative_log_likelihood", "divergence"]
 
 
 def continuation_rows(
     model: PreTrainedModel,
     original: PreTrainedConfig,
     input_ids: Tensor,
+    expected: Tensor,
     *,
     prompt: int,
     batch_size: int = 8,
     new_cache: NewCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Negative log-likelihood of the text after each prompt, in bins of 32 positions.
+    """Likelihood of the text after each prompt and divergence from the original, in bins of 32 positions.
 
     Perplexity on whole windows does not show the loss by a smaller cache: no eviction happens before the window ends.
     Here the prompt is read first, then the text after it is scored, token by token where the cache may shrink on the
@@ -143,6 +151,7 @@ def continuation_rows(
         model: a causal language model, in evaluation mode.
         original: of the model before anything was changed.
         input_ids: (windows, prompt and text), with the tokens that begin a text, if any.
+        expected: `text_logits` of the model before anything was changed, (windows, text, V).
         prompt: tokens of a window that are read; all others are predicted once.
         batch_size: windows read together; changes speed and memory, not the result.
         new_cache: makes the cache of each batch, and the text is scored token by token; None: a full cache.
@@ -150,7 +159,8 @@ def continuation_rows(
 
     Returns:
         One row a bin: window, position (of its first token after the prompt, from 0), tokens,
-        negative_log_likelihood (their sum, nats), ratio (see `held_ratio`; after the prompt).
+        negative_log_likelihood (their sum, nats), divergence (sum of KL(original || model), nats), ratio (see
+        `held_ratio`; after the prompt).
 
     Raises:
         ValueError: no prompt, or no text after it.
@@ -158,34 +168,47 @@ def continuation_rows(
     windows, length = input_ids.shape
     if not 1 <= prompt < length:
         raise ValueError(f"prompt: {prompt} of {length} tokens; at least one must be read and one predicted")
-    rows: list[tuple[int, int, int, float]] = []
+    rows: list[tuple[int, int, int, float, float]] = []
     bytes_per_token: list[float] = []
     for start in range(0, windows, batch_size):
-        batch = input_ids[start : start + batch_size].to(model.device)
-        losses, batch_bytes = _losses(model, batch, prompt, new_cache)
+        batch = slice(start, start + batch_size)
+        logits, batch_bytes = text_logits(model, input_ids[batch], prompt, new_cache)
         bytes_per_token.append(batch_bytes)
-        for window, row in enumerate(losses.cpu(), start=start):
-            rows += [(window, BIN * number, len(part), part.sum().item()) for number, part in enumerate(row.split(BIN))]
+        losses = F.cross_entropy(logits.transpose(1, 2), input_ids[batch, prompt:], reduction="none").double()
+        distances = divergence(logits, expected[batch]).double()  # (B, text)
+        for window, pair in enumerate(zip(losses, distances, strict=True), start=start):
+            bins = zip(*(values.split(BIN) for values in pair), strict=True)
+            rows += [
+                (window, BIN * number, len(loss), loss.sum().item(), distance.sum().item())
+                for number, (loss, distance) in enumerate(bins)
+            ]
         if progress is not None:
-            progress(start + len(batch), windows)
+            progress(start + len(losses), windows)
     return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(bytes_per_token, original, model.dtype))
 
 
 @torch.no_grad()
-def _losses(model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: NewCache | None) -> tuple[Tensor, float]:
-    """Negative log-likelihoods (B, text) in float64, and the bytes held after the prompt for each of its tokens."""
+def text_logits(
+    model: PreTrainedModel, input_ids: Tensor, prompt: int, new_cache: NewCache | None = None
+) -> tuple[Tensor, float]:
+    """Read prompts, then the text after them.
+
+    Args:
+        model: as of `continuation_rows`.
+        input_ids: (B, prompt and text).
+        prompt: as of `continuation_rows`.
+        new_cache: as of `continuation_rows`.
+
+    Returns:
+        Logits that predict each token of the text, (B, text, V) float32 on the CPU, and the bytes held after the prompt
+        for each of its tokens.
+    """
+    input_ids = input_ids.to(model.device)
     cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
-    text = input_ids[:, prompt:]
     output = model(input_ids=input_ids[:, :prompt], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    bytes_per_token = held_bytes(cache, input_ids[:, :prompt].numel())
-    losses = [_loss(output.logits, text[:, :1])]
-    step = 1 if new_cache is not None else text.shape[1]
-    for start in range(0, text.shape[1] - 1, step):
-        shown, targets = text[:, start : min(start + step, text.shape[1] - 1)], text[:, start + 1 : start + step + 1]
-        losses.append(_loss(model(input_ids=shown, past_key_values=cache, use_cache=True).logits, targets))
-    return torch.cat(losses, dim=1), bytes_per_token
-
-
-def _loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Negative log-likelihood, (B, L), of targets (B, L) under logits (B, L, V)."""
-    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none").double()
+    bytes_per_token = held_bytes(cache, input_ids[:, :prompt].numel(), model.dtype)
+    text, parts = input_ids[:, prompt:-1], [output.logits]
+    for shown in text.split(1 if new_cache is not None else max(text.shape[1], 1), 1):
+        if shown.numel():
+            parts.append(model(input_ids=shown, past_key_values=cache, use_cache=True).logits)
+    return torch.cat(parts, 1).float().cpu(), bytes_per_token

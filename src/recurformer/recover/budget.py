@@ -1,8 +1,9 @@
 """The windows and bits that a budget of bytes allows: for each group of heads what is worth most, by its price."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,8 +17,10 @@ from recurformer.model.packed import BITS
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.study import HeadScores
 
-LEAST = Keep(window=16, bits=min(BITS))
-"""The least that a group may keep; other windows are its doubles."""
+LEAST_WINDOW = 16
+"""The smallest window that a group may get, in tokens; the others are its doubles."""
+LEAST = Keep(LEAST_WINDOW, min(BITS))
+"""The least that a group may keep."""
 PRICED = 4
 """Windows of text, at most, and as many lookups as long, on which windows are priced."""
 QUESTIONS = 8
@@ -27,35 +30,71 @@ BUDGETS = [2.0**-power for power in range(1, 6)]
 SINKS = BY_PRICE.sink_tokens or 0
 
 
-class _Spending:
-    """What the groups of a model may hold after so many tokens.
+def _windows(tokens: int) -> list[int]:
+    doubles = [LEAST_WINDOW * 2**power for power in range(tokens.bit_length())]
+    return [window for window in doubles if window < tokens]
 
-    Attributes:
-        layers: those whose heads may have windows.
-        windows: their sizes.
-        kept: the choices of a group.
-        sizes: their bytes, in weights of 16 bits.
-        whole: bytes of the original's cache.
-        beyond: bytes that no window saves: of layers with a sliding window of their own; of the number of tokens seen
-            in each layer; of a key and a value a token where no head is left that counts them.
-        least: fraction of the cache that is left by the smallest windows in all heads.
+
+def price_list(
+    original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, progress: Progress = None
+) -> pd.DataFrame:
+    """Price windows of all sizes, of all bits, for every group of heads: see `price_text_and_needles`.
+
+    Args:
+        original: a model that can be converted.
+        tokenizer: its tokenizer.
+        text: windows (windows, L), of which the first `PRICED` are read; a budget is counted after L tokens.
+        seed: of the lookups and of the drawn tokens.
+        progress: called with (samples done, samples).
+
+    Returns:
+        One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token),
+        center (of the group's keys, see `key_centers`; in the row that keeps everything, else None). Layers with a
+        sliding window of their own have no rows.
     """
+    text = text[:PRICED]
+    samples, tokens = text.shape
+    windows, lookups = _windows(tokens), long_lookups(tokenizer, samples, tokens, QUESTIONS, seed)
+    centers = key_centers(original, text)
+    costs = price_text_and_needles(
+        original, text, lookups, windows, BITS, sink_tokens=SINKS, centers=centers,
+        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress,
+    )  # fmt: skip
+    rows = [
+        (layer, group, keep.window, keep.bits, tokens, cost, centers[layer, group].tolist() if keep == Keep() else None)
+        for layer in _layers(original)
+        for group, of_group in enumerate(costs[layer].tolist())
+        for keep, cost in zip(choices(windows, BITS), of_group, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["layer", "group", "window", "bits", "tokens", "cost", "center"])
 
-    def __init__(self, original: PreTrainedModel, tokens: int):
-        config, twin = original.config, meta_twin(original)
-        self.layers = sorted(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
-        least = LEAST.window or tokens
-        doubles = [least * 2**power for power in range(tokens.bit_length())]
-        self.windows = [window for window in doubles if window < tokens]
-        self.kept = choices(self.windows, BITS)
-        stock: Any = twin.to(torch.bfloat16)  # type: ignore[arg-type]
-        head_dim = stock.model.layers[0].self_attn.head_dim
-        self.sizes = [keep.bytes(tokens, head_dim, SINKS) for keep in self.kept]
-        held = count_cache(stock, tokens).groupby("layer").bytes.sum()
-        self.whole = float(held.sum())
-        self.beyond = float(held.drop(self.layers).sum()) + 8 * config.num_hidden_layers + 4 * tokens
-        groups = len(self.layers) * config.num_key_value_heads
-        self.least = (groups * LEAST.bytes(tokens, head_dim, SINKS) + self.beyond) / self.whole
+
+def _layers(original: PreTrainedModel) -> list[int]:
+    """The layers whose heads may have windows."""
+    return sorted(set(range(original.config.num_hidden_layers)) - set(sliding_layers(original.config)))
+
+
+def _fixed_bytes(original: PreTrainedModel, tokens: int) -> tuple[float, float]:
+    """Return bytes of the original's cache, in 16 bits, and of what no choice saves in a converted model's.
+
+    That is: layers with a sliding window of their own; the number of tokens seen in each layer; a key and a value a
+    token where no head is left that counts them.
+    """
+    held = count_cache(meta_twin(original).to(torch.bfloat16), tokens).groupby("layer").bytes.sum()  # type: ignore[arg-type]
+    fixed = held.drop(_layers(original)).sum() + 8 * original.config.num_hidden_layers + 4 * tokens
+    return float(held.sum()), float(fixed)
+
+
+def _bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
+    layers: Any = original.model.layers
+    return keep.bytes(tokens, layers[0].self_attn.head_dim, SINKS)
+
+
+def least_fraction(original: PreTrainedModel, tokens: int) -> float:
+    """The fraction of the cache that the least choice in all groups leaves."""
+    whole, fixed = _fixed_bytes(original, tokens)
+    groups = len(_layers(original)) * original.config.num_key_value_heads
+    return (groups * _bytes_of(LEAST, original, tokens) + fixed) / whole
 
 
 def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None:
@@ -66,11 +105,53 @@ def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None
     """
     if not 0 < budget < 1:
         raise ValueError(f"cache={budget:g} must lie between 0 and 1: it is a fraction of the original's cache")
-    if budget < (least := _Spending(original, tokens).least):
+    if budget < (least := least_fraction(original, tokens)):
         raise ValueError(
-            f"cache={budget:g}: windows of {LEAST.window} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
+            f"cache={budget:g}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
             f"of the cache at {tokens:,} tokens"
         )
+
+
+class Choice(NamedTuple):
+    """What every group of heads keeps, by layer, and the sum of the costs, in nats a token."""
+
+    keeps: list[list[Keep]]
+    cost: float
+
+
+def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Choice:
+    """Choose what has the least sum of costs within a budget.
+
+    Args:
+        prices: of `price_list`; rows of choices that shall not be made may be missing.
+        original: the model that was priced.
+        budget: fraction of the original's cache, at the length of the prices.
+
+    Raises:
+        ValueError: the choices of the least size need more.
+    """
+    tokens = int(prices.tokens.iloc[0])
+    whole, fixed = _fixed_bytes(original, tokens)
+    table = prices.fillna({"window": tokens}).pivot(index=["layer", "group"], columns=["bits", "window"], values="cost")
+    columns: list[Any] = list(table.columns)
+    kept = [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
+    sizes = [_bytes_of(keep, original, tokens) for keep in kept]
+    chosen = allocate(torch.from_numpy(table.to_numpy()), sizes, budget * whole - fixed)
+    keeps = [[Keep()] * original.config.num_key_value_heads for _ in range(original.config.num_hidden_layers)]
+    for (layer, group), place in zip(list(table.index), chosen.tolist(), strict=True):
+        keeps[layer][group] = kept[place]
+    return Choice(keeps, float(table.to_numpy()[range(len(table)), chosen].sum()))
+
+
+def centers_of(prices: pd.DataFrame, original: PreTrainedModel) -> Tensor:
+    """The keys' centers of a price list, (layers, KV heads, head_dim); 0 where none was priced."""
+    rows = prices.dropna(subset="center")
+    config = original.config
+    centers = torch.zeros(config.num_hidden_layers, config.num_key_value_heads, len(rows.center.iloc[0]))
+    row: Any
+    for row in rows.itertuples():
+        centers[row.layer, row.group] = torch.tensor(list(row.center))
+    return centers
 
 
 def choose_windows(
@@ -81,45 +162,23 @@ def choose_windows(
     seed: int,
     progress: Progress = None,
 ) -> dict[str, Any]:
-    """Return the choice with the least sum of costs that keeps a fraction `budget` of the cache.
-
-    Args:
-        original: a model that can be converted.
-        tokenizer: its tokenizer.
-        text: windows (windows, L), of which the first `PRICED` are read; the budget is counted after L tokens.
-        budget: see `refuse_budget`.
-        seed: of the lookups and of the drawn tokens.
-        progress: called with (samples done, samples).
+    """Return the choice of `spend` by the prices of `price_list`, whose arguments these are.
 
     Returns:
         as JSON: heads, replaced ones of each layer; windows and bits of each layer's key-value heads, a window of None
         for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in nats a token; centers, see
         `key_centers`.
     """
-    text = text[:PRICED]
-    samples, tokens = text.shape
-    spending, lookups = _Spending(original, tokens), long_lookups(tokenizer, samples, tokens, QUESTIONS, seed)
-    centers = key_centers(original, text)
-    costs = price_text_and_needles(
-        original, text, lookups, spending.windows, BITS, sink_tokens=SINKS, centers=centers,
-        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress,
-    )  # fmt: skip
-
-    def least_cost(fraction: float) -> tuple[float, Tensor]:
-        priced = costs[spending.layers]
-        chosen = allocate(priced, spending.sizes, fraction * spending.whole - spending.beyond)
-        return float(priced.gather(-1, chosen.unsqueeze(-1)).sum()), chosen
-
-    estimated = {fraction: least_cost(fraction)[0] for fraction in BUDGETS if fraction > spending.least}
-    chosen = torch.full(costs.shape[:2], spending.kept.index(Keep()))
-    estimated[budget], chosen[spending.layers] = least_cost(budget)
-    keeps = [[spending.kept[place] for place in layer] for layer in chosen.tolist()]
+    prices = price_list(original, tokenizer, text, seed, progress)
+    least = least_fraction(original, text.shape[1])
+    chosen = spend(prices, original, budget)
+    estimated = {fraction: spend(prices, original, fraction).cost for fraction in BUDGETS if fraction > least}
     return {
-        "heads": windows_by_group(keeps, original.config)["heads"],
-        "windows": [[keep.window for keep in layer] for layer in keeps],
-        "bits": [[keep.bits for keep in layer] for layer in keeps],
-        "estimated": sorted(estimated.items()),
-        "centers": centers.tolist(),
+        "heads": windows_by_group(chosen.keeps, original.config)["heads"],
+        "windows": [[keep.window for keep in layer] for layer in chosen.keeps],
+        "bits": [[keep.bits for keep in layer] for layer in chosen.keeps],
+        "estimated": sorted((estimated | {budget: chosen.cost}).items()),
+        "centers": centers_of(prices, original).tolist(),
     }
 
 
@@ -134,6 +193,5 @@ def sizes_of(choice: Mapping[str, Any], config: Any) -> dict[str, Any]:
         return {}
     layers = zip(choice["windows"], choice["bits"], strict=True)
     sizes = windows_by_group([[Keep(*keep) for keep in zip(*layer, strict=True)] for layer in layers], config)
-    return {name: sizes[name] for name in ("window_tokens", "window_bits")} | {
-        "key_centers": torch.tensor(choice["centers"])
-    }
+    del sizes["heads"]
+    return {**sizes, "key_centers": torch.tensor(choice["centers"])}

@@ -20,7 +20,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from recurformer.heads.attention import reading
-from recurformer.recover.pair import ReplacedLayer, divergence, relative_error, replaced_layers
+from recurformer.measure.language import divergence
+from recurformer.recover.pair import ReplacedLayer, relative_error, replaced_layers
 from recurformer.train.checkpoints import fingerprint
 from recurformer.train.data import Item
 from recurformer.train.optimiser import in_mixer

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from recurformer.measure.language import divergence
 from recurformer.model.attention import RecurFormerAttention
 from recurformer.model.config import MODEL_TYPE_PREFIX
 
@@ -102,13 +103,6 @@ def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
     """
     wrong = torch.linalg.vector_norm((outputs - targets) @ weight.mT)
     return (wrong / torch.linalg.vector_norm(targets @ weight.mT)) ** 2
-
-
-def divergence(ours: Tensor, original: Tensor) -> Tensor:
-    """KL(original || ours) of logits (..., V), in nats, (...), computed in float32 at least."""
-    wide = torch.promote_types(ours.dtype, torch.float32)
-    p, q = (F.log_softmax(logits.to(wide), dim=-1) for logits in (original, ours))
-    return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
 
 
 @torch.no_grad()
