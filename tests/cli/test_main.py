@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import STAGES, main
-from recurformer.cli.stage import NAME, checkpoint, csv, stage
+from recurformer.cli.stage import NAME, checkpoint, stage
 from recurformer.study import Mamba, Perplexity
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk_below_the_output_is_one_line(words):
 def toy():
     """A stage that somebody adds."""
 
-    @stage("weigh a file", checkpoint(), NAME, output=csv("weight", "one row"))
+    @stage("weigh a file", checkpoint(), NAME, rows="one row")
     def weigh_it(args, settings: Perplexity, mamba: Mamba):
         """Weigh a file (Table 6)."""
         return pd.DataFrame({"model": [args.name], "tokens": [settings.tokens], "d_state": [mamba.d_state]})

@@ -39,43 +39,6 @@ from recurformer.study.method import (
 )
 from recurformer.study.recovery import Recipe, Recovery
 
-__all__ = [
-    "Ablations",
-    "Backbone",
-    "Block",
-    "Caches",
-    "Change",
-    "Continuation",
-    "Corpus",
-    "DeviceMeasurements",
-    "Distributed",
-    "HashHop",
-    "HashHopEvaluation",
-    "HashHopTask",
-    "HeadScores",
-    "Language",
-    "Mamba",
-    "Maps",
-    "Mqar",
-    "MqarTask",
-    "Needle",
-    "Perplexity",
-    "Profiling",
-    "RecencyRatio",
-    "RecencySettings",
-    "Recipe",
-    "Recovery",
-    "Search",
-    "Selection",
-    "SinkHead",
-    "Sizes",
-    "Study",
-    "Tasks",
-    "Training",
-    "Window",
-    "load_study",
-]
-
 
 class Language(Block):
     """Continual training and perplexity on Wikipedia (Table 3, Figure 3), and all head profiles on text."""
