@@ -47,13 +47,9 @@ wildcard_constraints:
 include: "workflow/rules/prepare.smk"
 include: "workflow/rules/heads.smk"
 include: "workflow/rules/language.smk"
-include: "workflow/rules/hashhop.smk"
-include: "workflow/rules/mqar.smk"
+include: "workflow/rules/synthetic.smk"
 include: "workflow/rules/caches.smk"
-include: "workflow/rules/device.smk"
-include: "workflow/rules/tables.smk"
-include: "workflow/rules/figures.smk"
-include: "workflow/rules/claims.smk"
+include: "workflow/rules/rendered.smk"
 
 
 rule all:

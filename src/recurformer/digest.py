@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
 PLUMBING: tuple[str, ...] = ("study", "records", "files", "digest", "tracking", "train/trackers")
-PLUMBING += tuple(f"cli/{name}" for name in ("main", "launch", "arguments", "stage", "metrics"))
+PLUMBING += ("cli/main", "cli/arguments", "cli/stage")
 """Files and folders that carry settings and files but compute nothing: settings are tracked as params."""
 
 

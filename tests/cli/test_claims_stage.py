@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from recurformer.cli.archive import write_recording
 from recurformer.cli.main import main
+from recurformer.cli.study import write_recording
 from recurformer.records import run_record
 
 CELL = "table1/generation/mamba/cache_size"

@@ -109,7 +109,7 @@ def test_a_stage_counts_for_itself_alone(changed_by):
 
 def test_what_stages_share_counts_for_all(changed_by):
     measuring = {"needle", "continuation", "hashhop", "hashhop-sizes", "ablation-lm-eval"}
-    changed = changed_by(insert("measure"), "cli/subjects.py")
+    changed = changed_by(insert("measure"), "cli/measure.py")
     assert measuring <= changed and not changed & TRAININGS
     assert changed_by(insert("train_and_keep"), "cli/resumable.py") >= TRAININGS
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import STAGES, main
-from recurformer.cli.stage import NAME, checkpoint, csv, stage
+from recurformer.cli.stage import NAME, checkpoint, stage
 from recurformer.study import Mamba, Perplexity
 
 
@@ -97,7 +97,7 @@ def test_a_full_disk_below_the_output_is_one_line(words):
 def toy():
     """A stage that somebody adds."""
 
-    @stage("weigh a file", checkpoint(), NAME, output=csv("weight", "one row"))
+    @stage("weigh a file", checkpoint(), NAME, rows="one row")
     def weigh_it(args, settings: Perplexity, mamba: Mamba):
         """Weigh a file (Table 6)."""
         return pd.DataFrame({"model": [args.name], "tokens": [settings.tokens], "d_state": [mamba.d_state]})
@@ -160,3 +160,18 @@ def test_no_end_of_a_stage_is_a_traceback(toy, tmp_path, capsys, monkeypatch, ra
         main(["weigh-it", "model", str(tmp_path / "weight.csv"), "--name", "tiny", "--settings", "{tokens: 8}"]) == code
     )
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_rule_gives_arguments_by_name(toy):
+    """Positional ones first, and none for what is not there; a name that the stage does not have is a mistake."""
+    weigh = STAGES["weigh-it"]
+    values = {"rows": "weight.csv", "name": "tiny", "checkpoint": "model", "threads": None, "record": []}
+    assert weigh.command(values) == ["recurformer", "weigh-it", "model", "weight.csv", "--name", "tiny"]
+    with pytest.raises(ValueError, match="recurformer weigh-it has no argument articles"):
+        weigh.command(values | {"articles": "articles.parquet"})
+
+
+def test_rows_are_written_as_the_name_says(toy, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["weigh-it", "model", str(tmp_path / "weight.txt"), "--name", "tiny"])
+    assert "weight.txt: rows are written as .csv or .parquet" in capsys.readouterr().err

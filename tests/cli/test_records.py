@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recurformer import records
-from recurformer.cli.archive import write_recording
+from recurformer.cli.study import write_recording
 from recurformer.model import scan
 from recurformer.records import ancestors, read_record, record_of, run_record, runs_behind
 

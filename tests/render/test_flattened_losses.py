@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recurformer.cli.subjects import fall_behind
+from recurformer.cli.measure import fall_behind
 from recurformer.records import run_record
 from recurformer.results.frames import packed_frames, packed_rows
 from recurformer.results.learned import ALLOWED_FALL

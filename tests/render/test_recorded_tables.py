@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from recurformer.claims.evidence import read_recordings
-from recurformer.cli.archive import write_recording
 from recurformer.cli.main import main
+from recurformer.cli.study import write_recording
 from recurformer.records import run_record
 
 GPU = "NVIDIA H200"

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import STAGES, main
-from recurformer.cli.metrics import Metric, metrics_of
 from recurformer.cli.runs import _ordered, described
+from recurformer.cli.stage import Metric, metrics_of
 from recurformer.records import find_records
 
 RECORDED = Path(__file__).parents[2] / "recorded"

@@ -1,21 +1,11 @@
-rule memory:
+use rule stage as memory with:
     output:
         rows="<results>/caches/{backbone}/memory.csv",
         record="<results>/caches/{backbone}/memory.run.json",
     log:
         "<logs>/memory/{backbone}.log",
-    resources:
-        **NEEDS,
     params:
-        stage="memory",
-        what=["--betas", *map(str, config["betas"]), "--seed", str(config["seed"])],
-        settings=settings("caches.sizes", backbone=backbone_block, mamba="mamba"),
-        code=code("memory"),
-    shell:
-        """
-        recurformer {params.stage:q} {output.rows:q} --name {wildcards.backbone:q} {params.what:q} \
-            --settings {params.settings:q} --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("memory", settings="caches.sizes", betas=config["betas"]),
 
 
 use rule memory as cache with:
@@ -27,15 +17,7 @@ use rule memory as cache with:
     log:
         "<logs>/cache/{backbone}.log",
     params:
-        stage="cache",
-        what=ranked_betas,
-        settings=settings(
-            "caches.sizes",
-            backbone=backbone_block,
-            selection="selection",
-            mamba="mamba",
-        ),
-        code=code("cache"),
+        **stage("cache", settings="caches.sizes", betas=config["betas"]),
 
 
 use rule memory as longest_input with:
@@ -44,37 +26,18 @@ use rule memory as longest_input with:
         record="<results>/caches/{backbone}/longest/beta-{beta}/{protocol}/memory.run.json",
     log:
         "<logs>/longest_input/{backbone}/beta-{beta}/{protocol}.log",
-    resources:
-        **NEEDS,
     params:
-        stage="longest-input",
-        what=one_search,
-        settings=settings(
-            "caches.sizes",
-            backbone=backbone_block,
-            search="caches.search",
-            mamba="mamba",
-        ),
-        code=code("longest_input"),
+        **stage("longest-input", settings="caches.sizes"),
 
 
-rule complexity:
+use rule stage as complexity with:
     output:
         rows="<results>/caches/complexity.csv",
         record="<results>/caches/complexity.run.json",
     log:
         "<logs>/complexity.log",
-    resources:
-        **NEEDS,
     params:
-        stage="complexity",
-        settings=settings("caches.sizes", mamba="mamba"),
-        code=code("complexity"),
-    shell:
-        """
-        recurformer {params.stage:q} {output.rows:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("complexity", settings="caches.sizes"),
 
 
 use rule complexity as pyramidinfer with:
@@ -84,6 +47,26 @@ use rule complexity as pyramidinfer with:
     log:
         "<logs>/pyramidinfer.log",
     params:
-        stage="pyramidinfer",
-        settings=settings("caches.sizes"),
-        code=code("pyramidinfer"),
+        **stage("pyramidinfer", settings="caches.sizes"),
+
+
+# What only the device itself tells: bytes of real caches. A study that names no backbone has no such job.
+use rule memory as cache_peak with:
+    output:
+        rows="<results>/device/{backbone}/cache_peak.csv",
+        record="<results>/device/{backbone}/cache_peak.run.json",
+    log:
+        "<logs>/device/{backbone}/cache_peak.log",
+    threads: 4
+    params:
+        **stage(
+            "cache-peak",
+            settings="caches.sizes",
+            device=DEVICE["device"],
+            betas=config["betas"],
+        ),
+
+
+rule device_measurements:
+    input:
+        MEASUREMENTS["cache_peak"],

@@ -1,10 +1,11 @@
+import json
 import os
 import re
 import sys
 from functools import partial
 from pathlib import Path
 
-from recurformer.cli.main import code_of
+from recurformer.cli.main import STAGES
 from recurformer.digest import code_digest
 from recurformer.render.registry import REGISTRY, heading
 from recurformer.study import Tasks, load_study
@@ -46,9 +47,10 @@ LEARNS_HASHHOP = {
 
 
 RECOVERY = config["language"]["recovery"]
+# How a training on text measures its model meanwhile.
+CURVE = {key: RECOVERY[key] for key in ("held_out", "halvings")} if RECOVERY else {}
 
 
-include: "flags.smk"
 include: "subjects.smk"
 include: "measurements.smk"
 
@@ -81,10 +83,6 @@ def below(folder, inner=""):
     return os.path.join(folder, study_folder(), inner).rstrip(os.sep)
 
 
-def recorded_folder(wildcards):
-    return RECORDED_FOLDER
-
-
 def needs(name, grows=False):
     """What a job asks for by its rule, more with every attempt where it `grows`; nothing instead of none."""
 
@@ -102,15 +100,75 @@ NEEDS = {
 }
 
 
-def code(stage):
-    """A digest of the code that `stage` uses: when it changes, its jobs run again. Computed for the stages of the jobs
-    at hand only, as a job of a cluster starts Snakemake anew.
+BLOCKS = {
+    "backbone": "backbones.{backbone}",
+    "distributed": "distributed.{backbone}",
+    "mamba": "mamba",
+    "others": "ablations.recency",
+    "search": "caches.search",
+    "selection": "selection",
+    "shown": "language.sink_heads.{backbone}",
+    "task": "hashhop.task",
+}
+"""Where the blocks of settings stand that stages take beside their own."""
+
+
+def stage(name, **given):
+    """The parameters of a rule that runs a stage: its command, and a digest of the code behind it, by whose change its
+    jobs run again.
+
+    The inputs and outputs of the rule are the arguments of the stage with the same names. So are its wildcards, where
+    the stage has such arguments. `given` are other arguments: values, or functions of the wildcards; and blocks of
+    settings: their places in the configuration, or functions too.
     """
-    return partial(stage_digest, stage)
+    return {
+        "command": partial(command_of, STAGES[name], given),
+        "code": partial(digest_of, STAGES[name]),
+    }
 
 
-def stage_digest(stage, wildcards):
-    return code_digest(code_of(stage))
+def digest_of(stage, wildcards):
+    """Computed for the stages of the jobs at hand only, as a job of a cluster starts Snakemake anew."""
+    return code_digest(stage.place)
+
+
+def command_of(stage, given, wildcards, input, output):
+    """The words of the command of a job, without its threads, which depend on the machine."""
+    places = {block: given.get(block, BLOCKS.get(block)) for block in stage.blocks()}
+    blocks = {block: block_at(place, wildcards) for block, place in places.items()}
+    settings = blocks.pop("settings", {}) | {k: v for k, v in blocks.items() if v}
+    values = {"seed": config["seed"], "dtype": config["evaluation_dtype"]}
+    values |= {"name": wildcards.get("backbone")} | dict(wildcards.items())
+    values = {key: values[key] for key in values.keys() & stage.arguments_by_name()}
+    values |= dict(input.items()) | dict(output.items())
+    for key in given.keys() - places.keys():
+        values[key] = given[key](wildcards) if callable(given[key]) else given[key]
+    if stage.blocks():
+        values["settings"] = json.dumps(settings)
+    return stage.command(values)
+
+
+def block_at(place, wildcards):
+    """A block of settings. What a study has for some backbones only is empty for the others."""
+    if callable(place):
+        return place(wildcards)
+    block = config
+    for key in place.split("."):
+        if key == "{backbone}":
+            block = block.get(wildcards.backbone, {})
+        else:
+            block = block[key]
+    return block
+
+
+# Every rule with a command is made of this one: inputs, outputs, a log, and its stage.
+rule stage:
+    resources:
+        **NEEDS,
+    shell:
+        """
+        {params.command:q} --threads {threads} 2>&1 | tee {log:q}
+        """
 
 
 def base_of(task, backbone):

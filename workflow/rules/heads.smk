@@ -1,28 +1,15 @@
-rule profile_text:
+use rule stage as profile_text with:
     input:
         checkpoint="<results>/backbones/{backbone}",
         articles="<results>/corpus/articles.parquet",
     output:
-        rows="<results>/language/{backbone}/profile.parquet",
+        profile="<results>/language/{backbone}/profile.parquet",
         record="<results>/language/{backbone}/profile.run.json",
     log:
         "<logs>/profile_text/{backbone}.log",
     threads: 2
-    resources:
-        **NEEDS,
     params:
-        stage="profile",
-        files=[],
-        settings=settings("language.profiling"),
-        more=[],
-        seed=config["seed"],
-        code=code("profile"),
-    shell:
-        """
-        recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --articles {input.articles:q} {params.files:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} --settings {params.settings:q} {params.more:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("profile", settings="language.profiling"),
 
 
 use rule profile_text as sink with:
@@ -32,9 +19,7 @@ use rule profile_text as sink with:
     log:
         "<logs>/sink/{backbone}.log",
     params:
-        stage="sink",
-        settings=settings("language.maps", shown=sink_head),
-        code=code("sink"),
+        **stage("sink", settings="language.maps"),
 
 
 use rule profile_text as contribution with:
@@ -44,9 +29,7 @@ use rule profile_text as contribution with:
     log:
         "<logs>/contribution/{backbone}.log",
     params:
-        stage="contribution",
-        settings=settings("language.maps"),
-        code=code("contribution"),
+        **stage("contribution", settings="language.maps"),
 
 
 use rule profile_text as attention_map with:
@@ -60,10 +43,7 @@ use rule profile_text as attention_map with:
     log:
         "<logs>/attention_map/{backbone}.log",
     params:
-        stage="attention-map",
-        files=files("profile"),
-        settings=settings("language.maps"),
-        code=code("attention_map"),
+        **stage("attention-map", settings="language.maps"),
 
 
 use rule profile_text as influence with:
@@ -78,14 +58,10 @@ use rule profile_text as influence with:
     log:
         "<logs>/influence/{backbone}.log",
     params:
-        stage="influence",
-        files=files("trained", "profile"),
-        settings=settings("language.maps"),
-        more=words({"dtype": config["evaluation_dtype"]}),
-        code=code("influence"),
+        **stage("influence", settings="language.maps"),
 
 
-rule profile_hashhop:
+use rule stage as profile_hashhop with:
     input:
         checkpoint=base_checkpoint,
     output:
@@ -93,21 +69,11 @@ rule profile_hashhop:
         record="<results>/hashhop/{backbone}/profile.run.json",
     log:
         "<logs>/profile_hashhop/{backbone}.log",
-    resources:
-        **NEEDS,
     params:
-        settings=settings("hashhop.profiling", task="hashhop.task"),
-        seed=config["seed"],
-        code=code("profile_hashhop"),
-    shell:
-        """
-        recurformer profile-hashhop {input.checkpoint:q} {output.profile:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("profile-hashhop", settings="hashhop.profiling"),
 
 
-rule select:
+use rule stage as select with:
     input:
         unpack(chosen_by),
     output:
@@ -115,21 +81,13 @@ rule select:
         record="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.run.json",
     log:
         "<logs>/select/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}.log",
-    resources:
-        **NEEDS,
     params:
-        scores=files("scores"),
-        settings=settings(choice_of_heads),
-        code=code("select"),
-    shell:
-        """
-        recurformer select {input.profile:q} {output.heads:q} --beta {wildcards.beta:q} --seed {wildcards.choice:q} {params.scores:q} \
-            --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage(
+            "select", settings=choice_of_heads, seed=lambda wildcards: wildcards.choice
+        ),
 
 
-rule convert:
+use rule stage as convert with:
     input:
         checkpoint=base_checkpoint,
         heads="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/heads.json",
@@ -142,20 +100,11 @@ rule convert:
         record="<results>/{task}/{backbone}/heads/{by}-{unit}-{choice}/beta-{beta}/{mixer}/seed-{seed}/converted.run.json",
     log:
         "<logs>/convert/{task}/{backbone}/{by}-{unit}-{choice}/beta-{beta}/{mixer}/seed-{seed}.log",
-    resources:
-        **NEEDS,
     params:
-        settings=settings(mamba="mamba", window=window_of),
-        code=code("convert"),
-    shell:
-        """
-        recurformer convert {input.checkpoint:q} {output.converted:q} --heads {input.heads:q} --mixer {wildcards.mixer:q} \
-            --seed {wildcards.seed:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("convert", window=window_of),
 
 
-rule pool_kv:
+use rule stage as pool_kv with:
     input:
         checkpoint=base_checkpoint,
     output:
@@ -167,43 +116,23 @@ rule pool_kv:
         record="<results>/{task}/{backbone}/pooled/{kv_heads}/seed-{seed}/converted.run.json",
     log:
         "<logs>/pool_kv/{task}/{backbone}/{kv_heads}/seed-{seed}.log",
-    resources:
-        **NEEDS,
     params:
-        code=code("pool_kv"),
-    shell:
-        """
-        recurformer pool-kv {input.checkpoint:q} {output.pooled:q} --kv-heads {wildcards.kv_heads:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("pool-kv"),
 
 
-rule head_scores:
+use rule stage as head_scores with:
     input:
         checkpoint=base_checkpoint,
         profile=ranking_profile,
         articles=probed_text,
     output:
-        scores="<results>/{task}/{backbone}/head_scores.parquet",
+        rows="<results>/{task}/{backbone}/head_scores.parquet",
         record="<results>/{task}/{backbone}/head_scores.run.json",
     log:
         "<logs>/head_scores/{task}/{backbone}.log",
     threads: 2
-    resources:
-        **NEEDS,
     params:
-        settings=settings(asked_scores, task="hashhop.task"),
-        text=files("articles"),
-        random_seeds=ABLATIONS["seeds"],
-        seed=config["seed"],
-        code=code("head_scores"),
-    shell:
-        """
-        recurformer head-scores {input.checkpoint:q} {output.scores:q} --profile {input.profile:q} \
-            --name {wildcards.backbone:q} --seed {params.seed:q} --random-seeds {params.random_seeds:q} \
-            --settings {params.settings:q} {params.text:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("head-scores", settings=asked_scores, random_seeds=ABLATIONS["seeds"]),
 
 
 use rule profile_text as ra_i_settings with:
@@ -213,6 +142,14 @@ use rule profile_text as ra_i_settings with:
     log:
         "<logs>/ra_i_settings/{backbone}.log",
     params:
-        stage="ra-i-settings",
-        settings=settings("language.profiling", others="ablations.recency"),
-        code=code("ra_i_settings"),
+        **stage("ra-i-settings", settings="language.profiling"),
+
+
+use rule profile_text as prices with:
+    output:
+        rows="<results>/language/{backbone}/prices.parquet",
+        record="<results>/language/{backbone}/prices.run.json",
+    log:
+        "<logs>/prices/{backbone}.log",
+    params:
+        **stage("prices", settings="ablations.prices"),

@@ -1,6 +1,6 @@
-rule train_text:
+use rule stage as train_text with:
     input:
-        converted=before_training("language"),
+        checkpoint=before_training("language"),
         articles="<results>/corpus/articles.parquet",
         original="<results>/backbones/{backbone}" if RECOVERY else [],
     output:
@@ -15,25 +15,18 @@ rule train_text:
     log:
         "<logs>/train_text/{backbone}/{change}/seed-{seed}.log",
     threads: 4
-    resources:
-        **NEEDS,
     params:
-        original=files("original"),
-        curve=curve_words,
-        run=text_words,
-        tokens=config["language"]["tokens"],
-        settings=settings("language.training", distributed=processes),
-        code=code("train"),
-    shell:
-        """
-        recurformer train {input.converted:q} {output.trained:q} --articles {input.articles:q} \
-            --metrics {output.metrics:q} {params.original:q} {params.curve:q} \
-            --name {wildcards.backbone:q} {params.run:q} --tokens {params.tokens:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage(
+            "train",
+            settings="language.training",
+            tokens=config["language"]["tokens"],
+            arm=arm_of,
+            beta=changed_beta,
+            **CURVE,
+        ),
 
 
-rule recover:
+use rule stage as recover with:
     input:
         checkpoint="<results>/backbones/{backbone}",
         heads=papers_heads,
@@ -49,56 +42,41 @@ rule recover:
     log:
         "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
     threads: 4
-    resources:
-        **NEEDS,
     params:
-        settings=settings("language.training", arm=arm_block, mamba="mamba"),
-        tokens=config["language"]["tokens"],
-        curve=curve_words,
-        code=code("recover"),
-    shell:
-        """
-        recurformer recover {input.checkpoint:q} {output.trained:q} --heads {input.heads:q} \
-            --articles {input.articles:q} --metrics {output.metrics:q} {params.curve:q} \
-            --layer-errors {output.layer_errors:q} --arm {wildcards.arm:q} \
-            --name {wildcards.backbone:q} --beta {wildcards.beta:q} --seed {wildcards.seed:q} \
-            --tokens {params.tokens:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage(
+            "recover",
+            settings="language.training",
+            recipe=recipe_of,
+            tokens=config["language"]["tokens"],
+            **CURVE,
+        ),
 
 
-rule perplexity:
+use rule stage as perplexity with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        before="<results>/backbones/{backbone}",
         heads=replaced_heads,
         trained="<results>/language/{backbone}/{change}/seed-{seed}/trained",
         articles="<results>/corpus/articles.parquet",
     output:
-        perplexity="<results>/language/{backbone}/{change}/seed-{seed}/perplexity.csv",
+        rows="<results>/language/{backbone}/{change}/seed-{seed}/perplexity.csv",
         record="<results>/language/{backbone}/{change}/seed-{seed}/perplexity.run.json",
     log:
         "<logs>/perplexity/{backbone}/{change}/seed-{seed}.log",
     wildcard_constraints:
         change=r"original/trained|heads/.+",
     threads: 2
-    resources:
-        **NEEDS,
     params:
-        heads=replaced_words,
-        run=run_words,
-        settings=settings("language.perplexity", mamba="mamba", window=window_of),
-        dtype=words({"dtype": config["evaluation_dtype"]}),
-        code=code("perplexity"),
-    shell:
-        """
-        recurformer perplexity {output.perplexity:q} --before {input.checkpoint:q} {params.heads:q} \
-            --trained {input.trained:q} --articles {input.articles:q} --name {wildcards.backbone:q} \
-            {params.run:q} --settings {params.settings:q} {params.dtype:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage(
+            "perplexity",
+            settings="language.perplexity",
+            window=window_of,
+            mixer=changed_mixer,
+            beta=changed_beta,
+        ),
 
 
-rule needle:
+use rule stage as needle with:
     input:
         unpack(measured("language", "needle.csv")),
         articles="<results>/corpus/articles.parquet",
@@ -107,20 +85,8 @@ rule needle:
         record="<results>/language/{backbone}/{subject}/seed-{seed}/needle.run.json",
     log:
         "<logs>/needle/{backbone}/{subject}/seed-{seed}.log",
-    resources:
-        **NEEDS,
     params:
-        stage="needle",
-        text=files("articles"),
-        settings=settings("ablations.needle", change=change_of("language")),
-        subject=subject_words,
-        code=code("needle"),
-    shell:
-        """
-        recurformer {params.stage:q} {input.checkpoint:q} {output.rows:q} --original {input.original:q} \
-            {params.text:q} {params.subject:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
+        **stage("needle", settings="ablations.needle", change=change_of("language")),
 
 
 use rule needle as continuation with:
@@ -133,9 +99,11 @@ use rule needle as continuation with:
     log:
         "<logs>/continuation/{backbone}/{subject}/seed-{seed}.log",
     params:
-        stage="continuation",
-        settings=settings("ablations.continuation", change=change_of("language")),
-        code=code("continuation"),
+        **stage(
+            "continuation",
+            settings="ablations.continuation",
+            change=change_of("language"),
+        ),
 
 
 use rule needle as ablation_lm_eval with:
@@ -148,11 +116,12 @@ use rule needle as ablation_lm_eval with:
     log:
         "<logs>/ablation_lm_eval/{backbone}/{subject}/seed-{seed}/{evaluated}.log",
     params:
-        stage="ablation-lm-eval",
-        settings=settings(
-            lm_eval_task, hashhop=hashhop_if_asked, change=change_of("language")
+        **stage(
+            "ablation-lm-eval",
+            settings=lm_eval_task,
+            hashhop=hashhop_if_asked,
+            change=change_of("language"),
         ),
-        code=code("ablation_lm_eval"),
 
 
 if RECOVERY:

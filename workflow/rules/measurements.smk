@@ -83,7 +83,14 @@ MEASUREMENTS = {
         *LM_EVAL,
         backbones=config["language"]["backbones"],
     ),
-    "head_scores": scored("language"),
+    "head_scores": collect(
+        "<results>/language/{backbone}/head_scores.parquet",
+        backbone=(
+            ABLATIONS["language"]["backbones"]
+            if MEASURED_SCORES.intersection(ABLATIONS["language"]["selectors"])
+            else []
+        ),
+    ),
     "ra_i_settings": collect(
         "<results>/language/{backbone}/ra_i_settings.csv",
         backbone=ABLATIONS["language"]["backbones"],

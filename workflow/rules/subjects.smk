@@ -131,6 +131,7 @@ def compared(task):
         *(recovered_subjects(shown=True) if on_text else []),
         *by_mixer(changed),
         *by_selector(changed),
+        *(Subject("priced", name) for name in changed["priced"]),
         *(Subject("pooled", str(kv_heads)) for kv_heads in changed["kv_heads"]),
     ]
 
@@ -169,20 +170,6 @@ def measurements_of(task, subjects, *files, backbones=None):
         for subject in dict.fromkeys(subjects)
         for file in files
     ]
-
-
-def scored(task):
-    """The scores of heads that a task's selectors need."""
-    changed = ABLATIONS[task]
-    return collect(
-        "<results>/{task}/{backbone}/head_scores.parquet",
-        task=task,
-        backbone=(
-            changed["backbones"]
-            if MEASURED_SCORES.intersection(changed["selectors"])
-            else []
-        ),
-    )
 
 
 def probed_text(wildcards):
@@ -225,35 +212,40 @@ def before_training(task):
     return of_job
 
 
-def arm_of(subject, seed):
+def arm_of(wildcards):
     """How measurements during a training on text name its recipe."""
+    subject, seed = Subject.parse(wildcards.change), int(wildcards.seed)
     if subject == papers(subject.beta, seed):
         return "paper" if subject.beta else "original"
     return str(subject)
 
 
-def heads_of(task, backbone, subject):
-    """The choice of the heads that a subject replaces."""
-    choice = f"{subject.by}-{subject.unit}-{subject.choice}"
-    return f"<results>/{task}/{backbone}/heads/{choice}/beta-{subject.beta}/heads.json"
+def heads_of(backbone, subject):
+    """The choice of the heads that a subject replaces on text."""
+    choice = f"{subject.by}-{subject.unit}-{subject.choice}/beta-{subject.beta}"
+    return f"<results>/language/{backbone}/heads/{choice}/heads.json"
 
 
 def papers_heads(wildcards):
     subject = papers(float(wildcards.beta), int(wildcards.seed))
-    return heads_of("language", wildcards.backbone, subject)
+    return heads_of(wildcards.backbone, subject)
 
 
 def replaced_heads(wildcards):
     """The heads of a subject that replaces some."""
     subject = Subject.parse(wildcards.change)
-    replaces = subject.kind == "heads"
-    return heads_of("language", wildcards.backbone, subject) if replaces else []
+    return heads_of(wildcards.backbone, subject) if subject.kind == "heads" else []
 
 
-def replaced_words(wildcards, input):
-    """These heads, and what replaces them, as options."""
-    mixer = Subject.parse(wildcards.change).name if input.heads else None
-    return words({"heads": input.heads or None, "mixer": mixer})
+def changed_mixer(wildcards):
+    """What replaces them."""
+    subject = Subject.parse(wildcards.change)
+    return subject.name if subject.kind == "heads" else None
+
+
+def changed_beta(wildcards):
+    """The fraction of heads that a trained subject replaces."""
+    return Subject.parse(wildcards.change).beta
 
 
 def window_of(wildcards):
@@ -273,12 +265,13 @@ def measured(task, file):
         subject = Subject.parse(wildcards.subject)
         paths = {"checkpoint": model_of(task, backbone, subject, seed)}
         paths |= {"original": base_of(task, backbone)}
-        paths |= dict.fromkeys(["profile", "scores", "match"], [])
         if subject.kind == "evicted":
             paths["match"] = [
                 file_of(task, backbone, matched(beta), file, seed)
                 for beta in ABLATIONS[task]["matched"]
             ]
+        if subject.kind == "priced":
+            paths["prices"] = f"<results>/language/{backbone}/prices.parquet"
         if subject.kind == "replaced":
             paths |= choosing(task, backbone, subject.by)
         return paths
@@ -286,20 +279,12 @@ def measured(task, file):
     return inputs
 
 
-def subject_words(wildcards, input):
-    """What is measured, as options of the stages that measure it."""
-    named = {"name": wildcards.backbone, "subject": wildcards.subject}
-    named |= {"seed": wildcards.seed, "dtype": config["evaluation_dtype"]}
-    match = ["--match", *input.match] if input.match else []
-    return words(named) + file_words(["profile", "scores"], wildcards, input) + match
-
-
 def change_of(task):
     """The settings of a subject's change, where the stage that measures it makes the change."""
 
     def of_job(wildcards):
         kind = Subject.parse(wildcards.subject).kind
-        if kind in {"evicted", "combined"}:
+        if kind in {"evicted", "combined", "priced"}:
             return {"budgets": ABLATIONS["budgets"]}
         if kind == "replaced":
             return {"betas": ABLATIONS["betas"], "window": ABLATIONS[task]["window"]}
@@ -327,3 +312,30 @@ def choice_of_heads(wildcards):
     """The choice of heads other than the study's own."""
     choice = {"by": wildcards.by, "unit": wildcards.unit}
     return choice | {"scope": config["selection"]["scope"]}
+
+
+def recall_task(wildcards):
+    """MQAR, with twice the steps where the study asks for them."""
+    task = config["mqar"]["task"]
+    if float(wildcards.beta) not in config["mqar"]["doubled"]:
+        return task
+    return task | {
+        "training": task["training"] | {"steps": 2 * task["training"]["steps"]}
+    }
+
+
+def recipe_of(wildcards):
+    """A recipe of recovery, without the runs that there are of it."""
+    arm = RECOVERY["arms"][wildcards.arm]
+    return {key: value for key, value in arm.items() if key not in {"betas", "seeds"}}
+
+
+def lm_eval_task(wildcards):
+    """The settings of one task of lm-eval alone."""
+    tasks = Tasks(**config["language"]["tasks"])
+    return tasks.alone(wildcards.evaluated).model_dump(mode="json")
+
+
+def hashhop_if_asked(wildcards):
+    """HashHop's sizes, for lm-eval's task of that name alone."""
+    return config["hashhop"]["task"] if wildcards.evaluated == "hashhop" else {}

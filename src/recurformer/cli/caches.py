@@ -4,16 +4,14 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, COUNT, InputPath
-from recurformer.cli.metrics import Metric
 from recurformer.cli.prepare import meta_backbone
-from recurformer.cli.stage import NAME, argument, csv, progress, seed, stage
+from recurformer.cli.stage import NAME, Metric, argument, progress, seed, stage
 from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BETAS = argument("--betas", type=BETA, nargs="+", required=True, help="fractions of heads replaced")
-MEMORY = csv("memory")
 LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 
 
@@ -28,7 +26,7 @@ LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
         help="head profile that ranks the heads (default: a random ranking)",
     ),
     *(BETAS, seed("a random ranking")),
-    output=csv("cache"),
+    rows="one row a unit, fraction and length",
     metrics=[Metric("cs", "ratio", by=["unit", "beta", "length"])],
     device="counts",
 )
@@ -56,7 +54,7 @@ def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selec
     "cache sizes and peaks of full-size models, measured on a device",
     *(NAME, BETAS, seed("the weights and of the ranking of heads")),
     argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: %(default)s"),
-    output=csv("cache_peak"),
+    rows="one row a unit, fraction and length",
     metrics=[
         Metric("cs", "ratio", by=["unit", "beta", "length"]),
         Metric("peak_bytes", "peak_bytes", by=["unit", "beta", "length"]),
@@ -87,7 +85,7 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
 @stage(
     "the longest input by a memory model",
     *(NAME, BETAS, seed("a random ranking")),
-    output=MEMORY,
+    rows="one row a fraction and protocol",
     metrics=LONGEST,
     device="counts",
 )
@@ -113,7 +111,7 @@ def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -
     argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
     seed("weights and of a random ranking"),
-    output=MEMORY,
+    rows="one row a fraction and protocol",
     metrics=LONGEST,
     device="computes",
 )
@@ -147,7 +145,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
     "the cache sizes of the PyramidInfer baseline",
     argument("--name", default="llama2-7b", help="backbone, for the number of layers; the paper's is Llama2-7B"),
     argument("--layers", type=COUNT, default=32, help="its layers"),
-    output=csv("pyramidinfer"),
+    rows="one row a length",
     metrics=[Metric("cs", "ratio", by=["length"])],
     device="counts",
 )
@@ -160,7 +158,7 @@ def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
 
 @stage(
     "growth of cache peak and cache size",
-    output=csv("complexity"),
+    rows="one row a mixer, phase, quantity and length",
     metrics=[Metric("bytes", "bytes", by=["mixer", "phase", "quantity", "length"])],
     device="counts",
 )

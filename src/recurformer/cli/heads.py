@@ -1,15 +1,13 @@
-"""Stages that profile heads, score them, and choose those to replace."""
+"""Stages that look at the heads of a model before any is replaced: profiles, scores, averaged attention."""
 
-import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, SEED, InputPath, OutputPath
-from recurformer.cli.metrics import Metric
-from recurformer.cli.stage import ARTICLES, NAME, argument, checkpoint, csv, parquet, progress, seed, stage
-from recurformer.files import atomic_path
-from recurformer.study import HashHopTask, HeadScores, Profiling, RecencyRatio, RecencySettings, Selection
+from recurformer.cli.arguments import SEED, InputPath, OutputPath
+from recurformer.cli.checkpoints import open_model, open_tokenizer
+from recurformer.cli.stage import ARTICLES, DTYPE, NAME, Metric, argument, checkpoint, progress, seed, stage
+from recurformer.study import HashHopTask, HeadScores, Maps, Prices, Profiling, RecencyRatio, RecencySettings, SinkHead
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +32,6 @@ def _keep_profile(profile: "HeadProfile", args: Namespace) -> dict[str, float]:
 )
 def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
     """Recency ratios of every head over windows of text (equation 1; appendix B)."""
-    from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import profile_heads
 
@@ -54,7 +51,6 @@ def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
 )
 def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) -> dict[str, float]:
     """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.heads.profile import profile_heads
     from recurformer.train.hashhop_data import hashhop_dataset
 
@@ -78,14 +74,13 @@ def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) 
     argument("--profile", type=InputPath, help="head profile; its rankings are written too"),
     *(NAME, seed("all samples")),
     argument("--random-seeds", nargs="+", type=SEED, default=[0], help="seeds of the random rankings (default: 0)"),
-    output=parquet("scores"),
+    rows="one row a head and ranking",
     device="computes",
 )
 def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd.DataFrame":
     """Scores of every head by selectors other than RA-I: lookup without the head, echo, induction, sensitivity."""
     import pandas as pd
 
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import open_texts
     from recurformer.heads.probes import HashHopProbes, Probes, TextProbes
     from recurformer.heads.profile import HeadProfile
@@ -110,15 +105,31 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
 
 
 @stage(
+    "what each group of heads loses by fewer tokens and fewer bits",
+    *(checkpoint("folder of the model, before any head is replaced"), ARTICLES, NAME, seed("all samples")),
+    rows="one row a group and choice",
+    device="computes",
+)
+def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
+    """Price windows of all sizes and bits for every group of heads, on text and on lookups as long."""
+    from recurformer.cli.texts import text_windows
+    from recurformer.recover.budget import PRICED, price_list
+
+    text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
+    tokenizer = open_tokenizer(args.checkpoint)
+    rows = price_list(open_model(args.checkpoint), tokenizer, text, args.seed, progress("sample"))
+    return rows.assign(model=args.name, seed=args.seed)
+
+
+@stage(
     "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
-    output=csv("compared"),
+    rows="one row a setting",
     metrics=[Metric("rank_correlation", "rank_correlation", by=["window", "threshold"])],
     device="computes",
 )
 def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings) -> "pd.DataFrame":
     """The heads that RA-I chooses with a window k and a threshold alpha other than the defaults."""
-    from recurformer.cli.checkpoints import open_model
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import profile_windows
     from recurformer.heads.select import compare_settings
@@ -137,19 +148,76 @@ def ra_i_settings(args: Namespace, settings: Profiling, others: RecencySettings)
     return compare_settings(profiles, default, thresholds, others.betas, others.units)
 
 
-@stage(
-    "choose the heads to replace",
-    argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
-    argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
-    argument("--beta", type=BETA, required=True, help="fraction of heads to replace, from 0 to 1"),
-    seed("a random ranking"),
-    argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
-)
-def select(args: Namespace, settings: Selection) -> dict[str, float]:
-    """Choose the heads to replace: the fraction beta with the highest RA-I (section 3.1)."""
-    from recurformer.heads.select import chosen_heads
+def mapped(parser: ArgumentParser) -> None:
+    """The arguments that all of these stages take."""
+    for add in (checkpoint("folder of the model before conversion"), ARTICLES, NAME, seed("the choice of windows")):
+        add(parser)
 
-    heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
-    with atomic_path(args.heads) as path:
-        path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")
-    return {"heads_replaced": sum(map(len, heads)), "layers_changed": sum(map(bool, heads))}
+
+@stage("value norms, attention and contributions of a sink head", mapped, rows="one row a token", device="computes")
+def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
+    """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
+    from recurformer.cli.texts import text_windows
+    from recurformer.measure.maps import sink_statistics
+
+    input_ids = text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed)
+    model = open_model(args.checkpoint)
+    return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
+
+
+@stage(
+    "contributions of the first token and of the others",
+    mapped,
+    rows="one row a norm",
+    metrics=[Metric("contribution", "mean", by=["norm", "tokens"])],
+    device="computes",
+)
+def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
+    from recurformer.cli.texts import text_windows
+    from recurformer.measure.maps import contribution_table, token_contributions
+
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
+    contributions = token_contributions(open_model(args.checkpoint), input_ids, progress=progress("window"))
+    return contribution_table(contributions, args.name)
+
+
+@stage(
+    "averaged attention maps",
+    mapped,
+    argument("--profile", type=InputPath, required=True, help="head profile of the model"),
+    rows="one row a pair of tokens",
+    device="computes",
+)
+def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """Attention of a high, a middle and a low RA-I head, averaged over windows (Figure 5)."""
+    from recurformer.cli.texts import text_windows
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.measure.maps import attention_maps
+
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
+    profile = HeadProfile.load(args.profile)
+    return attention_maps(open_model(args.checkpoint), input_ids, profile, args.name, progress=progress("window"))
+
+
+@stage(
+    "weights that attention and Mamba give to earlier tokens",
+    *(mapped, DTYPE),
+    argument("--trained", type=InputPath, required=True, help="folder of the converted and trained model"),
+    argument("--profile", type=InputPath, required=True, help="head profile of the model before conversion"),
+    rows="one row an earlier token",
+    device="computes",
+)
+def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
+    """Weights that a recency-aware head, and the Mamba block that replaces it, give to earlier tokens (Figure 1)."""
+    from recurformer.cli.texts import text_windows
+    from recurformer.heads.profile import HeadProfile
+    from recurformer.measure.influence import measure_influence
+
+    return measure_influence(
+        open_model(args.checkpoint, args.dtype),
+        open_model(args.trained, args.dtype),
+        text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed),
+        HeadProfile.load(args.profile),
+        args.name,
+    )

@@ -15,8 +15,8 @@ from typing import cast
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
 from recurformer.cards import own_cards
-from recurformer.cli import launch
-from recurformer.cli.arguments import COUNT, InputPath, OutputFolder, OutputPath, paths_of
+from recurformer.cli.arguments import InputPath, OutputFolder, OutputPath, paths_of
+from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
 from recurformer.cli.stage import STAGES, Settings, Stage, code_of, flat
 from recurformer.files import refuse_strange_model
 from recurformer.records import read_record, run_record
@@ -24,12 +24,9 @@ from recurformer.study import Distributed
 
 __all__ = ["STAGES", "code_of", "main"]
 
-MODULES = (
-    *("study", "adapt", "chat", "prepare", "heads", "convert", "recover", "train", "hashhop", "evaluate", "maps"),
-    *("caches", "results", "claims", "runs", "trace", "archive", "backends"),
-)
+MODULES = "study adapt models prepare heads recover train measure caches render runs"
 """Modules of stages, in the order in which the command's help lists them."""
-for _module in MODULES:
+for _module in MODULES.split():
     import_module(f"recurformer.cli.{_module}")
 
 MORE = "recurformer STAGE --help describes a stage."
@@ -44,14 +41,6 @@ def _usage() -> str:
     width = max(map(len, STAGES))
     lines = [f"  {name:<{width}}  {stage.text}" for name, stage in STAGES.items()]
     return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", MORE])
-
-
-def arguments_of(stage: Stage, words: list[str]) -> Namespace:
-    """The arguments of a stage, from the words of a command line."""
-    parser = stage.parser()
-    parser.add_argument("--record", help="write a run record (JSON) to this file")
-    parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
-    return parser.parse_args(words)
 
 
 def _cards(stage: Stage, processes: int) -> AbstractContextManager[None]:
@@ -119,15 +108,15 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
     with _cards(stage, processes):
-        if processes > 1 and not launch.is_launched():
-            launch.launch(argv, processes)
+        if processes > 1 and not is_launched():
+            launch(argv, processes)
         else:
             _run_recorded(stage, args, argv, settings, spread)
 
 
 def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Settings, spread: Distributed) -> None:
     """The stage in this process, which writes the record unless another one of the same training does."""
-    path = args.record if launch.is_first() else None
+    path = args.record if is_first() else None
     inputs, outputs = paths_of(args, InputPath), paths_of(args, OutputPath)
     named = {key: value for key, value in vars(args).items() if key not in NOT_SETTINGS and value is not None}
     with run_record(path, stage.name, argv, named | flat(settings), inputs=inputs, outputs=outputs) as record:
@@ -135,7 +124,7 @@ def _run_recorded(stage: Stage, args: Namespace, argv: list[str], settings: Sett
             import_libraries()
         record["metrics"] = stage.run(args, settings)
         if path and "distributed" in settings:
-            record["training"] = launch.described(args, settings, spread)
+            record["training"] = described(args, settings, spread)
 
 
 def _message(error: Exception) -> str:
@@ -193,11 +182,11 @@ def _main(argv: list[str]) -> int:
     if name not in STAGES:
         print(f"recurformer: no stage {name!r}; there are: {', '.join(STAGES)}", file=sys.stderr)
         return 2
-    args = arguments_of(STAGES[name], rest)
+    args = STAGES[name].parser().parse_args(rest)
     try:
         _run(STAGES[name], args, argv)
     except KeyboardInterrupt:
-        if not launch.is_launched():
+        if not is_launched():
             kept = "; the same command continues where it stopped" if "checkpoints" in args else ""
             print(f"\nrecurformer {name}: stopped{kept}", file=sys.stderr)
         return STOPPED
@@ -206,8 +195,8 @@ def _main(argv: list[str]) -> int:
             raise
         if os.environ.get("RECURFORMER_DEBUG"):
             raise
-        if launch.is_launched():
-            launch.tell_launcher(_message(error))
+        if is_launched():
+            tell_launcher(_message(error))
         else:
             print(f"recurformer {name}: {_message(error)}", file=sys.stderr)
         return 1

@@ -1,11 +1,13 @@
-"""Stages that fetch or build the inputs of a study: text and pretrained Transformers."""
+"""Stages that make what others train and measure: text, pretrained Transformers, choices of heads, converted models."""
 
+import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import OutputFolder
-from recurformer.cli.stage import argument, parquet, seed, stage
-from recurformer.study import Backbone, Corpus
+from recurformer.cli.arguments import BETA, COUNT, InputPath, OutputFolder, OutputPath
+from recurformer.cli.stage import argument, checkpoint, seed, stage
+from recurformer.files import atomic_path
+from recurformer.study import Backbone, Corpus, Mamba, Selection, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 DOWNLOADS = argument("--downloads", required=True, help="folder for files from wheels")
 
 
-@stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), output=parquet("corpus"))
+@stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), rows="one row an article")
 def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     """Fetch English Wikipedia articles, clean their markup and split them by article: title, text, split."""
     from recurformer.data.wikipedia import CORPUS_SOURCES
@@ -61,4 +63,58 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
         "random": lambda: open_random(**_random(settings)),
     }[settings.source]()
     save_backbone(model, tokenizer, args.checkpoint)
+    return {"parameters": model.num_parameters()}
+
+
+@stage(
+    "choose the heads to replace",
+    argument("profile", type=InputPath, help="Parquet file written by a profiling stage"),
+    argument("heads", type=OutputPath, help="JSON file to write: replaced query heads per layer"),
+    argument("--beta", type=BETA, required=True, help="fraction of heads to replace, from 0 to 1"),
+    seed("a random ranking"),
+    argument("--scores", type=InputPath, help="Parquet file written by head-scores, for rankings it measures"),
+)
+def select(args: Namespace, settings: Selection) -> dict[str, float]:
+    """Choose the heads to replace: the fraction beta with the highest RA-I (section 3.1)."""
+    from recurformer.heads.select import chosen_heads
+
+    heads = chosen_heads(args.profile, args.scores, settings, args.beta, args.seed)
+    with atomic_path(args.heads) as path:
+        path.write_text(json.dumps({"beta": args.beta, **settings.model_dump(), "heads": heads}) + "\n")
+    return {"heads_replaced": sum(map(len, heads)), "layers_changed": sum(map(bool, heads))}
+
+
+@stage(
+    "replace heads by Mamba blocks, or by another mixer",
+    checkpoint("folder of the backbone"),
+    argument("converted", type=OutputFolder, help="folder to write"),
+    argument("--heads", type=InputPath, required=True, help="JSON file written by `recurformer select`"),
+    seed("the mixers' initial weights"),
+    argument("--mixer", default="mamba", help="a name in recurformer.model.mixers (default: mamba)"),
+    device="copies",
+)
+def convert(args: Namespace, mamba: Mamba, window: Window) -> dict[str, float]:
+    """Replace the chosen heads by one Mamba block, or by another mixer, in each layer (Algorithm 1)."""
+    from recurformer.cli.checkpoints import open_converted, open_tokenizer, save_checkpoint
+
+    sizes = mamba.model_dump() | window.model_dump()
+    model = open_converted(args.checkpoint, args.heads, args.mixer, args.seed, **sizes)
+    save_checkpoint(args.converted, model, open_tokenizer(args.checkpoint))
+    return {"parameters": model.num_parameters()}
+
+
+@stage(
+    "merge key-value heads by their mean",
+    checkpoint("folder of the backbone"),
+    argument("pooled", type=OutputFolder, help="folder to write"),
+    argument("--kv-heads", type=COUNT, required=True, help="key-value heads of a layer that remain"),
+    device="copies",
+)
+def pool_kv(args: Namespace) -> dict[str, float]:
+    """Merge key-value heads by their mean: another way to a smaller cache (arXiv 2305.13245)."""
+    from recurformer.cli.checkpoints import open_model, open_tokenizer, save_checkpoint
+    from recurformer.model.convert import pool_kv_heads
+
+    model = pool_kv_heads(open_model(args.checkpoint), args.kv_heads)
+    save_checkpoint(args.pooled, model, open_tokenizer(args.checkpoint))
     return {"parameters": model.num_parameters()}

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import COUNT, InputPath, OutputPath
-from recurformer.cli.metrics import Metric, metrics_of, perplexity_of
+from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
 from recurformer.cli.resumable import arm_of, train_and_keep, trained
-from recurformer.cli.stage import ARTICLES, argument, checkpoint, progress, stage
+from recurformer.cli.stage import ARTICLES, Metric, argument, checkpoint, metrics_of, perplexity_of, progress, stage
+from recurformer.cli.texts import text_windows
 from recurformer.files import atomic_path
 from recurformer.study import Distributed, Mamba, Recipe, Training
 
@@ -53,7 +54,6 @@ def curve_of(
 
     A run with the same settings, models and windows takes up what `folder` keeps of it.
     """
-    from recurformer.cli.texts import text_windows
     from recurformer.recover.kept import KeptSteps
     from recurformer.recover.run import RecoveryCurve
 
@@ -92,8 +92,6 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> Non
 )
 def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
-    from recurformer.cli.texts import text_windows
     from recurformer.train.data import WindowDataset
     from recurformer.train.trainer import train
 
@@ -131,25 +129,23 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
     trained,
     device="computes",
 )
-def recover(args: Namespace, settings: Training, arm: Recipe, mamba: Mamba) -> dict[str, float]:
+def recover(args: Namespace, settings: Training, recipe: Recipe, mamba: Mamba) -> dict[str, float]:
     """Convert a model and let it learn from its original by one recipe, an arm of the recovery experiment."""
-    from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
-    from recurformer.cli.texts import text_windows
     from recurformer.recover.run import converted_by, recover
 
     tokenizer = open_tokenizer(args.checkpoint)
     input_ids = text_windows(args, args.tokens, seed=args.seed)
     original = open_model(args.checkpoint, dtype="float32")
-    model = converted_by(arm, original, read_heads(args.heads), args.seed, **mamba.model_dump())
+    model = converted_by(recipe, original, read_heads(args.heads), args.seed, **mamba.model_dump())
 
     def learn(folder: Path) -> dict[str, float]:
-        recipe = {"training": settings.model_dump(), "recipe": arm.model_dump(), "seed": args.seed}
-        curve = curve_of(args, original, model, input_ids, folder, **recipe)
+        run = {"training": settings.model_dump(), "recipe": recipe.model_dump(), "seed": args.seed}
+        curve = curve_of(args, original, model, input_ids, folder, **run)
         recovered = recover(
-            original, model, input_ids, arm, curve,
+            original, model, input_ids, recipe, curve,
             training=settings, folder=folder, seed=args.seed, bf16=True, progress=progress,
         )  # fmt: skip
-        keep_rows(args, recovered.errors, args.layer_errors, arm.mixer)
+        keep_rows(args, recovered.errors, args.layer_errors, recipe.mixer)
         return keep_curve(args, curve)
 
     return train_and_keep(args, model, tokenizer, learn)

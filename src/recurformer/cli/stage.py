@@ -3,33 +3,34 @@
     @stage(
         "quality on some task",
         *(checkpoint(), NAME),
-        output=csv("quality", "one row a sample"),
+        rows="one row a sample",
         metrics=[Metric("quality", "correct", over="queries")],
         device="computes",
     )
     def some_task(args: Namespace, settings: SomeTask, mamba: Mamba) -> "pd.DataFrame":
         '''Quality on some task (Table 6).'''
 
-declares `recurformer some-task`: its line in the command's help, its arguments, the file that the frame it returns is
-written to, the final metrics that it prints and keeps in its run record, and its use of a device. Parameters that are
-blocks of settings come from `--settings`, a mapping in YAML or JSON: keys of `settings` itself, and a mapping for each
-other block, as in `--settings '{samples: 8, mamba: {d_state: 16}}'`. A stage with a block `distributed`
-can run in several processes together. Modules of stages import nothing heavy at their top: `recurformer --help` reads
-them all.
+declares `recurformer some-task`: its line in the command's help, its arguments, of which `rows` is the file that the
+frame it returns is written to, the final metrics that it prints and keeps in its run record, and its use of a device.
+Parameters that are blocks of settings come from `--settings`, a mapping in YAML or JSON: keys of `settings` itself, and
+a mapping for each other block, as in `--settings '{samples: 8, mamba: {d_state: 16}}'`. A stage with a block
+`distributed` can run in several processes together. Modules of stages import nothing heavy at their top: `recurformer
+--help` reads them all.
 """
 
+import math
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from recurformer.cli.arguments import BETA, SEED, InputPath, OneLineParser, OutputPath
-from recurformer.cli.metrics import Metric, metrics_of
+from recurformer.cli.arguments import BETA, COUNT, SEED, InputPath, OneLineParser, OutputPath
 from recurformer.files import atomic_path
 from recurformer.records import number_text
 from recurformer.study import Block
@@ -70,36 +71,68 @@ DTYPE = argument(
 )
 
 
+WRITERS: dict[str, Callable[["pd.DataFrame", Path], None]] = {
+    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+}
+"""Suffix of a file of rows -> how it is written."""
+
+
+def _rows_file(text: str) -> OutputPath:
+    if Path(text).suffix not in WRITERS:
+        raise ArgumentTypeError(f"{text}: rows are written as {' or '.join(WRITERS)}; end the name so")
+    return OutputPath(text)
+
+
+def rows_argument(text: str) -> Argument:
+    """The file of a stage's frame; `text` describes a row."""
+    return argument("rows", type=_rows_file, help=f"CSV or Parquet file to write: {text}")
+
+
+def write_rows(frame: "pd.DataFrame", target: str) -> None:
+    """The file appears whole or not at all."""
+    with atomic_path(target) as path:
+        WRITERS[path.suffix](frame, path)
+
+
 @dataclass(frozen=True)
-class Output:
-    """The argument that names the file of a stage's frame, and the file's format."""
+class Metric:
+    """One number of a frame that a run's record keeps, or one for each value of some of its columns.
+
+    `Metric("h_gq", "correct", over="hops", by=["variant"])` makes of a frame {"h_gq/near": 0.98, "h_gq/far": 0.95}.
+
+    Args:
+        name: of the metric; the values of the columns `by` are appended, separated by slashes.
+        column: its mean is the metric.
+        over: the sum of this column divides the sum of `column` instead.
+        by: columns with whose values the metric is named.
+        of: applied to the quotient or the mean.
+    """
 
     name: str
-    format: Literal["CSV", "Parquet"]
-    rows: str = ""
+    column: str
+    over: str = ""
+    by: Sequence[str] = ()
+    of: Callable[[float], float] = float
 
-    def add(self, parser: ArgumentParser) -> None:
-        """The argument itself."""
-        rows = f": {self.rows}" if self.rows else ""
-        parser.add_argument(self.name, type=OutputPath, help=f"{self.format} file to write{rows}")
-
-    def write(self, frame: "pd.DataFrame", target: str) -> None:
-        """The file appears whole or not at all."""
-        with atomic_path(target) as path:
-            if self.format == "CSV":
-                frame.to_csv(path, index=False)
-            else:
-                frame.to_parquet(path, index=False)
+    def values(self, frame: "pd.DataFrame") -> Iterator[tuple[str, float]]:
+        """The metrics of a frame, in the order of its rows."""
+        groups = frame.groupby(list(self.by), dropna=False, sort=False) if self.by else [((), frame)]
+        for key, rows in groups:
+            count = rows[self.over].sum() if self.over else rows[self.column].count()
+            if count:
+                yield "/".join((self.name, *map(str, key))), self.of(float(rows[self.column].sum() / count))
 
 
-def csv(name: str, rows: str = "") -> Output:
-    """A CSV file; `rows` describes a row."""
-    return Output(name, "CSV", rows)
+def metrics_of(metrics: Iterable[Metric], frame: "pd.DataFrame") -> dict[str, float]:
+    """All metrics of a frame; those that are no finite numbers are left out."""
+    found = (entry for metric in metrics for entry in metric.values(frame))
+    return {name: value for name, value in found if math.isfinite(value)}
 
 
-def parquet(name: str, rows: str = "") -> Output:
-    """A Parquet file, for many rows that repeat each other."""
-    return Output(name, "Parquet", rows)
+def perplexity_of(nats: float) -> float:
+    """The perplexity of a mean negative log-likelihood in nats; infinite where it has no number."""
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 Settings = dict[str, Block]
@@ -137,7 +170,7 @@ class Stage:
     text: str
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
-    output: Output | None
+    rows: str
     metrics: Sequence[Metric]
     device: Device | None
 
@@ -176,19 +209,45 @@ class Stage:
         parser = OneLineParser(prog=f"recurformer {self.name}", description=text)
         for add in self.arguments:
             add(parser)
-        if self.output:
-            self.output.add(parser)
+        if self.rows:
+            rows_argument(self.rows)(parser)
         if blocks := self.blocks():
             named = ", ".join(f"{name} ({kind.__name__})" for name, kind in blocks.items())
             parser.add_argument("--settings", help=f"YAML or JSON of {named}: the keys that config/README.md describes")
+        parser.add_argument("--record", help="write a run record (JSON) to this file")
+        parser.add_argument("--threads", type=COUNT, help="processor threads to use (default: torch's choice)")
         parser.set_defaults(stage=self.name.replace("-", "_"))
         return parser
+
+    def arguments_by_name(self) -> dict[str, Action]:
+        """Its arguments, by the names that they have in `args`, in their order."""
+        return {action.dest: action for action in self.parser()._actions if action.dest != "help"}
+
+    def command(self, values: Mapping[str, Any]) -> list[str]:
+        """The words of its command line that give some arguments these values: positional ones first, no words for a
+        value that is None or an empty list.
+
+        Raises:
+            ValueError: it has no such argument.
+        """
+        arguments = self.arguments_by_name()
+        if unknown := sorted(values.keys() - arguments):
+            raise ValueError(f"recurformer {self.name} has no argument {unknown[0]}")
+        words, flags = ["recurformer", self.name], list[str]()
+        for name, action in arguments.items():
+            value = values.get(name)
+            items = [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
+            if items and action.option_strings:
+                flags += [action.option_strings[0], *items]
+            else:
+                words += items
+        return words + flags
 
     def run(self, args: Namespace, settings: Settings) -> dict[str, float]:
         """Call the function, write its frame; the final metrics of the run."""
         result = self.function(args, **settings)
-        if self.output:
-            self.output.write(result, getattr(args, self.output.name))
+        if self.rows:
+            write_rows(result, args.rows)
         metrics = metrics_of(self.metrics, result) if self.metrics else result if isinstance(result, dict) else {}
         for name, value in metrics.items():
             print(f"{name}: {number_text(value)}")
@@ -207,7 +266,7 @@ def code_of(stage: str) -> str:
 def stage(
     text: str,
     *arguments: Argument,
-    output: Output | None = None,
+    rows: str = "",
     metrics: Sequence[Metric] = (),
     device: Device | None = None,
     name: str = "",
@@ -216,8 +275,8 @@ def stage(
 
     Args:
         text: its line in the command's help; its own begins with the docstring of the function, else of the module.
-        arguments: those that are no keys of a settings block, positional ones before the output's.
-        output: the file of the frame that the function returns; without one, the function writes by itself.
+        arguments: those that are no keys of a settings block, positional ones before the rows'.
+        rows: what a row of the frame that the function returns is; without it, the function writes by itself.
         metrics: the final metrics of the frame that the function returns; without any, a dict that it returns.
         device: its use of one; None: no torch at all, or the function sees to it.
         name: of the stage, where it is not the function's.
@@ -225,7 +284,7 @@ def stage(
 
     def declare(function: F) -> F:
         command = name or function.__name__.replace("_", "-")
-        STAGES[command] = Stage(command, text, function, arguments, output, metrics, device)
+        STAGES[command] = Stage(command, text, function, arguments, rows, metrics, device)
         return function
 
     return declare

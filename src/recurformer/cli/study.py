@@ -1,14 +1,19 @@
-"""What a user asks before a run: whether a study is right, and what its keys mean."""
+"""A whole study: before its run whether it is right and what its keys mean, after it a recording to be committed."""
 
 import json
+import re
+import shutil
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
+from pathlib import Path
 from typing import Any, get_origin
 
 import yaml
 
 from recurformer.cli.stage import argument, stage
+from recurformer.files import atomic_path, refuse_strange
+from recurformer.records import PACK, gpus_of, packed, read_record, runs_behind
 from recurformer.study import Block, Study, load_study
 from recurformer.study.block import inner_blocks
 from recurformer.yaml_files import read_yaml
@@ -91,3 +96,108 @@ def study(args: Namespace) -> None:
         print(yaml.safe_dump(read_study(*args.config).model_dump(mode="json"), sort_keys=False), end="")
     else:
         raise ValueError("name a YAML file, or ask for --describe or --schema")
+
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+KEPT = {".csv", ".parquet", ".jsonl", ".json", ".md", ".tex", ".svg", ".png"}
+LEFT = {"articles.parquet", "heads.json"}
+"""Text under its own licence, and choices of heads, which follow from a profile."""
+
+
+def _belongs(folder: Path, file: Path) -> bool:
+    """Whether a file is this study's own and no part of a checkpoint, of another study or of an interrupted run."""
+    parents = [folder.joinpath(*file.parts[:depth]) for depth in range(1, len(file.parts))]
+    other = any((parent / "tables").is_dir() or (parent / "config.json").is_file() for parent in parents)
+    other |= file.parts[0] == "tracking"  # the stores of trackers, which have all from the metric logs
+    return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
+
+
+def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
+    """The files of a study that are worth keeping, by the places where they are kept, in the order of these."""
+    folders = {"results": (Path(results), "**/*"), "figures": (Path(figures), "*")}  # other studies' figures lie below
+    return {
+        Path(name) / file.relative_to(folder): file
+        for name, (folder, pattern) in sorted(folders.items())
+        for file in sorted(folder.glob(pattern))
+        if file.suffix in KEPT and file.name not in LEFT | {"README.md"} and _belongs(folder, file.relative_to(folder))
+    }
+
+
+def card_folder(files: Iterable[Path]) -> str:
+    """The name of the one kind of GPU on which the runs of some files were made, as a folder: nvidia-h200.
+
+    Raises:
+        ValueError: there is no GPU or are several kinds, or a run was not of a commit as it is.
+    """
+    records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
+    for place, record in records.items():
+        if record["git"]["dirty"] is not False:
+            raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
+    gpus = gpus_of(records.values())
+    if len(gpus) != 1:
+        raise ValueError(f"--by-card: the runs were made on {' and '.join(gpus) or 'no GPU'}, not on one kind of GPU")
+    return re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
+
+
+def _is_measurement(place: Path) -> bool:
+    """Tables and ledgers are rendered; they can be named like measurements."""
+    from recurformer.results.frames import READERS
+
+    rendered = place.parts[0] != "results" or place.parts[1] == "tables" or place.stem == "claims"
+    return place.suffix in READERS and not rendered
+
+
+def write_recording(target: Path, files: Mapping[Path, Path]) -> None:
+    """Write the files of a study to a folder: its records in one file, its measurements in one file a kind, and its
+    tables, figures and ledgers as they are.
+
+    Args:
+        target: an empty folder.
+        files: place in the study, which begins with `results` or `figures` -> file.
+    """
+    from recurformer.results.frames import PACKED, pack
+
+    records = {place: read_record(file) for place, file in files.items() if place.name.endswith("run.json")}
+    lines = [json.dumps({"place": str(place), **record}) + "\n" for place, record in records.items()]
+    (target / PACK).write_text("".join(lines), encoding="utf-8")
+    (target / PACKED).mkdir()
+    measured = {place: file for place, file in files.items() if _is_measurement(place)}
+    for kind, frame in pack(measured, lambda file: runs_behind([file])).items():
+        frame.to_parquet(target / PACKED / f"{kind}.parquet", index=False)
+    for place, file in files.items():
+        if place not in records and place not in measured:
+            (target / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / place)
+
+
+def _recorded_files(folder: Path) -> set[Path]:
+    """The files of a recording that this command wrote."""
+    from recurformer.results.frames import PACKED, packed_kind
+
+    wrote = {place.parent / name for place, record in packed(folder).items() for name in record["outputs"]}
+    kinds = {packed_kind(file.relative_to(folder)) for file in wrote}
+    return {folder / PACK, *wrote, *(folder / PACKED / f"{kind}.parquet" for kind in kinds)}
+
+
+@stage(
+    "keep the results of a study in one folder, to commit it",
+    argument("results", help="folder of measurements and tables"),
+    argument("figures", help="folder of figures"),
+    argument("kept", help="folder to write; what it holds is replaced, if run records there name all of it"),
+    argument(
+        "--by-card",
+        action="store_true",
+        help="write to a folder in `kept` with the GPU's name; all runs must be from such GPUs and from clean commits",
+    ),
+)
+def keep(args: Namespace) -> None:
+    """Keep the measurements, records, tables and figures of a study in one folder, to commit it."""
+    files = study_files(args.results, args.figures)
+    if not args.by_card and not Path(args.results, "tables").is_dir():
+        raise ValueError(f"{args.results}: no tables in it; run the study first")
+    target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
+    refuse_strange(target, {target / place for place in files} | _recorded_files(target))
+    with atomic_path(target, directory=True) as kept:
+        write_recording(kept, files)
+    print(f"{len(files)} files of {args.results} and {args.figures} in {target}")

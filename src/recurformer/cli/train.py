@@ -6,21 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.arguments import BETA, RATE
-from recurformer.cli.metrics import Metric
+from recurformer.cli.checkpoints import device, open_model, open_tokenizer
 from recurformer.cli.resumable import CHECKPOINTS, METRICS, keep_metrics, resumable_run, train_and_keep, trained
-from recurformer.cli.stage import argument, checkpoint, csv, seed, stage
+from recurformer.cli.stage import Metric, argument, checkpoint, rows_argument, seed, stage, write_rows
 from recurformer.study import Distributed, HashHopTask, Mamba, MqarTask, Training
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RECALL = csv("mqar", "one row a tested slice")
-
 
 @stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes")
 def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distributed: Distributed) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
-    from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.train.hashhop_data import hashhop_dataset
     from recurformer.train.trainer import train
 
@@ -39,7 +36,7 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distri
 
 @stage(
     "train and test on multi-query associative recall",
-    *(RECALL.add, METRICS, CHECKPOINTS),
+    *(rows_argument("one row a tested slice"), METRICS, CHECKPOINTS),
     argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
     argument("--rate", type=RATE, required=True, help="learning rate"),
     seed("weights and samples"),
@@ -48,13 +45,12 @@ def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distri
 )
 def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
     """Train a small Transformer with replaced heads on multi-query associative recall, and test it (Figure 4)."""
-    from recurformer.cli.checkpoints import device
     from recurformer.measure.mqar import run_mqar
 
-    with resumable_run(args, args.mqar) as folder:
+    with resumable_run(args, args.rows) as folder:
         sizes = mamba.model_dump()
         rows = run_mqar(args.beta, args.rate, args.seed, settings, output_dir=folder, mamba=sizes, device=device())
         names = {"model": "mqar", "beta": args.beta, "peak_rate": args.rate, "seed": args.seed}
         rows = rows.assign(fall=keep_metrics(folder, args.metrics, **names).get("fall", math.nan))
-        RECALL.write(rows, args.mqar)
+        write_rows(rows, args.rows)
     return rows

@@ -12,6 +12,7 @@ from recurformer.heads.attention import Progress
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price_text_and_needles, windows_by_group
 from recurformer.heads.probes import long_lookups
 from recurformer.measure.cache import count_cache, meta_twin
+from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover.recipe import BY_PRICE
@@ -152,6 +153,22 @@ def centers_of(prices: pd.DataFrame, original: PreTrainedModel) -> Tensor:
     for row in rows.itertuples():
         centers[row.layer, row.group] = torch.tensor(list(row.center))
     return centers
+
+
+def convert_within(
+    original: PreTrainedModel, prices: pd.DataFrame, choices_made: pd.DataFrame, budget: float
+) -> PreTrainedModel:
+    """Return the converted model that keeps a fraction of the cache, without any training.
+
+    Args:
+        original: the model that was priced.
+        prices: of `price_list`.
+        choices_made: the rows of it among which `spend` chooses.
+        budget: see `spend`.
+    """
+    arguments: dict[str, Any] = windows_by_group(spend(choices_made, original, budget).keeps, original.config)
+    centers = centers_of(prices, original)
+    return convert(original, mixer="window", **arguments, sink_tokens=SINKS, key_centers=centers)
 
 
 def choose_windows(

@@ -36,6 +36,7 @@ LOOKS = {
     "layers": ("layers replaced", SERIES[4].colour),
     "pooled": ("fewer KV heads", SERIES[5].colour),
     "eviction": ("tokens evicted", SERIES[1].colour),
+    "priced": ("bought by price", "#CC79A7"),
 }
 """Family of methods -> its heading in a legend, and its hue."""
 OURS = LOOKS["recovered"][1]

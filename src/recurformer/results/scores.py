@@ -41,6 +41,11 @@ METHODS: dict[str, dict[str, str]] = {
         "gated": "whole layers by gated",
     },
     "pooled": {"mean": "pooled KV heads"},
+    "priced": {
+        "windows": "windows by price",
+        "bits": "bits by price",
+        "windows_bits": "windows and bits by price",
+    },
     "eviction": {
         "streaming_llm": "StreamingLLM",
         "h2o": "H2O",

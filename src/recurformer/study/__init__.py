@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from recurformer.study.ablations import Ablations, Change, Continuation, Needle
+from recurformer.study.ablations import Ablations, Change, Continuation, Needle, Prices
 from recurformer.study.agreement import check_agreement
 from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
 from recurformer.study.inputs import Backbone, Corpus
@@ -38,43 +38,6 @@ from recurformer.study.method import (
     Window,
 )
 from recurformer.study.recovery import Recipe, Recovery
-
-__all__ = [
-    "Ablations",
-    "Backbone",
-    "Block",
-    "Caches",
-    "Change",
-    "Continuation",
-    "Corpus",
-    "DeviceMeasurements",
-    "Distributed",
-    "HashHop",
-    "HashHopEvaluation",
-    "HashHopTask",
-    "HeadScores",
-    "Language",
-    "Mamba",
-    "Maps",
-    "Mqar",
-    "MqarTask",
-    "Needle",
-    "Perplexity",
-    "Profiling",
-    "RecencyRatio",
-    "RecencySettings",
-    "Recipe",
-    "Recovery",
-    "Search",
-    "Selection",
-    "SinkHead",
-    "Sizes",
-    "Study",
-    "Tasks",
-    "Training",
-    "Window",
-    "load_study",
-]
 
 
 class Language(Block):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recurformer.study.block import Beta, Block, Budget, Count, Seed, Share
+from recurformer.study.block import Beta, Block, Budget, Count, Seed, Several, Share
 from recurformer.study.method import HeadScores, Mixer, RecencySettings, Selector, Untrained, Window
 
 Eviction = Literal[
@@ -18,6 +18,9 @@ Eviction = Literal[
     "citrus",
     "big_bird",
 ]
+
+Bought = Literal["windows", "bits", "windows_bits"]
+"""What may differ by group of heads: the tokens that it keeps, the bits of each of their numbers, or both."""
 
 COMMON_BETA = 0.5
 """The fraction of heads replaced that is compared where one is: the measured one nearest to it."""
@@ -86,6 +89,8 @@ class Changed(Block):
     """Eviction methods that also run on the retained heads of the model of `matched` nearest to half of the heads."""
     kv_heads: list[Count] = []
     """Numbers of key-value heads after mean pooling; then trained with the same recipe."""
+    priced: list[Bought] = []
+    """What each group of heads keeps by its price, at each of `ablations.budgets`; of language alone."""
     selectors: list[Selector] = []
     """Other choices of heads."""
     selected: Mixer = "window"
@@ -111,13 +116,20 @@ class Change(Block):
     """How a stage changes a model before it measures it, where the subject says that it is changed there."""
 
     budgets: list[Budget] = []
-    """Fractions of the cache that an eviction method keeps."""
+    """Fractions of the cache that an eviction method keeps, or that what is bought by its price takes."""
     betas: list[Beta] = []
     """Fractions of heads that a mixer replaces."""
     window: Window = Window()
     """Window of this mixer, if it has one."""
     recovered_by: Selector = "ra_i"
     """Ranking by which the heads of a recovered model were chosen."""
+
+
+class Prices(Block):
+    """The price list of what groups of heads may keep."""
+
+    tokens: Several = 512
+    """Length of the texts and lookups on which it is made, and at which a budget is counted."""
 
 
 class HashHopSizes(Block):
@@ -154,6 +166,8 @@ class Ablations(Block):
     """Needles in a haystack of text."""
     continuation: Continuation
     """Perplexity after a prompt, by position."""
+    prices: Prices = Prices()
+    """Prices of tokens and bits, by group of heads."""
     scores: HeadScores
     """Scores of heads that are measured on the model."""
     recency: RecencySettings

@@ -13,15 +13,16 @@ FORMS = {
     "heads": "heads/{by}-{unit}-{choice}/beta-{beta}/{name}",
     "recovered": "recovered/{name}/beta-{beta}",
     "pooled": "pooled/{name}",
+    "priced": "priced/{name}",
 }
 """Kind -> path: the model itself, before and after the usual training; its cache cut by an eviction method, or that
 of a converted model's retained heads; heads replaced by a mixer, without training and at every fraction of heads, or
-trained; another recipe than the paper's; fewer key-value heads."""
+trained; another recipe than the paper's; fewer key-value heads; for each group of heads what a budget buys."""
 TRAINED = frozenset({"original_trained", "heads", "recovered", "pooled"})
 """The kinds that have a trained model of their own."""
 FAMILIES = {
     **dict.fromkeys(["original", "original_trained"], "original"),
-    **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled"},
+    **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled", "priced": "priced"},
     **dict.fromkeys(["replaced", "heads"], "mixer"),
 }
 """Kind -> family in the measurements; mixers of whole layers are the family `layers`."""
@@ -34,7 +35,8 @@ class Subject:
 
     Attributes:
         kind: a key of `FORMS`.
-        name: of the eviction method, mixer or recipe; of a pooled model its key-value heads.
+        name: of the eviction method, mixer or recipe; of a pooled model its key-value heads; of a priced
+            one what may be bought.
         by: the ranking of the replaced heads.
         unit: in which heads were replaced.
         choice: seed of a random ranking.

@@ -1,4 +1,4 @@
-rule train_hashhop:
+use rule stage as train_hashhop with:
     input:
         checkpoint=before_training("hashhop"),
     output:
@@ -7,20 +7,13 @@ rule train_hashhop:
         record="<results>/hashhop/{backbone}/{change}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_hashhop/{backbone}/{change}/seed-{seed}.log",
-    resources:
-        **NEEDS,
     params:
-        run=hashhop_words,
-        settings=settings(
-            "hashhop.training", task="hashhop.task", distributed=processes
+        **stage(
+            "train-hashhop",
+            settings="hashhop.training",
+            arm=lambda wildcards: wildcards.change,
+            beta=changed_beta,
         ),
-        code=code("train_hashhop"),
-    shell:
-        """
-        recurformer train-hashhop {input.checkpoint:q} {output.trained:q} --metrics {output.metrics:q} \
-            --name {wildcards.backbone:q} {params.run:q} --settings {params.settings:q} \
-            --record {output.record:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
 use rule train_hashhop as pretrain_hashhop with:
@@ -33,10 +26,7 @@ use rule train_hashhop as pretrain_hashhop with:
     log:
         "<logs>/pretrain_hashhop/{backbone}.log",
     params:
-        run=words({"seed": config["seed"]}),
-        settings=settings(
-            "hashhop.pretraining", task="hashhop.task", distributed=processes
-        ),
+        **stage("train-hashhop", settings="hashhop.pretraining"),
 
 
 use rule needle as hashhop with:
@@ -48,12 +38,7 @@ use rule needle as hashhop with:
     log:
         "<logs>/hashhop/{backbone}/{subject}/seed-{seed}.log",
     params:
-        stage="hashhop",
-        text=[],
-        settings=settings(
-            "hashhop.evaluation", task="hashhop.task", change=change_of("hashhop")
-        ),
-        code=code("hashhop"),
+        **stage("hashhop", settings="hashhop.evaluation", change=change_of("hashhop")),
 
 
 # The same of the model that must have learned HashHop for a comparison.
@@ -72,8 +57,21 @@ use rule hashhop as hashhop_sizes with:
     log:
         "<logs>/hashhop_sizes/{backbone}/{subject}/seed-{seed}.log",
     params:
-        stage="hashhop-sizes",
-        settings=settings(
-            "ablations.sizes", task="hashhop.task", change=change_of("hashhop")
+        **stage(
+            "hashhop-sizes", settings="ablations.sizes", change=change_of("hashhop")
         ),
-        code=code("hashhop_sizes"),
+
+
+use rule stage as mqar with:
+    output:
+        rows="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
+        metrics="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/metrics.jsonl",
+        record="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/run.json",
+    log:
+        "<logs>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}.log",
+    params:
+        **stage(
+            "mqar",
+            settings=recall_task,
+            rate=lambda wildcards: wildcards.learning_rate,
+        ),

@@ -1,0 +1,378 @@
+"""Stages that measure subjects: perplexity, likelihood, needles, lm-eval and HashHop.
+
+Changes that need no training (eviction, untrained mixers) are made in the process that measures them, at every setting.
+"""
+
+import math
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from recurformer.cli.arguments import InputPath
+from recurformer.cli.checkpoints import open_config, open_converted, open_model, open_tokenizer
+from recurformer.cli.stage import (
+    ARTICLES,
+    DTYPE,
+    MEASURED_BETA,
+    NAME,
+    Metric,
+    argument,
+    checkpoint,
+    perplexity_of,
+    progress,
+    seed,
+    stage,
+)
+from recurformer.cli.texts import open_texts, text_windows
+from recurformer.records import ancestors, final_metrics, record_of
+from recurformer.study import (
+    Change,
+    Continuation,
+    HashHopEvaluation,
+    HashHopTask,
+    HeadScores,
+    Mamba,
+    Needle,
+    Perplexity,
+    Selection,
+    Tasks,
+    Window,
+)
+from recurformer.study.ablations import HashHopSizes
+from recurformer.study.subject import Subject
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from recurformer.heads.probes import Repeated
+    from recurformer.measure.generate import NewCache
+
+    Changed = tuple[PreTrainedModel, NewCache | None, dict[str, Any]]
+
+RowsOf = Callable[["PreTrainedModel", "PreTrainedConfig", "NewCache | None"], "pd.DataFrame"]
+
+
+def measured(parser: ArgumentParser) -> None:
+    """The subject, its model, and what a change of it in this process needs."""
+    checkpoint()(parser)
+    NAME(parser)
+    parser.add_argument("--subject", default="original", help="path of the subject, as in results/language/BACKBONE")
+    parser.add_argument("--original", type=InputPath, required=True, help="folder of the model before any change")
+    seed("the samples, and of the training for the measurements")(parser)
+    DTYPE(parser)
+    parser.add_argument(
+        "--match",
+        nargs="+",
+        type=InputPath,
+        help="measurements of others, as much of whose cache an eviction keeps",
+    )
+    parser.add_argument("--profile", type=InputPath, help="head profile, where heads are replaced in this process")
+    parser.add_argument("--scores", type=InputPath, help="scores written by head-scores, for the same choice of heads")
+    parser.add_argument("--prices", type=InputPath, help="written by prices, where these choose what each group keeps")
+
+
+def measure(
+    args: Namespace,
+    change: Change,
+    rows_of: RowsOf,
+    repeated: "Repeated | None" = None,
+) -> "pd.DataFrame":
+    """The rows of a subject, at every setting of its change, with the columns that say what they are of.
+
+    Args:
+        args: with the arguments of `measured`.
+        change: its settings.
+        rows_of: measures (model, configuration of the original, maker of a cache or None for the model's own).
+        repeated: random tokens on which an eviction method may judge the heads; see `make_eviction`.
+
+    Raises:
+        ValueError: an unknown subject, or a change without the settings that it needs.
+    """
+    import pandas as pd
+
+    subject = Subject.parse(args.subject)
+    model, original = open_model(args.checkpoint, args.dtype), open_config(args.original)
+    variants: Iterator[Changed] = iter([(model, None, {})])
+    if subject.kind in {"evicted", "combined"}:
+        variants = _evicted(args, model, subject, change, repeated)
+    elif subject.kind == "replaced":
+        variants = _replaced(args, model, subject, change)
+    elif subject.kind == "priced":
+        variants = _priced(args, model, subject, change)
+    elif subject.kind == "pooled":
+        variants = iter([(model, None, {"setting": model.config.num_key_value_heads / original.num_key_value_heads})])
+    columns = {"model": args.name, **subject.columns(change.recovered_by)}
+    columns["seed"] = subject.choice if subject.by == "random" else args.seed
+    columns["fall"] = fall_behind(args.checkpoint) if columns["trained"] else 0.0
+    frames = [
+        rows_of(changed, original, new_cache).assign(**{**columns, **setting})
+        for changed, new_cache, setting in variants
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _evicted(
+    args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change, repeated: "Repeated | None"
+) -> "Iterator[Changed]":
+    from recurformer.evict import empty_cache, evicting, make_eviction
+
+    budgets = [*change.budgets, *map(_held_share, args.match or [])]
+    if not budgets:
+        raise ValueError(f"--settings change.budgets: {subject} keeps fractions of the cache; name them")
+    for budget in budgets:
+        eviction = make_eviction(model, subject.name, budget, repeated)
+        yield evicting(model), partial(empty_cache, model, eviction), {"setting": budget}
+
+
+def _held_share(measurements: str) -> float:
+    """The mean share of the cache that was held in some measurements.
+
+    Raises:
+        ValueError: the file has no such column.
+    """
+    import pandas as pd
+
+    read = pd.read_parquet if measurements.endswith(".parquet") else pd.read_csv
+    try:
+        return min(float(read(measurements)["ratio"].mean()), 1.0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"--match {measurements}: has no column ratio, of the cache that was held") from error
+
+
+def _replaced(args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change) -> "Iterator[Changed]":
+    from recurformer.heads.select import chosen_heads
+    from recurformer.model.convert import convert
+
+    if not (change.betas and args.profile):
+        raise ValueError(f"--profile and --settings change.betas: {subject} replaces heads here; give both")
+    selection = Selection.model_validate({"by": subject.by, "unit": subject.unit})
+    for beta in change.betas:
+        heads = chosen_heads(args.profile, args.scores, selection, beta, subject.choice)
+        yield convert(model, heads, subject.name, **change.window.model_dump()), None, {"setting": beta}
+
+
+BOUGHT: dict[str, Callable[["pd.DataFrame"], "pd.DataFrame"]] = {
+    "windows": lambda prices: prices[prices.bits == prices.bits.max()],
+    "bits": lambda prices: prices[prices.window.isna()],
+    "windows_bits": lambda prices: prices,
+}
+"""Name of a priced subject -> the choices among which a budget is spent."""
+
+
+def _priced(args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change) -> "Iterator[Changed]":
+    import pandas as pd
+
+    from recurformer.recover.budget import convert_within
+
+    if not (change.budgets and args.prices):
+        raise ValueError(f"--prices and --settings change.budgets: {subject} spends these here; give both")
+    prices = pd.read_parquet(args.prices)
+    for budget in change.budgets:
+        yield convert_within(model, prices, BOUGHT[subject.name](prices), budget), None, {"setting": budget}
+
+
+def fall_behind(checkpoint: str) -> float:
+    """By how much the loss of the last training of a model may still have fallen, in nats: see `train.trainer`.
+
+    NaN where no run record tells: an earlier training of the same model says nothing about the last one.
+    """
+    record = record_of(checkpoint)
+    runs = map(final_metrics, (run for _, run in ancestors(record)) if record else ())
+    return next((run.get("fall", math.nan) for run in runs if "tokens_seen" in run), math.nan)
+
+
+@stage(
+    "perplexity on held-out articles",
+    argument("--before", type=InputPath, required=True, help="folder of the original"),
+    argument("--heads", type=InputPath, help="JSON file of `recurformer select`: replaced heads (default: none)"),
+    argument("--mixer", default="mamba", help="what replaced them (default: mamba)"),
+    argument("--trained", type=InputPath, required=True, help="folder of the trained model"),
+    *(ARTICLES, NAME, MEASURED_BETA, seed("the mixers' weights and of the training"), DTYPE),
+    rows="one row an article",
+    metrics=[Metric("perplexity", "negative_log_likelihood", over="tokens", by=["stage"], of=perplexity_of)],
+    device="computes",
+)
+def perplexity(args: Namespace, settings: Perplexity, mamba: Mamba, window: Window) -> "pd.DataFrame":
+    """Perplexity on held-out articles: before conversion, converted, and trained (Table 3)."""
+    import pandas as pd
+
+    from recurformer.measure.language import perplexity_rows
+
+    def opened(name: str) -> "PreTrainedModel":
+        if name == "converted" and args.heads:
+            sizes = mamba.model_dump() | window.model_dump()
+            return open_converted(args.before, args.heads, args.mixer, args.seed, args.dtype, **sizes)
+        return open_model(args.trained if name == "trained" else args.before, args.dtype)
+
+    articles = open_texts(args.articles, "validation", ("title", "text"))
+    tokenizer = open_tokenizer(args.before)
+    frames = []
+    for name in ("before", "converted", "trained"):
+        rows = perplexity_rows(
+            opened(name), tokenizer, articles, **settings.model_dump(), progress=progress(f"{name}: window")
+        )
+        frames.append(rows.assign(model=args.name, beta=args.beta, seed=args.seed, stage=name))
+    return pd.concat(frames).assign(fall=fall_behind(args.trained))
+
+
+@stage(
+    "find keys in a long text, by depth and length, with a full or a smaller cache",
+    *(measured, ARTICLES),
+    rows="one row a prompt",
+    metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "task"])],
+    device="computes",
+)
+def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
+    """Find keys in a long text, by depth and length, with a full or a smaller cache."""
+    from recurformer.measure.needle import needle_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    texts = tuple(open_texts(args.articles, split="validation").text)
+    return measure(
+        args,
+        change,
+        lambda model, original, new_cache: needle_rows(
+            model,
+            tokenizer,
+            original,
+            texts,
+            grid=settings.grid(),
+            depths=settings.depths,
+            seed=args.seed,
+            new_cache=new_cache,
+            progress=progress("prompt"),
+        ),
+    )
+
+
+@stage(
+    "likelihood of the text after a prompt, with a full or a smaller cache",
+    *(measured, ARTICLES),
+    rows="one row a window and 32 positions",
+    metrics=[
+        Metric("perplexity", "negative_log_likelihood", over="tokens", by=["method", "setting"], of=perplexity_of),
+        Metric("divergence", "divergence", over="tokens", by=["method", "setting"]),
+    ],
+    device="computes",
+)
+def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
+    """Likelihood of the text after a prompt and divergence from the original, with a full or a smaller cache."""
+    import torch
+
+    from recurformer.measure.language import continuation_rows, text_logits
+
+    # the same text for every model and seed
+    input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
+    original = open_model(args.original, args.dtype)
+    batches = input_ids.split(settings.batch_size)
+    expected = torch.cat([text_logits(original, batch, settings.prompt)[0] for batch in batches])
+    return measure(
+        args,
+        change,
+        lambda model, original, new_cache: continuation_rows(
+            model,
+            original,
+            input_ids,
+            expected,
+            prompt=settings.prompt,
+            batch_size=settings.batch_size,
+            new_cache=new_cache,
+            progress=progress("window"),
+        ),
+    )
+
+
+@stage(
+    "lm-eval tasks of a trained model, converted or not",
+    *(measured, ARTICLES),
+    rows="one row a metric",
+    metrics=[Metric("lm_eval", "value", by=["task", "metric"])],
+    device="computes",
+)
+def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, change: Change) -> "pd.DataFrame":
+    """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
+    from recurformer.data.hashhop import HashHopTask as HashHopText
+    from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
+
+    local = LocalSettings(
+        open_tokenizer(args.checkpoint),
+        samples=settings.samples,
+        limits=dict(settings.limits),
+        seed=args.seed,
+        hashhop=HashHopText("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
+        passkey_tokens=settings.tokens,
+        articles=open_texts(args.articles, split="validation"),
+        window_tokens=settings.tokens,
+        ruler_length=settings.ruler_length,
+        num_fewshot=dict(settings.num_fewshot),
+    )
+
+    def rows_of(model: "PreTrainedModel", original: "PreTrainedConfig", new_cache: "NewCache | None") -> "pd.DataFrame":
+        if new_cache is not None:
+            raise ValueError(
+                f"--subject {args.subject}: lm-eval makes the cache itself; measure it by needle or continuation"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            return lm_eval_rows(model, settings.names, local, folder=folder, batch_size=settings.batch_size)
+
+    rows = measure(args, change, rows_of)
+    print(rows[["method", "setting", "task", "metric", "value", "stderr"]].to_string(index=False))
+    return rows
+
+
+@stage(
+    "generation quality h_gq on HashHop, with a full or a smaller cache",
+    measured,
+    rows="one row a sample",
+    metrics=[Metric("h_gq", "correct", over="hops", by=by) for by in (["variant"], ["method", "setting", "variant"])],
+    device="computes",
+)
+def hashhop(args: Namespace, settings: HashHopEvaluation, task: HashHopTask, change: Change) -> "pd.DataFrame":
+    """Generation quality on HashHop, the fraction of a chain before the model's first error, with a full or a smaller
+    cache, whose bytes are measured (Tables 2, 4).
+    """
+    from recurformer.heads.probes import HashHopProbes
+    from recurformer.measure.hashhop import hashhop_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    options: dict[str, Any] = {**settings.model_dump(), "seed": args.seed, "progress": progress("sample")}
+    knows_hashes_only = task.form == "tokens"
+    return measure(
+        args,
+        change,
+        lambda model, original, new_cache: hashhop_rows(
+            model, tokenizer, task, **options, new_cache=new_cache, original=original
+        ),
+        repeated=HashHopProbes(tokenizer, task, HeadScores(), args.seed).repeats() if knows_hashes_only else None,
+    )
+
+
+@stage(
+    "generation quality h_gq on HashHop at other lengths and hops",
+    measured,
+    rows="one row a sample",
+    metrics=[Metric("h_gq", "correct", over="hops", by=["setting", "hops", "size", "variant"])],
+    device="computes",
+)
+def hashhop_sizes(args: Namespace, settings: HashHopSizes, task: HashHopTask, change: Change) -> "pd.DataFrame":
+    """Generation quality on HashHop at lengths and hops other than those of the training."""
+    import pandas as pd
+
+    from recurformer.measure.hashhop import hashhop_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    options: dict[str, Any] = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": args.seed}
+    sizes = [(size, task.resized(hops, size)) for hops, size in settings.sizes]
+    return measure(
+        args,
+        change,
+        lambda model, original, new_cache: pd.concat(
+            hashhop_rows(
+                model, tokenizer, sized, **options, new_cache=new_cache, original=original, progress=progress("sample")
+            ).assign(size=size, form=task.form, as_trained=sized == task)
+            for size, sized in sizes
+        ),
+    )

@@ -1,0 +1,117 @@
+"""What users do with a model beside adapting it: talk to it, export it, see what computes it."""
+
+import io
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurformer.cli.adapt import model_folder
+from recurformer.cli.arguments import COUNT, InputPath, OutputFolder
+from recurformer.cli.checkpoints import open_model, open_tokenizer
+from recurformer.cli.stage import argument, checkpoint, stage
+from recurformer.files import writing_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RESET = "/reset"
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+@stage(
+    "talk to a model in a terminal, converted or not",
+    argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
+    argument("--tokens", type=COUNT, default=512, help="the most tokens of an answer (default: 512)"),
+    device="computes",
+)
+def chat(args: Namespace) -> None:
+    """Talk to a model in a terminal, converted or not. The answer appears as it is written.
+
+    Its cache keeps the conversation. /reset forgets it, Ctrl-C stops an answer, Ctrl-D ends.
+    """
+    from transformers import TextStreamer
+
+    from recurformer.measure.generate import Conversation
+
+    folder = model_folder(args.model)
+    tokenizer = open_tokenizer(folder)
+    conversation = Conversation(open_model(folder), tokenizer, args.tokens)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # one wrong byte must not end the conversation
+    print(f"{RESET} forgets the conversation, Ctrl-C stops an answer, Ctrl-D ends.")
+    while True:
+        try:
+            turn = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if turn.strip() == RESET:
+            conversation.reset()
+        elif REPLACED in turn:
+            print(f"recurformer chat: this line is left out, it holds bytes that are not {sys.stdin.encoding}",
+                  file=sys.stderr)  # fmt: skip
+        elif turn.strip():
+            try:
+                conversation.answer(turn, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))
+            except KeyboardInterrupt:
+                print("\nstopped: this question and its answer are forgotten")
+            except ValueError as error:
+                print(f"recurformer chat: {error}", file=sys.stderr)
+
+
+@stage(
+    "write a converted model with its code, for machines without this package",
+    checkpoint("folder of the converted model"),
+    argument("exported", type=OutputFolder, help="folder to write"),
+    device="copies",
+)
+def export(args: Namespace) -> None:
+    """Write a converted model with its own code, for machines without this package: transformers opens it by itself."""
+    from recurformer.model.convert import save_with_code
+
+    with writing_model(args.exported) as folder:
+        save_with_code(open_model(args.checkpoint), folder)
+        has_tokenizer = Path(args.checkpoint, "tokenizer_config.json").is_file()
+        if has_tokenizer:
+            open_tokenizer(args.checkpoint).save_pretrained(folder)
+    if not has_tokenizer:
+        print(f"{args.checkpoint} has no tokenizer, so {args.exported} has none: save the backbone's into it")
+    print(f'AutoModelForCausalLM.from_pretrained("{args.exported}", trust_remote_code=True) opens it')
+
+
+def _choice(u: "Tensor", A: "Tensor") -> str:
+    """The name of the backend that runs such inputs, or why none does."""
+    from recurformer.model.scan import choose_backend
+
+    try:
+        return choose_backend(u, A, delta_softplus=True)
+    except ValueError as error:
+        return f"refused, {error}"
+
+
+@stage("list the implementations of the selective scan, and the ones in use")
+def backends(args: Namespace) -> None:
+    """List the implementations of the selective scan, and the one that runs for each kind of input, with the reason.
+
+    The environment variable RECURFORMER_SCAN forces one of them; RECURFORMER_CACHE names the folder of the compiled
+    C++ library.
+    """
+    import torch
+
+    from recurformer.model.native import load_library
+    from recurformer.model.scan import SCAN_BACKENDS
+    from recurformer.model.scan_cuda import load_extension
+    from recurformer.model.scan_inputs import ENVIRONMENT_VARIABLE, forced
+
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
+        u, A = torch.empty(1, 1, 2, device=device), torch.empty(1, 16, device=device)
+        print(f"\nselective scan on {device}, {torch.get_num_threads()} threads, by preference:")
+        for name, backend in SCAN_BACKENDS.items():
+            print(f"  {name:<10} {backend.text}: {backend.refuses(u, A, True) or 'available'}")
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            print(f"  {str(dtype).removeprefix('torch.')} inputs: {_choice(u.to(dtype), A)}")
+    print(f"\n{ENVIRONMENT_VARIABLE}: {forced() or 'not set'}")
+    print(f"mamba-ssm's CUDA kernel: {load_extension().remark}")
+    library = load_library()
+    print(f"C++ kernels, {library.instruction_set}: {library.remark}")
