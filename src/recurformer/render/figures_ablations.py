@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.patheffects as effects
@@ -21,10 +22,13 @@ from recurformer.render.panels import (
     OURS,
     Method,
     Panel,
+    add_methods_legend,
     by_method,
     draw_line,
+    draw_panel,
     is_ours,
     legend_beside,
+    lines_of,
     notes_of,
     nth_look,
     panels_of,
@@ -37,6 +41,7 @@ from recurformer.results.frames import by_model, groups, require, require_values
 from recurformer.results.learned import LEARNED
 from recurformer.results.scores import (
     CONTINUATION,
+    DIVERGENCE,
     HASHHOP_SIZES,
     NEEDLE,
     PAPERS_SELECTOR,
@@ -97,6 +102,31 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
             name, (ratio, min(score, top)), offset, textcoords="offset points", fontsize=7, zorder=6, **arrow
         )
         text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
+
+
+@styled
+def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> Figure:
+    """Divergence from the original after a prompt, and needles found at each length, over the cache really held."""
+    panels = [Panel(DIVERGENCE, model, points, "") for model, points in by_model(scores(continuation, DIVERGENCE))]
+    if not panels:
+        raise ValueError("no continuation measurements with a divergence for this figure")
+    for length, rows in [] if needle is None else groups(needle, "length", sort=True):
+        measure = replace(NEEDLE, name=f"needles at {length:,} tokens")
+        for model, points in by_model(scores(rows, measure)):
+            panels.append(Panel(measure, model, points, why_not_run(points, measure)))
+    figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
+    for panel, axes in zip(panels, every, strict=True):
+        draw_panel(axes, panel, "ratio")
+        if panel.reason:
+            continue
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("cache held, fraction of the original's")
+        if panel.measure is DIVERGENCE:
+            axes.set_ylim(auto=True)
+            axes.set_yscale("log")
+    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
+    add_note(figure, " ".join(notes_of(panels)))
+    return figure
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
@@ -476,6 +506,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
 
 ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_pareto": ablation_pareto,
+    "frontier": frontier,
     "ablation_granularity": ablation_granularity,
     "ablation_selectors": ablation_selectors,
     "ablation_mixers": ablation_mixers,

@@ -86,6 +86,19 @@ def _nats(rows: pd.DataFrame) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def _divergence(rows: pd.DataFrame) -> Estimate:
+    """Minus the divergence from the original a token, with the t interval over windows of text and seeds."""
+    sums = rows.groupby(["seed", "window"])[["divergence", "tokens"]].sum()
+    mean, low, high = mean_interval((sums["divergence"] / sums["tokens"]).to_numpy())
+    return Estimate(-mean, -high, -low)
+
+
+def _changed(rows: pd.DataFrame) -> pd.DataFrame:
+    """What may diverge from the untouched original, as far as its divergence was measured."""
+    same = (rows["family"] == "original") & ~rows["trained"]
+    return rows[~same & rows.get("divergence", pd.Series(index=rows.index)).notna()]
+
+
 def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
     """Mean of correct over `asked`, a column; 95 % interval over seeds and samples together."""
     return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
@@ -208,6 +221,8 @@ NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(est
     _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
     lambda score: float(np.exp(-score)), -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
+    lambda score: -score, -float("inf"), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
