@@ -26,7 +26,7 @@ STAGES = {
     ),
     "continuation": (
         {"prompt": 60, "tokens": 40, "windows": 3},
-        {"window", "position", "tokens", "negative_log_likelihood"},
+        {"window", "position", "tokens", "negative_log_likelihood", "divergence"},
     ),
     "hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops", "distances"}),
 }

@@ -118,8 +118,9 @@ def stage(name, **given):
     jobs run again.
 
     The inputs and outputs of the rule are the arguments of the stage with the same names. So are its wildcards, where
-    the stage has such arguments. `given` are other arguments: values, or functions of the wildcards; and blocks of
-    settings: their places in the configuration, or functions too.
+    the stage has such arguments: {backbone} is its `name`. The study's seed and type of weights are given likewise.
+    `given` are other arguments: values, or functions of the wildcards; and blocks of settings: their places in the
+    configuration, or functions too.
     """
     return {
         "command": partial(command_of, STAGES[name], given),
@@ -134,8 +135,8 @@ def digest_of(stage, wildcards):
 
 def command_of(stage, given, wildcards, input, output):
     """The words of the command of a job, without its threads, which depend on the machine."""
-    places = {block: given.get(block, BLOCKS.get(block)) for block in stage.blocks()}
-    blocks = {block: block_at(place, wildcards) for block, place in places.items()}
+    places = {name: given.get(name) or BLOCKS[name] for name in stage.blocks()}
+    blocks = {name: block_at(place, wildcards) for name, place in places.items()}
     settings = blocks.pop("settings", {}) | {k: v for k, v in blocks.items() if v}
     values = {"seed": config["seed"], "dtype": config["evaluation_dtype"]}
     values |= {"name": wildcards.get("backbone")} | dict(wildcards.items())

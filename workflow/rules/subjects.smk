@@ -3,8 +3,9 @@ from typing import get_args
 
 from recurformer.study.ablations import COMMON_BETA
 from recurformer.study.method import MeasuredScore
-from recurformer.study.subject import Subject
+from recurformer.study.subject import FORMS, Subject
 
+SUBJECT_FOLDERS = sorted({form.split("/")[0] for form in FORMS.values()})
 ABLATIONS = config["ablations"]
 MEASURED_SCORES = set(get_args(MeasuredScore))
 LM_EVAL = [
