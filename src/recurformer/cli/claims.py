@@ -33,9 +33,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _markdown(ledger: "Ledger") -> str:
-    from recurformer.claims.ledger import markdown
+    from recurformer.claims.ledger import from_recordings
+    from recurformer.render.page import claims_markdown
 
-    return markdown(ledger)
+    return claims_markdown(ledger.to_dict(), from_recordings(ledger.decisions))
 
 
 def _html(ledger: "Ledger") -> str:
