@@ -10,6 +10,7 @@ from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import label
 from recurformer.results.frames import groups, models_in_order
 from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
+from recurformer.results.words import estimated
 from recurformer.study.ablations import COMMON_BETA
 
 KIND = "recovery"
@@ -53,7 +54,7 @@ def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *besid
 
 
 def _text(ratio: Estimate) -> str:
-    return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return estimated(*ratio, 3)
 
 
 def recovered(evidence: Evidence) -> Finding:
