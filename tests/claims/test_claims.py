@@ -50,8 +50,8 @@ def test_every_claim_can_hold_and_can_fail(claim):
     if claim.id in IMPOSSIBLE:
         assert judged(claim.id, "the paper is right") is False
     else:
-        finding = claim.judge(world(ideal()))
-        assert finding.holds and finding.at_scale and finding.ours, finding
+        decision = decide(claim, [world(ideal())])
+        assert decision.finding.holds and decision.at_scale and decision.finding.ours, decision
     assert any(judged(claim.id, name) is False for name in mutations_of(claim.id))
 
 

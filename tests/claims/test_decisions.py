@@ -7,9 +7,9 @@ from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, RECOVERY, SHOWN_NOWHER
 
 from recurformer.claims import decide, make_ledger
 from recurformer.claims.claim import STATEMENTS
-from recurformer.claims.ledger import markdown
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.figures_ablations import ABLATIONS
+from recurformer.render.page import claims_markdown
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -93,7 +93,7 @@ def test_the_ledger_counts_every_verdict_and_shows_every_claim():
     claim = next(claim for claim in shown["claims"] if claim["id"] == "table4/llama2-7b/0.90/cs_10k")
     assert claim["evidence"]["files"] == ["cache.csv"]
     assert claim["evidence"]["scale"] == "paper"
-    text = markdown(ledger)
+    text = claims_markdown(shown)
     assert all(claim.place in text for claim in CLAIMS.values())
     assert "0.5930 − 0.3815 = 0.2115" in text
     assert (

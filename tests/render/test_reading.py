@@ -15,14 +15,6 @@ def write(rows, path):
         rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path)
 
 
-@pytest.mark.parametrize("name", ["cache.csv", "cache.parquet"])
-def test_either_format_gives_the_same_rows(tmp_path, name):
-    path = tmp_path / name
-    rows = pd.DataFrame({"model": ["a", "b"], "ratio": [0.5, 0.25]})
-    write(rows, path)
-    pd.testing.assert_frame_equal(read_frame(path), rows)
-
-
 @pytest.mark.parametrize("suffix", READERS)
 def test_a_name_stays_a_text_whatever_it_looks_like(tmp_path, suffix):
     names = ["NA", "nan", "null", "None", "007", "360", "1e3", "0x10", "inf", "True", "2024-01-01", "1_000"]

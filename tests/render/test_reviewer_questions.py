@@ -176,24 +176,6 @@ def test_files_of_some_kinds_make_the_table_and_the_figures(frames, tmp_path, ca
     assert "made from files named hashhop, needle, continuation" in capsys.readouterr().err
 
 
-def test_a_training_that_was_too_short_decides_nothing(frames):
-    """Where what falls short may still learn, more training could turn the answer."""
-    worse = {
-        "continuation": ("negative_log_likelihood", 300.0),
-        "needle": ("correct", 0),
-        "ablation_lm_eval": ("value", 0.2),
-    }
-    short = {
-        kind: worse_ours(worse_ours(frames[kind], column, value), "fall", 0.27)
-        for kind, (column, value) in worse.items()
-    }
-    found = answers(short).loc[["perplexity-gap", "passkey", "length", "lm-eval"]]
-    assert found["verdict"].eq(UNDECIDED).all()
-    assert found["answer"].str.contains("may have fallen by 0.27 nats").all()
-    ended = answers({kind: frame.assign(fall=0.0) for kind, frame in short.items()}).loc[found.index]
-    assert ended["verdict"].drop("length").eq(NO).all()
-
-
 def test_the_smallest_cache_that_still_does_hashhop_is_said(frames):
     rows = frames["compared_hashhop"]
     points = scores(rows, HASHHOP)

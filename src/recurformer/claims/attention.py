@@ -10,7 +10,7 @@ import pandas as pd
 
 from recurformer.claims.claim import Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
-from recurformer.paper import BACKBONE_LABELS, LOCAL_FRACTION, WINDOWS, label
+from recurformer.paper import BACKBONE_LABELS, LOCAL_FRACTION, label
 from recurformer.results.cells import contribution_values
 from recurformer.results.frames import groups
 from recurformer.results.scores import ra_i
@@ -19,8 +19,6 @@ MINIMUM_WINDOWS = 32
 """Fewer windows of text say nothing about a model's attention."""
 VALUE_NORMS = {"L1": "value_norm_l1", "L2": "value_norm"}
 """Norm of a value vector -> the measured quantity."""
-SINK_MODEL = ("llama2-7b",)
-"""Whose head Figure 2 shows."""
 
 
 def _windows(rows: pd.DataFrame, kind: str) -> int:
@@ -34,29 +32,25 @@ def _windows(rows: pd.DataFrame, kind: str) -> int:
 def _model_rows(
     evidence: Evidence, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS)
 ) -> tuple[list[tuple[str, pd.DataFrame]], dict[str, Any]]:
-    """Rows by model, and for a finding: whether they are those of the paper over as many windows, the fewest windows
-    among them, and the rows.
-    """
-    models, papers = evidence.models(kind, named)
-    by_model = [(model, evidence.rows(kind, model=model)) for model in models]
+    """Rows by model, and for a finding: the fewest windows among them, and the rows."""
+    by_model = [(model, evidence.rows(kind, model=model)) for model in evidence.models(kind, named)]
     windows = min(_windows(rows, kind) for _, rows in by_model)
-    at_scale = papers and windows >= WINDOWS[kind]
-    return by_model, {"at_scale": at_scale, "samples": windows, "rows": {kind: labels(rows for _, rows in by_model)}}
+    return by_model, {"samples": windows, "rows": {kind: labels(rows for _, rows in by_model)}}
 
 
-def of_each_model(
-    kind: str, named: Sequence[str] = tuple(BACKBONE_LABELS)
-) -> Callable[[Callable[..., tuple[bool, str]]], Callable[..., Finding]]:
+def of_each_model(kind: str) -> Callable[[Callable[..., tuple[bool, str]]], Callable[..., Finding]]:
     """Makes a judge of a function that judges the rows of one model and says what it found: all of them must hold.
 
-    The judge takes `models` where a sentence is about certain ones, all of which are needed then.
+    The judge takes the `models` that a sentence is about, and whether it says anything about `others` in their place.
     """
 
     def judge_of(of_model: Callable[..., tuple[bool, str]]) -> Callable[..., Finding]:
         @wraps(of_model)
-        def judge(evidence: Evidence, models: Sequence[str] = (), **parameters: Any) -> Finding:
-            by_model, about = _model_rows(evidence, kind, models or named)
-            if models and {model for model, _ in by_model} != set(models):
+        def judge(
+            evidence: Evidence, models: Sequence[str] = tuple(BACKBONE_LABELS), others: bool = True, **parameters: Any
+        ) -> Finding:
+            by_model, about = _model_rows(evidence, kind, models)
+            if not others and {model for model, _ in by_model} != set(models):
                 raise Missing(f"the sentence is about {' and '.join(map(label, models))}")
             judged = [of_model(label(model), rows, **parameters) for model, rows in by_model]
             return Finding(all(holds for holds, _ in judged), "; ".join(text for _, text in judged), **about)
@@ -109,10 +103,10 @@ def mean_ra_i(evidence: Evidence) -> Finding:
     windows = min(_windows(rows, "profile") for rows in profiles.values())
     holds = min(means["qwen2-0.5b"], means["qwen2-7b"]) > means["llama2-7b"]
     text = ", ".join(f"{label(model)} {mean:.2f}" for model, mean in means.items())
-    return Finding(holds, text, windows >= WINDOWS["profile"], {"profile": labels(profiles.values())}, windows)
+    return Finding(holds, text, {"profile": labels(profiles.values())}, windows)
 
 
-@of_each_model("sink", SINK_MODEL)
+@of_each_model("sink")
 def sink(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     """The sink head gives the first token more attention than all others together."""
     attention = rows[(rows["query"] >= 1) & (rows["quantity"] == "attention")]
@@ -122,7 +116,7 @@ def sink(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     return on_first > 0.5, f"{on_first:.0%} in {model}"
 
 
-@of_each_model("sink", SINK_MODEL)
+@of_each_model("sink")
 def value_norm(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     """Both norms of the first token's value over the mean of the others'; a norm that is higher decides alone."""
     norms = {
@@ -138,7 +132,7 @@ def value_norm(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     return holds, text
 
 
-@of_each_model("sink", SINK_MODEL)
+@of_each_model("sink")
 def value_spread(model: str, rows: pd.DataFrame) -> tuple[bool, str]:
     """The part of the sink head's value vectors that differs between samples: the first token's, the others' mean."""
     spread = rows[rows["quantity"] == "value_spread"].set_index("key")["value"]

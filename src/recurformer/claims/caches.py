@@ -1,7 +1,7 @@
 """What the text says about caches."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from recurformer.claims.claim import ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, labels
-from recurformer.claims.numbers import at_paper_sizes, has_paper_width, pyramidinfer_ratio
+from recurformer.claims.numbers import pyramidinfer_ratio
 from recurformer.paper import (
     BACKBONE_LABELS,
     CACHE_LENGTHS,
@@ -28,10 +28,9 @@ from recurformer.results.frames import groups
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _counted(evidence: Evidence, unit: str) -> tuple[pd.DataFrame, bool]:
-    """Cache rows of the paper's models, when all were counted, else of all others; and which of both."""
-    models, papers = evidence.models("cache")
-    return evidence.rows("cache", model=models, unit=unit), papers
+def _counted(evidence: Evidence, unit: str) -> pd.DataFrame:
+    """Cache rows of the paper's models, when all were counted, else of all others."""
+    return evidence.rows("cache", model=evidence.models("cache"), unit=unit)
 
 
 def no_eviction(evidence: Evidence) -> Finding:
@@ -39,7 +38,7 @@ def no_eviction(evidence: Evidence) -> Finding:
 
     At beta = 1 no head is retained; a few bytes that keep count of the position remain.
     """
-    counted, papers = _counted(evidence, "kv_group")
+    counted = _counted(evidence, "kv_group")
     largest = 0.0
     for (_, length), rows in groups(counted, ["model", "length"]):
         by_beta = rows.set_index("beta")
@@ -48,14 +47,14 @@ def no_eviction(evidence: Evidence) -> Finding:
         retained = 1 - by_beta["kv_heads_freed"] / by_beta["kv_heads_freed"].loc[1.0]
         deviation = (by_beta["kv_bytes"] / by_beta["kv_bytes"].loc[0.0] - retained).drop(1.0).abs()
         largest = max(largest, float(deviation.max()))
-    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", papers, {"cache": counted.index})
+    return Finding(largest < ROUNDING, f"largest deviation {largest:.2g}", {"cache": counted.index})
 
 
-def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool, pd.DataFrame]:
-    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta); whether the
-    models are the paper's; and the rows.
+def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, pd.DataFrame]:
+    """Bytes that the cache gains from the shorter to the longer length, over the original's: (model, beta); and the
+    rows.
     """
-    counted, papers = _counted(evidence, unit)
+    counted = _counted(evidence, unit)
     bytes_at = counted.pivot_table(index=["model", "beta"], columns="length", values="total_bytes")
     if not set(CACHE_LENGTHS.values()) <= set(bytes_at) or 0.0 not in bytes_at.index.get_level_values("beta"):
         raise Missing("caches of two lengths and of the original are needed")
@@ -64,15 +63,15 @@ def _growth(evidence: Evidence, unit: str) -> tuple[pd.Series, bool, pd.DataFram
     converted = over[over.index.get_level_values("beta") > 0].dropna()
     if converted.empty:
         raise Missing("no cache of a converted model")
-    return converted, papers, counted
+    return converted, counted
 
 
 def growth(evidence: Evidence) -> Finding:
     """Growth of the cache over that of the original, at the smallest beta, which frees least."""
-    groups_of_heads, papers, by_group = _growth(evidence, "kv_group")
-    single_heads, _, by_head = _growth(evidence, "head")
+    groups_of_heads, by_group = _growth(evidence, "kv_group")
+    single_heads, by_head = _growth(evidence, "head")
     text = f"at most {groups_of_heads.max():.2f} of the original's growth (single heads: {single_heads.max():.2f})"
-    return Finding(float(groups_of_heads.max()) < 1, text, papers, {"cache": labels([by_group, by_head])})
+    return Finding(float(groups_of_heads.max()) < 1, text, {"cache": labels([by_group, by_head])})
 
 
 def smaller(evidence: Evidence) -> Finding:
@@ -94,7 +93,7 @@ def smaller(evidence: Evidence) -> Finding:
         raise Undecided(f"no measured length is beyond the crossing: {counted}")
     start = int(lengths[lengths > crossing].min())
     text = f"at most {ratios.max():.2f} of attention's at the measured lengths from {start:,} tokens on; {counted}"
-    return Finding(float(ratios.max()) < 1, text, has_paper_width(rows), {"complexity": rows.index})
+    return Finding(float(ratios.max()) < 1, text, {"complexity": rows.index})
 
 
 def operations(evidence: Evidence) -> Finding:
@@ -106,38 +105,37 @@ def operations(evidence: Evidence) -> Finding:
     ratios = (counted["mamba"] / counted["attention"]).groupby("phase")
     parts = [f"{phase} {ratio.max():.2f} to {ratio.min():.2f}" for phase, ratio in ratios]
     text = f"{', '.join(parts)} of attention's, from {rows['length'].min():,} to {rows['length'].max():,} tokens"
-    return Finding(bool((ratios.max() < 1).all()), text, has_paper_width(rows), {"complexity": rows.index})
+    return Finding(bool((ratios.max() < 1).all()), text, {"complexity": rows.index})
 
 
-@at_paper_sizes
-def similar(evidence: Evidence, model: str, near: float) -> Finding:
+def similar(evidence: Evidence, models: Sequence[str], near: float) -> Finding:
     """The counted caches of RecurFormer at Table 2's beta and of PyramidInfer, over the original's, at both lengths.
 
     Args:
         evidence: with both.
-        model: in which PyramidInfer was counted.
+        models: the one in which PyramidInfer was counted.
         near: what their fractions may differ by.
     """
-    lengths = list(CACHE_LENGTHS.values())
+    (model,), lengths = models, list(CACHE_LENGTHS.values())
     where = {"model": model, "unit": "kv_group", "beta": BETAS[model]}
     caches = [evidence.rows("cache", **where, length=length) for length in lengths]
     others = [evidence.rows("pyramidinfer", model=model, length=length) for length in lengths]
     pairs = [(float(rows["ratio"].iloc[0]), pyramidinfer_ratio(of)) for rows, of in zip(caches, others, strict=True)]
     text = "; ".join(f"RecurFormer {one:.4f}, PyramidInfer {other:.4f}" for one, other in pairs)
     holds = max(abs(one - other) for one, other in pairs) <= near
-    return Finding(holds, f"{label(model)}: {text}", True, {"cache": labels(caches), "pyramidinfer": labels(others)})
+    return Finding(holds, f"{label(model)}: {text}", {"cache": labels(caches), "pyramidinfer": labels(others)})
 
 
-@at_paper_sizes
-def equation_3(evidence: Evidence) -> Finding:
+def equation_3(evidence: Evidence, models: Sequence[str]) -> Finding:
     """Counted state bytes at beta = 1 against equation 3 times the layers: Llama2-7B, whose heads fill its width."""
-    rows = evidence.rows("cache", model="llama2-7b", unit="kv_group", beta=1.0)
+    (model,) = models
+    rows = evidence.rows("cache", model=model, unit="kv_group", beta=1.0)
     row = rows.iloc[0]
     precision = dict(part.split(":") for part in row["state_dtype"].split())
     conv, recurrent = (EXPAND * LLAMA2_7B_WIDTH * size * LLAMA2_7B_LAYERS for size in (D_CONV, D_STATE))
     counted = [row[f"{state}_bytes"] / NUMBER_BYTES[precision[state]] for state in ("conv", "recurrent")]
     text = f"{counted[0]:,.0f} and {counted[1]:,.0f} numbers, the equation gives {conv:,} and {recurrent:,}"
-    return Finding(counted == [conv, recurrent], text, True, {"cache": rows.index})
+    return Finding(counted == [conv, recurrent], text, {"cache": rows.index})
 
 
 def _counted_groups(evidence: Evidence, models: list[str]) -> tuple[pd.Series, pd.DataFrame]:
@@ -175,7 +173,7 @@ def attention_kinds(evidence: Evidence) -> Finding:
         raise Missing("caches of all three backbones are needed")
     holds = bool(group["llama2-7b"] == 1 and group.drop("llama2-7b").gt(1).all())
     text = ", ".join(f"{label(str(model))} {size:g} to 1" for model, size in group.items())
-    return Finding(holds, text, True, {"cache": rows.index})
+    return Finding(holds, text, {"cache": rows.index})
 
 
 def longer_inputs(evidence: Evidence) -> Finding:
@@ -191,4 +189,4 @@ def longer_inputs(evidence: Evidence) -> Finding:
             raise Missing(f"no measured l_m of {label(model)} at beta 0 and {beta}")
         gains.append(float(lengths["ours"].iloc[1] / lengths["ours"].iloc[0]))
         looked_at.append(measured)
-    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", True, {"memory": labels(looked_at)})
+    return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", {"memory": labels(looked_at)})

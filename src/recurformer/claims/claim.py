@@ -9,7 +9,7 @@ from typing import Any
 
 from recurformer.claims.evidence import Evidence, Rows
 from recurformer.data.interval import Estimate
-from recurformer.paper import CELLS
+from recurformer.paper import BACKBONE_LABELS, CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.yaml_files import read_yaml
 
@@ -21,8 +21,7 @@ class Finding:
     Attributes:
         holds: whether the test holds.
         ours: the measured value as text.
-        at_scale: whether the models are those that the claim is about; the ledger also looks at the sizes of the runs.
-        rows: the measurements that it rests on.
+        rows: the measurements that it rests on; their models, windows and sizes say whether it is at the paper's scale.
         samples: over which a mean was taken, None where there is no mean.
         still_open: why other samples or more training might have said otherwise; empty where the test decides.
         remark: one sentence where `ours` needs one.
@@ -32,7 +31,6 @@ class Finding:
 
     holds: bool
     ours: str
-    at_scale: bool
     rows: Rows
     samples: int | None = None
     still_open: str = ""
@@ -75,7 +73,7 @@ Judge = Callable[[Evidence], Finding]
 class Claim:
     """One checkable statement: its words or the `printed` number; `claims.yaml` explains the rest.
 
-    `kind` is one of `recurformer.paper.KINDS`; without a judge no stage measures it.
+    `kind` is one of `recurformer.paper.KINDS`; without a judge no stage measures it. It is about all of its `models`.
     """
 
     id: str
@@ -87,6 +85,8 @@ class Claim:
     needs: str
     printed: str = ""
     judge: Judge | None = None
+    models: tuple[str, ...] = tuple(BACKBONE_LABELS)
+    only_at_paper_sizes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,7 @@ class Entry:
     test: str = "–"
     tolerance: str = "–"
     needs: str = ""
+    only_at_paper_sizes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

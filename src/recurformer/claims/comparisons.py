@@ -13,7 +13,7 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_DROP, ALLOWED_RATIO, ROUNDING, Finding, at_most, drop
 from recurformer.claims.evidence import Evidence, Missing, Rows, Undecided, because
 from recurformer.data.interval import Estimate
-from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import label
 from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import FALL, why_undecided
 from recurformer.results.scores import (
@@ -237,9 +237,8 @@ def _judged(tests: Sequence[Test], allowed: float) -> Finding:
     if len(tests) > len(worst):
         won = sum(shortfall.mean <= bound for shortfall in shortfalls)
         text = f"{won} of {len(tests)} comparisons are no worse; the least favourable of each model: {text}"
-    at_scale = set(BACKBONE_LABELS) <= {one.model for one in pairs}
     still_open = still_open if samples > 1 else "one sample has no interval"
-    return Finding(holds, text, at_scale, rows_of(pairs), samples, still_open)
+    return Finding(holds, text, rows_of(pairs), samples, still_open)
 
 
 def compare(

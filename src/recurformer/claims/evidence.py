@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from recurformer.paper import BACKBONE_LABELS, SETTINGS, label
+from recurformer.data.sizes import PUBLISHED
+from recurformer.paper import BACKBONE_LABELS, SETTINGS, WINDOWS, label
 from recurformer.records import read_record, record_of
 from recurformer.results.cells import ranked_by_profile
 from recurformer.results.frames import COLUMNS, groups, packed_frames, recordings, require
@@ -15,6 +16,10 @@ from recurformer.results.learned import TRAINED, largest_fall, why_undecided
 from recurformer.results.scores import Measure, compared_subjects, papers_method, scores
 
 THIS_STUDY = "this study"
+ONE_MODEL = frozenset({"recovery"})
+"""Kinds that are measured on one model: any of the paper's is enough."""
+WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
+"""Model dimensions of the paper's backbones."""
 UNTRAINED = frozenset({"baseline", "head_scores"})
 """Kinds of files whose seeds are those of no training of a converted model."""
 
@@ -113,11 +118,9 @@ class Evidence:
             raise Undecided(reason)
         return self.rows(kind, **where)
 
-    def models(
-        self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object
-    ) -> tuple[list[str], bool]:
-        """The models that speak about a trend, and whether they are those that the paper names: these alone, when all
-        of them were measured, else every model that was.
+    def models(self, kind: str, named: Iterable[str] = tuple(BACKBONE_LABELS), **where: object) -> list[str]:
+        """The models that speak about a trend: those that the paper names, when all of them were measured, else every
+        model that was.
 
         Raises:
             Missing: there is no such measurement.
@@ -127,7 +130,7 @@ class Evidence:
         except Missing:
             raise Missing(f"no {kind} measurements") from None
         named = list(named)
-        return (named, True) if set(named) <= set(measured) else (measured, False)
+        return named if set(named) <= set(measured) else measured
 
     def _values(self, rows: Rows, column: str) -> dict[str, set[Any]]:
         """What some rows of each kind have in a column, where they have it."""
@@ -146,6 +149,17 @@ class Evidence:
         """The seeds of the trainings behind some rows."""
         seeds = self._values({kind: labels for kind, labels in rows.items() if kind not in UNTRAINED}, "seed")
         return set(map(int, set().union(*seeds.values())))
+
+    def at_paper_scale(self, rows: Rows, models: Collection[str], samples: int) -> bool:
+        """Whether some rows are of all the paper's models that a claim is about, or of a block as wide as one of them,
+        over as many windows of text as the paper's, and at its sizes.
+        """
+        measured = self._values(rows, "model")
+        known = set().union(*measured.values())
+        enough = known & set(BACKBONE_LABELS) if ONE_MODEL & set(rows) else set(models) <= known
+        wide = "complexity" not in rows or self._values(rows, "width").get("complexity", {0}) <= WIDTHS
+        windows = all(samples >= WINDOWS[kind] for kind in rows if kind in WINDOWS)
+        return bool(enough or not measured) and wide and windows and self.at_paper_sizes(rows)
 
     def at_paper_sizes(self, rows: Rows) -> bool:
         """Whether the runs behind the files of some rows had the sizes of the paper.

@@ -1,5 +1,5 @@
-"""The ledger: every claim with its judge and its verdict, weighed from all evidence, and as Markdown; and what the
-reviewers asked, with answers.
+"""The ledger: every claim with its judge and its verdict, weighed from all evidence; and what the reviewers asked, with
+answers.
 """
 
 from collections import Counter
@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
-from tabulate import tabulate
 
 from recurformer.claims import attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered
 from recurformer.claims.claim import (
@@ -29,7 +28,7 @@ from recurformer.claims.claim import (
 )
 from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
 from recurformer.claims.runs import environment, hardware_of, runs_beneath, total_minutes
-from recurformer.paper import CELLS, NUMBERS, PrintedCell, label
+from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, PrintedCell, label
 from recurformer.records import read_record, record_of
 from recurformer.results.frames import require
 from recurformer.results.learned import LEARNED_MQAR
@@ -37,14 +36,10 @@ from recurformer.results.words import (
     FAILED,
     HELD,
     MARKS,
-    MEANINGS,
     NOT_RUN,
     PAPER_INCONSISTENT,
     REPRODUCED,
     UNDECIDED,
-    cell,
-    counted,
-    plain,
 )
 
 REVIEWER = "reviewer"
@@ -72,7 +67,8 @@ def _claim(entry: Entry, id: str, place: str, statement: str, kind: str, judge: 
     return Claim(
         id=id, place=place, statement=statement, kind=kind, test=entry.test,
         tolerance=entry.tolerance.format(**WORDS, **entry.parameters, **words), needs=entry.needs.format(**words),
-        printed=words.get("printed", ""), judge=judge,
+        printed=words.get("printed", ""), judge=judge, only_at_paper_sizes=entry.only_at_paper_sizes,
+        models=tuple(entry.parameters.get("models", BACKBONE_LABELS)),
     )  # fmt: skip
 
 
@@ -81,7 +77,8 @@ def _of_cell(cell: PrintedCell) -> Claim:
     entry = QUANTITIES["reduction" if cell.reduction else cell.quantity]
     words = {"printed": cell.printed, "model": label(cell.model), "half_digit": cell.half_digit}
     statement = f"{cell.printed}{' % less' if cell.reduction else ''}"
-    return _claim(entry, cell.id, cell.place, statement, cell.kind, judge_of(entry, cell=cell), **words)
+    claim = _claim(entry, cell.id, cell.place, statement, cell.kind, judge_of(entry, cell=cell), **words)
+    return replace(claim, models=(cell.model,))
 
 
 def all_claims() -> list[Claim]:
@@ -104,7 +101,8 @@ COLUMNS = ["id", "place", "statement", "kind", "verdict", "ours", "reason", "sou
 @dataclass(frozen=True)
 class Decision:
     """What the strongest evidence says about one claim: a verdict of `recurformer.results.words.MARKS`, what was
-    found in which measurements, if anything, and the reason, where the verdict needs one.
+    found in which measurements, if anything, the reason, where the verdict needs one, and whether these are at the
+    paper's scale.
     """
 
     claim: Claim
@@ -112,6 +110,7 @@ class Decision:
     finding: Finding | None = None
     evidence: Evidence | None = None
     reason: str = ""
+    at_scale: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -135,30 +134,33 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         claim: that is decided.
         sources: the study first, then recordings.
     """
-    findings: list[tuple[Finding, Evidence]] = []
+    findings: list[tuple[bool, Finding, Evidence]] = []
     unanswered: list[Missing] = []
     for source in sources if claim.judge else ():
         try:
             judged = claim.judge(source)  # type: ignore[misc]  # not None: checked in the loop's head
-            at_scale = judged.at_scale and source.at_paper_sizes(judged.rows)
-            findings.append((replace(judged, at_scale=at_scale), source))
+            if claim.only_at_paper_sizes and not source.at_paper_sizes(judged.rows):
+                raise Missing("measured at other sizes than the paper's")
+            findings.append((source.at_paper_scale(judged.rows, claim.models, judged.samples or 0), judged, source))
         except Missing as missing:
             unanswered.append(missing)
-    strongest = min(
-        findings, key=lambda pair: (not pair[0].at_scale, -pair[0].tokens, not pair[0].decided), default=None
+    at_scale, finding, evidence = min(
+        findings,
+        key=lambda one: (not one[0], -one[1].tokens, not one[1].decided),
+        default=(False, None, None),
     )
-    finding, evidence = strongest or (None, None)
     if broken := [one for one in INCONSISTENCIES.values() if claim.id in one.claims]:
         reason = "; ".join(one.reason for one in broken)
-        return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason)
-    if finding is None:
+        return Decision(claim, PAPER_INCONSISTENT, finding, evidence, reason, at_scale)
+    if finding is None or evidence is None:
         measured = [missing for missing in unanswered if isinstance(missing, Undecided)]
         why = next(map(str, [*measured, *unanswered]), "no stage measures it")
         return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
     if not finding.decided:
         why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
-        return Decision(claim, UNDECIDED, finding, evidence, why)
-    decision = Decision(claim, (HELD if finding.holds else FAILED)[finding.at_scale], finding, evidence, finding.reason)
+        return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
+    verdict = (HELD if finding.holds else FAILED)[at_scale]
+    decision = Decision(claim, verdict, finding, evidence, finding.reason, at_scale)
     if decision.verdict == REPRODUCED and decision.seeds == 1:
         why = "; ".join(filter(None, [finding.reason, "one seed only"]))
         return replace(decision, verdict=HELD[False], reason=why)
@@ -239,7 +241,7 @@ def _row(decision: Decision) -> dict[str, Any]:
         "test": claim.test, "tolerance": claim.tolerance, "needs": claim.needs, "verdict": decision.verdict,
         "ours": finding.ours if finding else "", "reason": decision.reason,
         "source": evidence.source if evidence else "",
-        "scale": "" if finding is None else "paper" if finding.at_scale else "smaller",
+        "scale": "" if finding is None else "paper" if decision.at_scale else "smaller",
         "seeds": decision.seeds or None,
         "samples": finding.samples if finding else None,
     }  # fmt: skip
@@ -264,82 +266,11 @@ def _claim_dict(decision: Decision) -> dict[str, Any]:
     return shown | {"evidence": about | _measured_by(tuple(decision.files)) if decision.evidence else None}
 
 
-MARKDOWN_COLUMNS = ("place", "the paper", "ours", "verdict", "evidence", "why", "id")
-
-
-def _evidence_text(decision: Decision) -> str:
-    finding, evidence = decision.finding, decision.evidence
-    if finding is None or evidence is None:
-        return ""
-    seeds = counted(decision.seeds, "seed") if decision.seeds else ""
-    samples = counted(finding.samples, "sample") if finding.samples else ""
-    scale = "paper's scale" if finding.at_scale else "smaller"
-    return ", ".join(filter(None, [evidence.source, scale, seeds, samples]))
-
-
-def _claims_table(decisions: Iterable[Decision]) -> str:
-    rows = []
-    for decision in decisions:
-        claim, finding = decision.claim, decision.finding
-        verdict = f"{MARKS[decision.verdict]} {decision.verdict}"
-        ours = finding.ours if finding else ""
-        why = decision.reason or claim.test
-        rows.append([claim.place, claim.statement, ours, verdict, _evidence_text(decision), why, claim.id])
-    return tabulate(
-        [[cell(text) for text in row] for row in rows], MARKDOWN_COLUMNS, tablefmt="pipe", disable_numparse=True
-    )
-
-
-def _findings_table(ledger: Ledger) -> list[str]:
-    """One line for each distinct fact: the verdicts of its claims, with their numbers, and the first ids."""
-    rows = [
-        [
-            cell(one["fact"]),
-            ", ".join(f"{MARKS[name]} {name} {count}" for name, count in one["verdicts"].items()),
-            ", ".join(one["claims"][:2]) + ", …" * (len(one["claims"]) > 2),
-        ]
-        for one in ledger.findings()
-    ]
-    table = tabulate(rows, ("finding", "its claims", "ids"), tablefmt="pipe", disable_numparse=True)
-    return [f"{len(rows)} distinct findings decide all claims of the paper.", "", table]
-
-
-def _contradictions() -> list[str]:
-    lines = []
-    for one in INCONSISTENCIES.values():
-        lines.append(f"- **{plain(one.place)}**: {plain(one.rule)}.")
-        lines += [f"    - {plain(line)}" for line in one.arithmetic]
-    return lines
-
-
 def from_recordings(decisions: Iterable[Decision]) -> list[str]:
     """How many verdicts rest on a recording, one line for each."""
     sources = Counter(decision.evidence.source for decision in decisions if decision.evidence)
     recorded = {source: count for source, count in sorted(sources.items()) if source != THIS_STUDY}
     return [f"Verdicts from {source}, not from this study: {count}." for source, count in recorded.items()]
-
-
-def markdown(ledger: Ledger) -> str:
-    """Counts, every claim with its verdict, and the contradictions in the paper with their arithmetic."""
-    parts = {
-        "Tables": ("table",),
-        "Figures": ("figure",),
-        "Text": ("text", "appendix"),
-        "Questions of the reviewers": ("reviewer",),
-    }
-    lines = [f"# Verdicts on the paper's claims: study {plain(ledger.study)}", "", *_findings_table(ledger), ""]
-    lines += [f"- {MARKS[name]} {name}: {count} ({MEANINGS[name]})" for name, count in ledger.counts().items()]
-    lines += ["", f"{ledger.by_definition()} of the reproduced are so by definition: a cache over itself is 1."]
-    if asked := ", ".join(f"{MARKS[name]} {name} {n}" for name, n in ledger.counts(reviewers=True).items() if n):
-        lines += ["", f"Not counted above is what the reviewers asked and the paper does not claim: {asked}."]
-    if recorded := from_recordings(ledger.decisions):
-        lines += ["", *recorded]
-    for heading, prefix in parts.items():
-        chosen = [decision for decision in ledger.decisions if decision.claim.id.startswith(prefix)]
-        if chosen:
-            lines += ["", f"## {heading}", "", _claims_table(chosen)]
-    lines += ["", "## Audit: where the paper contradicts itself", "", *_contradictions()]
-    return "\n".join(lines) + "\n"
 
 
 YES, NO = "yes", "no"

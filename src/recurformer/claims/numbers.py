@@ -1,17 +1,14 @@
 """The printed numbers of Tables 1-5 and of the text: this very number, of this very model."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import pandas as pd
 
 from recurformer.claims.claim import ALLOWED_DROP, ROUNDING, Finding
 from recurformer.claims.evidence import Evidence, Missing, Undecided
-from recurformer.data.sizes import PUBLISHED
-from recurformer.paper import BACKBONE_LABELS, CACHE_LENGTHS, CELLS, EXPONENTS, PrintedCell
+from recurformer.paper import CACHE_LENGTHS, CELLS, EXPONENTS, PrintedCell
 from recurformer.results.cells import (
     AT_LEAST,
     PYRAMIDINFER,
@@ -29,8 +26,6 @@ from recurformer.results.frames import records
 from recurformer.results.learned import LEARNED
 from recurformer.results.words import estimated, interval, number
 
-WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
-"""Model dimensions of the paper's backbones."""
 MAMBAS_CACHE = next(cell for cell in CELLS if cell.id == "table1/generation/mamba/cache_size")
 NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
 
@@ -40,24 +35,6 @@ def cache_tolerance(model: str) -> float:
     return 0.0005 if model == "llama2-7b" else 0.00005
 
 
-def at_paper_sizes(judge: Callable[..., Finding]) -> Callable[..., Finding]:
-    """The judge of a printed number, of which measurements at other sizes than the paper's say nothing."""
-
-    @wraps(judge)
-    def judged(evidence: Evidence, *args: Any, **given: Any) -> Finding:
-        finding = judge(evidence, *args, **given)
-        if not evidence.at_paper_sizes(finding.rows):
-            raise Missing("measured at other sizes than the paper's")
-        return finding
-
-    return judged
-
-
-def has_paper_width(complexity: pd.DataFrame) -> bool:
-    """Whether the model whose growth was measured is as wide as one of the paper's; rows of unknown width are not."""
-    return "width" in complexity and set(complexity["width"]) <= WIDTHS
-
-
 def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE) -> Finding:
     """The exponent of bytes over length against the highest power in the printed order, at any size; where no cell is
     given, of Mamba's cache during generation.
@@ -65,7 +42,7 @@ def growth(evidence: Evidence, allowed: float, cell: PrintedCell = MAMBAS_CACHE)
     rows = evidence.rows("complexity", mixer=cell.method, phase=cell.part, quantity=cell.quantity)
     exponent = exponents(rows)["exponent"]
     holds = abs(exponent - EXPONENTS[cell.part, cell.method, cell.quantity]) <= allowed
-    return Finding(holds, f"exponent {number(exponent, 2)}", has_paper_width(rows), {"complexity": rows.index})
+    return Finding(holds, f"exponent {number(exponent, 2)}", {"complexity": rows.index})
 
 
 def pyramidinfer_ratio(rows: pd.DataFrame) -> float:
@@ -91,7 +68,6 @@ def _ratios(kind: str, rows: pd.DataFrame) -> pd.Series:
     return cache_values(rows).set_index("setting")["ours"].sort_index(ascending=False)
 
 
-@at_paper_sizes
 def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     """The counted cache against the printed fraction, under every reading of grouped-query attention."""
     kind, rows = _caches(evidence, cell)
@@ -99,7 +75,7 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     holds = bool(((ratios - cell.value).abs() <= cache_tolerance(cell.model)).any())
     distinct = ratios.round(4).nunique() > 1
     text = ", ".join(f"{number(ratio, 4)} ({unit})" for unit, ratio in ratios.items()) if distinct else ""
-    finding = Finding(holds, text or number(float(ratios.iloc[0]), 4), True, {kind: rows.index})
+    finding = Finding(holds, text or number(float(ratios.iloc[0]), 4), {kind: rows.index})
     if cell.method == PYRAMIDINFER:
         return replace(finding, remark="0.7 is the fraction that is kept, not evicted")
     if not cell.beta:
@@ -109,7 +85,6 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
     return replace(finding, remark=remark)
 
 
-@at_paper_sizes
 def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """The longest measured prompt; what a memory model computes is no measurement."""
     if cell.method == PYRAMIDINFER:
@@ -121,7 +96,7 @@ def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
         raise Missing(f"computed only ({text} by the memory model), not measured on a GPU")
     if longest.status == AT_LEAST and longest.ours < cell.value * (1 + allowed):
         raise Undecided(f"at least {text}: nothing longer was tried")
-    return Finding(abs(longest.ours / cell.value - 1) <= allowed, text, True, {"memory": rows.index})
+    return Finding(abs(longest.ours / cell.value - 1) <= allowed, text, {"memory": rows.index})
 
 
 def _compared(cells: pd.DataFrame, quantity: str) -> Any:
@@ -129,7 +104,6 @@ def _compared(cells: pd.DataFrame, quantity: str) -> Any:
     return next(records(cells[cells["setting"] == settings_of(cells, quantity)[0]]))
 
 
-@at_paper_sizes
 def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """Mean h_gq of the model on HashHop at the paper's number of hops."""
     if cell.method == PYRAMIDINFER:
@@ -146,29 +120,23 @@ def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
     text = estimated(measured.ours, measured.low, measured.high, 3)
     looked_at = {"hashhop": rows.index, "baseline": baseline.index}
-    return Finding(holds, text, True, looked_at, int(measured.samples), still_open)
+    return Finding(holds, text, looked_at, int(measured.samples), still_open)
 
 
-@at_paper_sizes
 def perplexity(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """Perplexity after continual training on held-out articles."""
     where = {"model": cell.model, "beta": cell.beta, "stage": "trained", "split": "validation"}
     rows = evidence.flattened("perplexity", **where)
     value = float(perplexity_values(rows)["ours"].iloc[0])
-    return Finding(abs(value / cell.value - 1) <= allowed, number(value, 3), True, {"perplexity": rows.index})
+    return Finding(abs(value / cell.value - 1) <= allowed, number(value, 3), {"perplexity": rows.index})
 
 
-@at_paper_sizes
 def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """Mean contribution, or either reading of its interval."""
     norm, part = cell.quantity.split("_")
     rows = evidence.rows("contribution", model=cell.model, norm=norm, tokens=cell.part)
     measured = contribution_values(rows).iloc[0]
-    about: dict[str, Any] = {
-        "at_scale": True,
-        "rows": {"contribution": rows.index},
-        "samples": int(measured["samples"]),
-    }
+    about: dict[str, Any] = {"rows": {"contribution": rows.index}, "samples": int(measured["samples"])}
     if part == "mean":
         mean = float(measured["ours"])
         return Finding(abs(mean / cell.value - 1) <= allowed, number(mean, 4), **about)
@@ -180,7 +148,6 @@ def contribution(evidence: Evidence, cell: PrintedCell, allowed: float) -> Findi
     return Finding(holds, " or ".join(interval(*ends, 4) for ends in known), **about)
 
 
-@at_paper_sizes
 def reduction(evidence: Evidence, cell: PrintedCell) -> Finding:
     """Counted reduction in percent against the one in the text."""
     kind, rows = _caches(evidence, cell)
@@ -188,4 +155,4 @@ def reduction(evidence: Evidence, cell: PrintedCell) -> Finding:
     nearest = float(percent.iloc[int((percent - cell.value).abs().argmin())])
     decimals = len(cell.printed.partition(".")[2])
     holds = abs(nearest - cell.value) <= cell.half_digit + ROUNDING
-    return Finding(holds, f"{nearest:.{decimals + 1}f} %", True, {kind: rows.index})
+    return Finding(holds, f"{nearest:.{decimals + 1}f} %", {kind: rows.index})

@@ -36,10 +36,8 @@ Quality = dict[str, dict[float, Estimate]]
 
 
 def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
-    """h_gq by beta of every model, all of which must have learned the task; and for a finding: whether the models are
-    the paper's, the samples and the rows.
-    """
-    models, papers = evidence.models("hashhop", variant="official")
+    """h_gq by beta of every model, all of which must have learned the task; and a finding's samples and rows."""
+    models = evidence.models("hashhop", variant="official")
     quality: Quality = {}
     looked_at: dict[str, list[pd.DataFrame]] = {"hashhop": [], "baseline": []}
     samples = 0
@@ -54,7 +52,7 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
         looked_at["hashhop"].append(answers)
         looked_at["baseline"].append(baseline)
     rows = {kind: labels(frames) for kind, frames in looked_at.items()}
-    return quality, {"at_scale": papers, "rows": rows, "samples": samples}
+    return quality, {"rows": rows, "samples": samples}
 
 
 def _at(quality: Quality, model: str, beta: float) -> Estimate:
@@ -111,8 +109,7 @@ def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) 
     """
     counted: Rows = {}
     if both_kinds:
-        models, _ = evidence.models("hashhop", variant="official")
-        sizes, counted = query_groups(evidence, models)
+        sizes, counted = query_groups(evidence, evidence.models("hashhop", variant="official"))
         kinds = {"GQA" if size > 1 else "MHA" for size in sizes.values()}
         if len(kinds) == 1:
             raise Missing(f"models with {kinds.pop()} only: the sentence is about MHA and GQA")
@@ -199,7 +196,7 @@ def poor_without_attention(evidence: Evidence, poor: float) -> Finding:
     accuracy, best, rows = _accuracy(evidence, "test")
     highest = float(accuracy.loc[1.0].to_numpy().max())
     reason = _require_last_word(evidence, 1.0, best) if highest < poor else ""
-    return Finding(highest < poor, f"at most {highest:.2f}", True, rows, remark=reason)
+    return Finding(highest < poor, f"at most {highest:.2f}", rows, remark=reason)
 
 
 def attention_necessary(evidence: Evidence) -> Finding:
@@ -213,15 +210,14 @@ def attention_necessary(evidence: Evidence) -> Finding:
     failed = [] if none >= LEARNED_MQAR else [1.0] if retained >= LEARNED_MQAR else list(some.index)
     reasons = dict.fromkeys(_require_last_word(evidence, beta, best) for beta in failed)
     text = f"lowest accuracy on a trained length: {retained:.2f} with some heads, {none:.2f} with none"
-    return Finding(retained >= LEARNED_MQAR > none, text, True, rows, remark="; ".join(reasons))
+    return Finding(retained >= LEARNED_MQAR > none, text, rows, remark="; ".join(reasons))
 
 
-def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, Rows]:
     """Perplexity of converted models: rows (model, beta > 0), columns before, converted, trained and, after training,
-    over_original; and for a finding: whether the models are the paper's, and the rows.
+    over_original; and the measurements behind them.
     """
-    models, papers = evidence.models("perplexity")
-    rows = evidence.rows("perplexity", model=models, split="validation")
+    rows = evidence.rows("perplexity", model=evidence.models("perplexity"), split="validation")
     wide = perplexity_values(rows).pivot(index=["model", "beta"], columns="stage", values="ours")
     if not {"before", "converted", "trained"} <= set(wide):
         raise Missing("perplexities before conversion, after it and after training are needed")
@@ -233,14 +229,14 @@ def _perplexities(evidence: Evidence) -> tuple[pd.DataFrame, dict[str, Any]]:
     converted = wide.assign(over_original=over_original(wide["trained"]))[betas > 0].dropna(subset="over_original")
     if converted.empty:
         raise Missing("no perplexity of a converted model has one of its original beside it")
-    return converted, {"at_scale": papers, "rows": {"perplexity": rows.index}}
+    return converted, {"perplexity": rows.index}
 
 
 def training_necessary(evidence: Evidence) -> Finding:
     """Perplexity after conversion, before any training, over the original's."""
-    perplexities, about = _perplexities(evidence)
+    perplexities, rows = _perplexities(evidence)
     lowest = float((perplexities["converted"] / perplexities["before"]).min())
-    return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", **about)
+    return Finding(lowest > ALLOWED_RATIO, f"at least {lowest:,.1f} times the original's", rows)
 
 
 def _last_quarter(rows: pd.DataFrame) -> float:
@@ -250,7 +246,7 @@ def _last_quarter(rows: pd.DataFrame) -> float:
 
 def converge(evidence: Evidence) -> Finding:
     """Training loss over the last quarter: converted against original."""
-    models, papers = evidence.models("metrics")
+    models = evidence.models("metrics")
     rows = evidence.rows("metrics", model=models)
     gaps = {}
     for model in models:
@@ -265,12 +261,12 @@ def converge(evidence: Evidence) -> Finding:
         for (model, beta), gap in gaps.items()
     )
     text = f"at most {largest:.2f} nats above the original's"
-    return Finding(largest <= allowed, text, papers, {"metrics": rows.index})
+    return Finding(largest <= allowed, text, {"metrics": rows.index})
 
 
 def perplexity_comparable(evidence: Evidence) -> Finding:
     """Perplexity over that of the original after the same training, once both have flattened."""
-    perplexities, about = _perplexities(evidence)
+    perplexities, rows = _perplexities(evidence)
     ratios, allowed = perplexities["over_original"], ALLOWED_RATIO + ROUNDING
     where = {"stage": "trained", "split": "validation"}
     require_flattened(
@@ -278,4 +274,4 @@ def perplexity_comparable(evidence: Evidence) -> Finding:
         for (model, beta), ratio in zip(ratios.index, ratios, strict=True)
     )
     ratio = float(ratios.max())
-    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", **about)
+    return Finding(ratio <= allowed, f"at most {ratio:.3f} of the original's", rows)

@@ -16,7 +16,7 @@ from recurformer.claims.comparisons import (
 )
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because
 from recurformer.data.interval import Estimate, mean_interval
-from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import label
 from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided
 from recurformer.results.scores import (
@@ -97,9 +97,8 @@ def length(evidence: Evidence, allowed: float) -> Finding:
         f"from the first to the second half of the continuation the loss above the original's grows by at most "
         f"{largest.mean:.3f} [{largest.low:.3f}, {largest.high:.3f}] nats per token ({label(model)}, β {beta:g})"
     )
-    models = {model for model, _ in gains}
     windows = int(used["window"].nunique())
-    return Finding(holds, text, set(BACKBONE_LABELS) <= models, {"continuation": used.index}, windows, why)
+    return Finding(holds, text, {"continuation": used.index}, windows, why)
 
 
 def sizes(evidence: Evidence) -> Finding:
@@ -164,8 +163,7 @@ def combines(evidence: Evidence) -> Finding:
         f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] of h_gq more than on all heads ({name}; "
         f"{len(extra)} comparisons)"
     )
-    at_scale = set(BACKBONE_LABELS) <= set(samples)
-    return Finding(holds, text, at_scale, {HASHHOP.kind: used}, max(samples.values()), still_open)
+    return Finding(holds, text, {HASHHOP.kind: used}, max(samples.values()), still_open)
 
 
 def spared(evidence: Evidence) -> Finding:
@@ -194,9 +192,8 @@ def spared(evidence: Evidence) -> Finding:
         )
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
-    at_scale = set(BACKBONE_LABELS) <= set(rows["model"])
     still_open = "" if decided else "an interval holds 0"
-    return Finding(holds, text, at_scale, {"head_scores": rows.index}, still_open=still_open)
+    return Finding(holds, text, {"head_scores": rows.index}, still_open=still_open)
 
 
 def _near(values: pd.Series, default: float) -> pd.Series:
@@ -228,4 +225,4 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
         f"k {worst['window']:g}, α {worst['threshold']:g}), {changed.mean():.1%} on average"
     )
     reason = "" if decided else f"fewer than {MINIMUM_CHOSEN} chosen heads are too few"
-    return Finding(holds, text, set(BACKBONE_LABELS) <= set(rows["model"]), looked_at, still_open=reason)
+    return Finding(holds, text, looked_at, still_open=reason)

@@ -7,9 +7,10 @@ import pandas as pd
 from recurformer.claims.claim import ALLOWED_RATIO, OPEN, Finding, at_most
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
 from recurformer.data.interval import Estimate, mean_interval
-from recurformer.paper import BACKBONE_LABELS, label
+from recurformer.paper import label
 from recurformer.results.frames import groups, models_in_order
 from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
+from recurformer.results.words import estimated
 from recurformer.study.ablations import COMMON_BETA
 
 KIND = "recovery"
@@ -49,11 +50,11 @@ def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *besid
     text += f" ({'one seed' if seeds == 1 else f'{seeds} seeds'})"
     rests_on = {KIND: labels([rows, *beside])}
     samples, tokens = rows["window"].nunique(), int(rows["tokens"].max())
-    return Finding(holds, text, rows["model"].iloc[0] in BACKBONE_LABELS, rests_on, samples, still_open, tokens=tokens)
+    return Finding(holds, text, rests_on, samples, still_open, tokens=tokens)
 
 
 def _text(ratio: Estimate) -> str:
-    return f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return estimated(*ratio, 3)
 
 
 def recovered(evidence: Evidence) -> Finding:

@@ -161,8 +161,8 @@ def read_ledger(path: str) -> dict[str, Any]:
 def claims(args: Namespace) -> dict[str, int]:
     """Decide, or count, and show the verdicts; the number of claims of each."""
     from recurformer.claims import THIS_STUDY, evidence_of, make_ledger, read_recordings
-    from recurformer.claims.ledger import markdown
-    from recurformer.render.page import claims_page
+    from recurformer.claims.ledger import from_recordings
+    from recurformer.render.page import claims_markdown, claims_page
     from recurformer.results.frames import read_frames
     from recurformer.results.words import MARKS
 
@@ -176,7 +176,7 @@ def claims(args: Namespace) -> dict[str, int]:
         formats: dict[str, Callable[[], str]] = {
             ".json": lambda: json.dumps(ledger.to_dict(), indent=1, ensure_ascii=False) + "\n",
             ".csv": lambda: ledger.frame().to_csv(index=False),
-            ".md": lambda: markdown(ledger),
+            ".md": lambda: claims_markdown(ledger.to_dict(), from_recordings(ledger.decisions)),
             ".html": lambda: claims_page(ledger.to_dict()),
         }
         if wrong := [target for target in args.out if Path(target).suffix not in formats]:

@@ -1,7 +1,7 @@
 """The result of `recurformer adapt` for people: a model card and two pictures, from one measurement file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +9,13 @@ import numpy as np
 import yaml
 from matplotlib.figure import Figure
 
+from recurformer.render.page import render_page
 from recurformer.render.style import WIDTH, add_note, save_figure, series, show_heads, styled
-from recurformer.results.words import NOTHING, cell, estimated, number
+from recurformer.results.words import NOTHING, estimated, number
 
 Adaptation = Mapping[str, Any]
 """The content of adaptation.json."""
 
-LOADING = """\
-```python
-import recurformer  # makes the model known to the auto classes
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-inputs = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))
-```
-
-`recurformer export FOLDER OUT` adds the code that the model needs, for machines without the package."""
 STAGE_LABELS = {
     "original": "original",
     "converted": "heads replaced, not trained",
@@ -65,44 +54,21 @@ def write_adaptation(folder: str | Path, adaptation: Adaptation) -> None:
 
 def card(adaptation: Adaptation) -> str:
     """Markdown with the front matter that the model hub reads: description, numbers, loading."""
-    base = adaptation["base"]
-    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", adaptation["recipe"]["mixer"]]}
+    base, mixer = adaptation["base"], adaptation["recipe"]["mixer"]
+    front: dict[str, Any] = {"library_name": "transformers", "tags": ["recurformer", mixer]}
     if base["license"]:
         front["license"] = base["license"]
     if base["hub"]:
         front["base_model"] = base["name"]
-    parts = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {cell(base['name'])}, adapted",
-        f"{100 * replaced_fraction(adaptation):.0f} % of the attention heads of {cell(base['name'])} are replaced by "
-        f"{MIXERS[adaptation['recipe']['mixer']]} ([RecurFormer](https://arxiv.org/abs/2410.12850) uses Mamba blocks). "
-        "The cache is smaller. The numbers below show the cost; all numbers are in `adaptation.json`.",
-        f"## Origin\n\n{_origin(base)}",
-        *(f"## {title}\n\n{_table(*table)}" for title, table in tables(adaptation).items()),
-        "\n".join(f"- {note}" for note in notes(adaptation)),
-        "![Distance from the original](quality.png)\n\n![The replaced heads](heads.png)",
-        f"## Loading\n\nFOLDER is the folder of this file.\n\n{LOADING}",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
-    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
-
-
-def _origin(base: Mapping[str, Any]) -> str:
-    parts = [f"Base model: {cell(base['name'])}"]
-    if base["revision"]:
-        parts.append(f"commit {cell(base['revision'])} of the model hub")
-    if base["configured_name"] and base["configured_name"] != base["name"]:
-        parts.append(f"which its configuration calls “{cell(base['configured_name'])}”")
-    licence = (
-        f"Its licence: {cell(base['license'])}."
-        if base["license"]
-        else "Its files name no licence. The base model's terms also apply to this model."
+    return render_page(
+        "card.md.j2",
+        **{"budget": None, **adaptation},
+        front=yaml.safe_dump(front, sort_keys=False),
+        percent=f"{100 * replaced_fraction(adaptation):.0f}",
+        mixer=MIXERS[mixer],
+        tables=[("Before and after", COMPARED, compared(adaptation)), ("Step by step", STEPS, steps(adaptation))],
+        took=f"{sum(adaptation['seconds'].values()) / 60:.1f}",
     )
-    return f"{', '.join(parts)}. {licence}"
 
 
 def stage(adaptation: Adaptation, name: str) -> Adaptation:
@@ -158,38 +124,6 @@ def steps(adaptation: Adaptation) -> list[tuple[str, ...]]:
         )
         for row in adaptation["stages"]
     ]  # fmt: skip
-
-
-def tables(adaptation: Adaptation) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Title of a table -> its headings and its rows."""
-    return {"Before and after": (COMPARED, compared(adaptation)), "Step by step": (STEPS, steps(adaptation))}
-
-
-def notes(adaptation: Adaptation) -> list[str]:
-    """How the numbers were measured."""
-    return [
-        f"{adaptation['documents'][0]} documents of {adaptation['tokens'][0]:,} tokens are the training text; "
-        f"{adaptation['documents'][1]} others are held out.",
-        f"{_learning(adaptation)}; all steps together took {sum(adaptation['seconds'].values()) / 60:.1f} minutes.",
-        "Brackets are 95 % intervals over windows. Divergence is KL(original || model), the mean over tokens.",
-        "Speed is the median of rounds in which both models took turns on one machine; the ratio is the median of the "
-        "rounds' ratios. Above 1 the adapted model is faster.",
-        "Quality and speed were measured in float32.",
-        f"Cache sizes are counted from the cache objects of both models in {adaptation['dtype']}.",
-    ]
-
-
-def _learning(adaptation: Adaptation) -> str:
-    plan, recipe = adaptation["plan"], adaptation["recipe"]
-    if adaptation.get("budget"):
-        return (
-            f"Nothing was trained; within {adaptation['budget']:g} of the cache at {recipe['tokens']:,} tokens, each "
-            "group of heads keeps the window, of 16, 8 or 4 bits a number, that is worth most"
-        )
-    return (
-        f"Calibration, {plan['transfer_steps']} steps of transfer and {plan['distil_steps']} of distillation, "
-        f"{recipe['batch_size']} windows a step"
-    )
 
 
 def _with_interval(row: Adaptation, name: str, decimals: int) -> str:

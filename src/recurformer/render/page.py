@@ -1,26 +1,37 @@
-"""Self-contained HTML pages in one look, that of a ledger of claims among them: no script, style, font or picture from
-elsewhere.
+"""Pages from the templates: HTML in one look, that of a ledger of claims among it, without script, style, font or
+picture from elsewhere; the ledger and the card of an adapted model in Markdown.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from tabulate import tabulate
 
-from recurformer.results.words import MARKS, MEANINGS, number
+from recurformer.results.words import MARKS, MEANINGS, cell, counted, number, plain
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page of one of the templates beside this module. Every value is shown as text, never read as markup."""
+    """The page of one of the templates beside this module. Every value of an HTML page is shown as text, never read as
+    markup; a template of Markdown says which are texts of others, by the filter `cell`.
+    """
     environment = Environment(
         loader=PackageLoader("recurformer.render", "templates"),
-        autoescape=True,
+        autoescape=".html" in template,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters |= {"cell": cell, "plain": plain}
+    environment.globals["pipe"] = _pipe
     return environment.get_template(template).render(values)
+
+
+def _pipe(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    cells = [[cell(text) for text in row] for row in rows]
+    return tabulate(cells, headings, tablefmt="pipe", disable_numparse=True)
 
 
 Claim = Mapping[str, Any]
@@ -66,6 +77,61 @@ def _cost(name: str, claims: Iterable[Claim], runs: Mapping[str, Mapping[str, An
         "runs": len(behind),
         **{kind: sum(runs[run][kind] for run in behind) for kind in ("core_minutes", "gpu_minutes")},
     }
+
+
+PARTS = {
+    "Tables": ("table",),
+    "Figures": ("figure",),
+    "Text": ("text", "appendix"),
+    "Questions of the reviewers": ("reviewer",),
+}
+"""Parts of the claims in Markdown -> how the ids in them begin."""
+
+
+def _marked(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{MARKS[name]} {name} {count}" for name, count in counts.items() if count)
+
+
+def _evidence(claim: Claim) -> str:
+    if (evidence := claim["evidence"]) is None:
+        return ""
+    scale = {"paper": "paper's scale"}.get(evidence["scale"], evidence["scale"])
+    numbers = (counted(evidence[f"{noun}s"], noun) for noun in ("seed", "sample") if evidence[f"{noun}s"])
+    return ", ".join([evidence["source"], scale, *numbers])
+
+
+def _claim_row(claim: Claim) -> list[str]:
+    verdict = f"{MARKS[claim['verdict']]} {claim['verdict']}"
+    why = claim["reason"] or claim["test"]
+    return [claim["place"], claim["statement"], claim["ours"], verdict, _evidence(claim), why, claim["id"]]
+
+
+def claims_markdown(ledger: Mapping[str, Any], recorded: Sequence[str] = ()) -> str:
+    """The content of claims.json in Markdown: counts, every claim with its verdict, and the paper's contradictions.
+
+    Args:
+        ledger: the content.
+        recorded: lines that say how many verdicts rest on recordings.
+    """
+    parts = {
+        heading: [_claim_row(claim) for claim in ledger["claims"] if claim["id"].startswith(prefixes)]
+        for heading, prefixes in PARTS.items()
+    }
+    found = [
+        [one["fact"], _marked(one["verdicts"]), ", ".join(one["claims"][:2]) + ", …" * (len(one["claims"]) > 2)]
+        for one in ledger["findings"]
+    ]
+    asked = _marked(ledger["reviewers"])
+    return render_page(
+        "claims.md.j2",
+        **ledger,
+        parts=parts,
+        found=found,
+        asked=asked,
+        recorded=recorded,
+        marks=MARKS,
+        meanings=MEANINGS,
+    )
 
 
 def claims_page(ledger: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ default may be missing. Besides these, `verdicts` are those of the paper's cells
 of GPUs. All raise ValueError for a kind without rows or without one of its columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from recurformer.results.cells import (
     over_original,
     perplexity_values,
 )
-from recurformer.results.frames import groups, models_in_order, records, require, require_values, runs_of
+from recurformer.results.frames import groups, models_shown, records, require, require_values, runs_of
 from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, counted, estimated, number
 
 
@@ -73,6 +73,24 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     return Table("table1", title, frame, lines, notes)
 
 
+def beside_printed(ours: pd.DataFrame, printed: pd.DataFrame, keys: list[str], order: Iterable[str]) -> pd.DataFrame:
+    """Measured values (`ours`) beside printed ones (`paper`), with their difference and their status.
+
+    Lines stand in the order of the models, then of `order`, which lists the values of the other keys; numbers rise.
+    """
+    frame = ours.merge(printed, on=keys, how="outer", sort=False)
+    frame["difference"] = frame["ours"] - frame["paper"]
+    frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
+    places = {name: place for place, name in enumerate([*models_shown(ours), *order])}
+    return frame.sort_values(keys, key=lambda column: column.map(places).fillna(column), ignore_index=True)
+
+
+def _not_run_note(measured: pd.DataFrame, why: str) -> list[str]:
+    """Which of the paper's models were not measured."""
+    absent = [label(model) for model in BACKBONE_LABELS if model not in set(measured["model"])]
+    return [f"{', '.join(absent)}: not-run: {why} (config/paper.yaml)."] if absent else []
+
+
 SPLIT = "validation"
 MOMENTS = ("before", "converted", "trained")
 """Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
@@ -104,18 +122,12 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
     require_values(perplexity, "perplexity", "split", [SPLIT])
     held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
     printed = printed_cells(3, verdicts).drop(columns=["method", "quantity"]).assign(stage="trained")
-    frame = perplexity_values(held_out).merge(printed, on=["model", "beta", "stage"], how="outer", sort=False)
-    frame["difference"] = frame["ours"] - frame["paper"]
-    frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
+    frame = beside_printed(perplexity_values(held_out), printed, ["model", "beta", "stage"], MOMENTS)
     for column in ("ours", "paper"):
         values = frame.set_index(["model", "beta", "stage"])[column]
         frame[f"{column}_over_original"] = over_original(values).to_numpy()
     frame[["seeds", "tokens"]] = frame[["seeds", "tokens"]].astype("Int64")
-    models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(perplexity)]))
-    order = {name: place for place, name in enumerate([*models, *MOMENTS])}
-    frame = frame.sort_values(["model", "beta", "stage"], key=lambda column: column.replace(order), ignore_index=True)
     lines = [_perplexity_line(model, beta, rows) for (model, beta), rows in groups(frame, ["model", "beta"])]
-    not_run = [label(model) for model in BACKBONE_LABELS if model not in set(held_out["model"])]
     notes = [
         "A cell: ours, the paper's value in parentheses, the verdict. “Before training”: right after the conversion.",
         "Perplexity of the causal language model on held-out Wikipedia articles: exp of the mean negative "
@@ -125,12 +137,8 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         "Perplexities of different tokenizers and articles cannot be compared. The cost of the conversion can: “over "
         "original” is the perplexity over that of the original model after the same training.",
         LEGEND,
+        *_not_run_note(held_out, "no continual training of it in this study; it needs the published weights and a GPU"),
     ]
-    if not_run:
-        notes.append(
-            f"{', '.join(not_run)}: not-run: no continual training of it in this study; it needs the published "
-            "weights and a GPU (config/paper.yaml)."
-        )
     title = "Perplexity on held-out Wikipedia articles, original and RecurFormer"
     return Table("table3", title, frame, lines, notes)
 
@@ -173,16 +181,12 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    frame = contribution_values(contribution).merge(printed_contributions(), on=CONTRIBUTION, how="outer", sort=False)
-    frame["difference"] = frame["ours"] - frame["paper"]
-    frame["status"] = np.where(frame["ours"].notna(), "measured", NOT_RUN)
+    ours = contribution_values(contribution)
+    frame = beside_printed(ours, printed_contributions(), CONTRIBUTION, ["l1", "l2", *TOKENS])
     frame["samples"] = frame["samples"].astype("Int64")
-    models = list(dict.fromkeys([*BACKBONE_LABELS, *models_in_order(contribution)]))
     for part in ("mean", "interval"):
         claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
-    order = {name: place for place, name in enumerate([*models, "l1", "l2", *TOKENS])}
-    frame = frame.sort_values(CONTRIBUTION, key=lambda column: column.map(order), ignore_index=True)
     lines: list[Line] = [
         {
             "Model": label(model), "Tokens": TOKENS[tokens],
@@ -211,11 +215,8 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         f"{directions}, the paper's claim is that it contributes less.",
         f"Paired t-test, first against other tokens, the larger p-value of the two norms: {tests}.",
         LEGEND,
+        *_not_run_note(measured, "its published weights were not profiled in this study"),
     ]
-    if not_run := [label(model) for model in models if model not in set(measured["model"])]:
-        notes.append(
-            f"{', '.join(not_run)}: not-run: its published weights were not profiled in this study (config/paper.yaml)."
-        )
     title = "Contributions of the first token and of the other tokens: ours, the paper's, and the difference"
     return Table("table5", title, frame, lines, notes)
 

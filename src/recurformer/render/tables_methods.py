@@ -33,7 +33,7 @@ from recurformer.results.cells import (
     settings_of,
     without_weak,
 )
-from recurformer.results.frames import groups, records, require
+from recurformer.results.frames import groups, models_shown, records, require
 from recurformer.results.learned import LEARNED
 from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, estimated, number
 
@@ -242,7 +242,7 @@ def _build(
     cells = _joined([without_weak(measured, scores), recorded_values(recorded), *others])
     printed = printed_cells(table, verdicts)
     lines = pd.concat([printed[LINE], cells.loc[shown(cells), LINE]]).drop_duplicates()
-    order = {model: place for place, model in enumerate(dict.fromkeys([*BACKBONE_LABELS, *cells["model"]]))}
+    order = {model: place for place, model in enumerate(models_shown(cells))}
     lines = lines.assign(place=lines["model"].map(order)).sort_values(["place", "beta"], kind="stable")[LINE]
     long = long_frame(lines, cells, printed)
     notes_on_gpus = [

@@ -218,6 +218,11 @@ def models_in_order(*frames: pd.DataFrame) -> list[str]:
     return [model for model in BACKBONE_LABELS if model in found] + [m for m in found if m not in BACKBONE_LABELS]
 
 
+def models_shown(frame: pd.DataFrame) -> list[str]:
+    """The models of a table of the paper's: its backbones, measured or not, and then the others."""
+    return list(dict.fromkeys([*BACKBONE_LABELS, *frame["model"]]))
+
+
 def by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The rows of each model, in the order of `models_in_order`."""
     return [(model, frame[frame["model"] == model]) for model in models_in_order(frame)]
