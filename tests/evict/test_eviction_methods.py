@@ -101,8 +101,8 @@ def test_big_bird_keeps_random_tokens_that_do_not_come_back(model):
 def test_pyramids_meet_the_budget_on_average(method, budget):
     length, layers = 1000, 30
     lengths = method(budget).lengths(length, layers)
-    share = budget / length if isinstance(budget, int) else budget
-    assert share - 1e-3 <= sum(lengths[:layers]) / (layers * length) <= share
+    fraction = budget / length if isinstance(budget, int) else budget
+    assert fraction - 1e-3 <= sum(lengths[:layers]) / (layers * length) <= fraction
     assert list(lengths) == sorted(lengths, reverse=True)
     assert lengths[0] == length
 
