@@ -11,17 +11,9 @@ from transformers import AutoTokenizer
 
 from recurformer.data import IGNORED
 from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import (
-    HASH_SPECIALS,
-    HashHopTask,
-    HashHopTokens,
-    byte_tokenizer,
-    draw_hashes,
-    h_gq,
-    hash_tokenizer,
-    hash_word,
-    score_hashes,
-)
+from recurformer.data.hashhop import HashHopText, HashHopTokens, draw_hashes, score_hashes
+from recurformer.data.sizes import HASH_SPECIALS
+from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer, hash_word
 
 
 def pairs_of(prompt):
@@ -46,7 +38,7 @@ sizes = st.tuples(st.integers(3, 9), st.integers(1, 12), st.integers(300, 3000))
 @given(sizes, st.sampled_from(["paper", "official"]), st.integers(0, 2**32))
 def test_following_the_pairs_gives_the_answer(size, variant, seed):
     length, hops, characters = size
-    task = HashHopTask(variant, length, hops, characters)
+    task = HashHopText(variant, length, hops, characters)
     sample = task.sample(np.random.default_rng(seed))
     assert follow(sample.prompt, sample.start) == list(sample.target)
     assert len(sample.target) == hops
@@ -61,7 +53,7 @@ def test_following_the_pairs_gives_the_answer(size, variant, seed):
 
 def test_official_layout_at_the_papers_sizes():
     """What the public generator (hash-hop @2e635ae) makes of h_e 8, h_p 16, h_l 6144."""
-    task = HashHopTask("official", hash_length=8, hops=16, characters=6144)
+    task = HashHopText("official", hash_length=8, hops=16, characters=6144)
     sample = task.sample(np.random.default_rng(0))
     listing, completion = sample.prompt.split("\nCOMPLETION:\n")
     assert (task.chains, len(listing.splitlines()), len(listing)) == (21, 336, 6761)
@@ -71,7 +63,7 @@ def test_official_layout_at_the_papers_sizes():
 
 
 def test_official_chains_all_have_full_length_and_quoted_ends():
-    sample = HashHopTask("official", hops=4, characters=1000).sample(np.random.default_rng(1))
+    sample = HashHopText("official", hops=4, characters=1000).sample(np.random.default_rng(1))
     pairs = pairs_of(sample.prompt.split("COMPLETION")[0])
     values = {value for _, value, _ in pairs}
     starts = [key for key, *_ in pairs if key not in values]
@@ -84,13 +76,13 @@ def test_official_chains_all_have_full_length_and_quoted_ends():
 @given(sizes, st.integers(0, 1000))
 def test_paper_layout_fills_but_never_exceeds_its_characters(size, seed):
     length, hops, characters = size
-    task = HashHopTask("paper", length, hops, characters)
+    task = HashHopText("paper", length, hops, characters)
     sample = task.sample(np.random.default_rng(seed))
     assert characters - (2 * length + 5) < len(sample.prompt) <= characters
 
 
 def test_paper_layout_has_one_chain_and_lone_pairs():
-    task = HashHopTask("paper")
+    task = HashHopText("paper")
     pairs = pairs_of(task.sample(np.random.default_rng(2)).prompt)
     occurrences = Counter(word for key, value, _ in pairs for word in (key, value))
     assert task.pairs == 292
@@ -99,7 +91,7 @@ def test_paper_layout_has_one_chain_and_lone_pairs():
 
 
 def test_same_generator_same_problem_and_no_global_state():
-    task = HashHopTask("official", characters=800, hops=4)
+    task = HashHopText("official", characters=800, hops=4)
     np.random.seed(0)
     first = task.sample(np.random.default_rng(5))
     np.random.seed(1)
@@ -115,8 +107,8 @@ def test_letters_are_uniform():
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_pairs_of_the_chain_are_spread_uniformly(variant):
-    """Position of the asked chain's first pair, as a share of the list; unshuffled it would always be 0."""
-    task = HashHopTask(variant, hops=4, characters=1200)
+    """Position of the asked chain's first pair, as a fraction of the list; unshuffled it would always be 0."""
+    task = HashHopText(variant, hops=4, characters=1200)
     rng = np.random.default_rng(3)
     places = []
     for _ in range(400):
@@ -129,7 +121,7 @@ def test_pairs_of_the_chain_are_spread_uniformly(variant):
 def test_short_hashes_stay_distinct():
     """52 possible hashes, nearly all used: independent draws would collide."""
     assert len(set(draw_hashes(np.random.default_rng(0), 50, 1))) == 50
-    task = HashHopTask("paper", hash_length=1, hops=4, characters=160)
+    task = HashHopText("paper", hash_length=1, hops=4, characters=160)
     pairs = pairs_of(task.sample(np.random.default_rng(0)).prompt)
     assert len({key for key, *_ in pairs}) == task.pairs
 
@@ -150,12 +142,6 @@ def test_short_hashes_stay_distinct():
 )
 def test_score_stops_at_the_first_error(generated, expected):
     assert score_hashes(generated, ["aa", "bb", "cc"]) == expected
-
-
-def test_h_gq():
-    mean, low, high = h_gq([16, 16, 8, 0], hops=16)
-    assert mean == 0.625 and 0 < low < 0.625 < high < 1
-    assert h_gq([16] * 256, 16)[1:] == pytest.approx((0.985, 1.0), abs=1e-3)
 
 
 tasks = st.builds(

@@ -136,7 +136,7 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
     from recurformer.cli.checkpoints import open_tokenizer
     from recurformer.cli.texts import open_texts
-    from recurformer.data.hashhop import HashHopTask as HashHopText
+    from recurformer.data.hashhop import HashHopText
     from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 
     local = LocalSettings(

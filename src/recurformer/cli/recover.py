@@ -94,7 +94,7 @@ def train(args: Namespace, settings: Training, distributed: Distributed) -> dict
     """Continue training a model on windows of the training articles (section 4.2)."""
     from recurformer.cli.checkpoints import open_model, open_tokenizer
     from recurformer.cli.texts import text_windows
-    from recurformer.train.data import WindowDataset
+    from recurformer.data.datasets import WindowDataset
     from recurformer.train.trainer import train
 
     if bool(args.recovery) != bool(args.original):
