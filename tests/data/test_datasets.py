@@ -4,18 +4,19 @@ import torch
 
 from recurformer.data import IGNORED
 from recurformer.data.datasets import WindowDataset, pad_batch
-from recurformer.data.hashhop import HashHopText, HashHopTextDataset, HashHopTokenDataset, HashHopTokens
+from recurformer.data.hashhop import HashHopTextDataset, HashHopTokenDataset
 from recurformer.data.recall import MQARBatches
+from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes
 from recurformer.data.tokenizers import byte_tokenizer
 
 
 def token_dataset(seed=0, **where):
-    official, paper = (HashHopTokens(hops=4, variant=variant) for variant in ("official", "paper"))
+    official, paper = (HashHopTokenSizes(hops=4, variant=variant) for variant in ("official", "paper"))
     return HashHopTokenDataset({official: 0.75, paper: 0.25}, seed, **where)
 
 
 def text_dataset(seed=0, **where):
-    tasks = {HashHopText("official", 3, 4, 150): 0.5, HashHopText("paper", 3, 4, 150): 0.5}
+    tasks = {HashHopTextSizes("official", 3, 4, 150): 0.5, HashHopTextSizes("paper", 3, 4, 150): 0.5}
     return HashHopTextDataset(tasks, byte_tokenizer(), seed, **where)
 
 
@@ -133,4 +134,4 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"^length is 30"):
         MQARBatches([(30, 8)], 128, 8, 0)
     with pytest.raises(ValueError, match=r"^hashhop: layouts of different lengths"):
-        HashHopTokenDataset({HashHopTokens(): 0.5, HashHopTokens(variant="paper", pairs=20): 0.5}, 0)
+        HashHopTokenDataset({HashHopTokenSizes(): 0.5, HashHopTokenSizes(variant="paper", pairs=20): 0.5}, 0)

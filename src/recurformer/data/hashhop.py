@@ -55,18 +55,15 @@ class HashHopSample:
     start: str
 
 
-class HashHopText(HashHopTextSizes):
-    """Generator of HashHop problems in text, of these sizes."""
-
-    def sample(self, rng: np.random.Generator) -> HashHopSample:
-        """One problem; all randomness comes from `rng`."""
-        hashes = draw_hashes(rng, self.hashes_needed, self.hash_length)
-        inside = self.chains * (self.hops + 1)
-        chains = [hashes[first : first + self.hops + 1] for first in range(0, inside, self.hops + 1)]
-        lone = list(zip(hashes[inside::2], hashes[inside + 1 :: 2], strict=True))
-        order = rng.permutation(self.pairs)
-        prompt, answer = LAYOUTS[self.variant](chains, lone, order)
-        return HashHopSample(prompt, answer, tuple(chains[0][1:]), chains[0][0])
+def text_sample(sizes: HashHopTextSizes, rng: np.random.Generator) -> HashHopSample:
+    """One problem in text; all randomness comes from `rng`."""
+    hashes = draw_hashes(rng, sizes.hashes_needed, sizes.hash_length)
+    inside = sizes.chains * (sizes.hops + 1)
+    chains = [hashes[first : first + sizes.hops + 1] for first in range(0, inside, sizes.hops + 1)]
+    lone = list(zip(hashes[inside::2], hashes[inside + 1 :: 2], strict=True))
+    order = rng.permutation(sizes.pairs)
+    prompt, answer = LAYOUTS[sizes.variant](chains, lone, order)
+    return HashHopSample(prompt, answer, tuple(chains[0][1:]), chains[0][0])
 
 
 def draw_hashes(rng: np.random.Generator, count: int, length: int) -> list[str]:
@@ -136,48 +133,42 @@ def link_distances(listed: Sequence[object], chain: Sequence[object]) -> list[in
     return [abs(places[there] - places[here]) for here, there in pairwise(chain[:-1])]
 
 
-class HashHopTokens(HashHopTokenSizes):
-    """Generator of HashHop problems with one token a hash, for models small enough to learn it on a CPU.
+def token_samples(sizes: HashHopTokenSizes, rng: np.random.Generator, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Independent problems with one token a hash, for models small enough to learn it on a CPU.
 
         <bos> h7 h3 <sep> h12 h7 <sep> … <query> h12 h7 h3 … <eos>
               └───── shuffled pairs ─────┘        start └ answer ┘
 
     The separator stands for the line break of the text form. Without it the hash after the second element of a pair
     looks like a partner of that element: a small model did not learn the task in 1,600 steps, and takes 200 with
-    separators. All samples have the same length, so batches stack without padding.
+    separators.
+
+    Returns:
+        input_ids (batch, length) and labels (batch, length), both int64. Labels are aligned with input_ids, as
+        transformers expects (the model shifts them itself): the answer's tokens at the answer's positions, -100
+        elsewhere.
     """
+    hashes = len(HASH_SPECIALS) + draw_distinct(rng, sizes.vocabulary - len(HASH_SPECIALS), batch, sizes.hashes_needed)
+    inside = sizes.full_chains * (sizes.hops + 1)
+    chains = hashes[:, :inside].reshape(batch, sizes.full_chains, sizes.hops + 1)
+    links = np.stack([chains[..., :-1], chains[..., 1:]], axis=-1).reshape(batch, -1, 2)
+    pairs = np.concatenate([links, hashes[:, inside:].reshape(batch, -1, 2)], axis=1)  # (batch, pairs, 2)
+    order = rng.permuted(np.tile(np.arange(sizes.pair_count), (batch, 1)), axis=1)
+    pairs = np.take_along_axis(pairs, order[..., None], axis=1)
+    separators = np.full((batch, sizes.pair_count, 1), HASH_SPECIALS.index(SEPARATOR))
+    lines = np.concatenate([pairs, separators], axis=2)  # (batch, pairs, 3)
 
-    def sample_batch(self, rng: np.random.Generator, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Independent problems.
-
-        Returns:
-            input_ids (batch, length) and labels (batch, length), both int64. Labels are aligned with input_ids, as
-            transformers expects (the model shifts them itself): the answer's tokens at the answer's positions, -100
-            elsewhere.
-        """
-        hashes = len(HASH_SPECIALS) + draw_distinct(
-            rng, self.vocabulary - len(HASH_SPECIALS), batch, self.hashes_needed
-        )
-        inside = self.full_chains * (self.hops + 1)
-        chains = hashes[:, :inside].reshape(batch, self.full_chains, self.hops + 1)
-        links = np.stack([chains[..., :-1], chains[..., 1:]], axis=-1).reshape(batch, -1, 2)
-        pairs = np.concatenate([links, hashes[:, inside:].reshape(batch, -1, 2)], axis=1)  # (batch, pairs, 2)
-        order = rng.permuted(np.tile(np.arange(self.pair_count), (batch, 1)), axis=1)
-        pairs = np.take_along_axis(pairs, order[..., None], axis=1)
-        separators = np.full((batch, self.pair_count, 1), HASH_SPECIALS.index(SEPARATOR))
-        lines = np.concatenate([pairs, separators], axis=2)  # (batch, pairs, 3)
-
-        input_ids = np.empty((batch, self.length), dtype=np.int64)
-        answer = slice(self.prompt_length, self.prompt_length + self.hops)
-        input_ids[:, 0] = HASH_SPECIALS.index(BOS)
-        input_ids[:, 1 : 1 + 3 * self.pair_count] = lines.reshape(batch, -1)
-        input_ids[:, self.prompt_length - 2] = HASH_SPECIALS.index(QUERY)
-        input_ids[:, self.prompt_length - 1] = chains[:, 0, 0]
-        input_ids[:, answer] = chains[:, 0, 1:]
-        input_ids[:, -1] = HASH_SPECIALS.index(EOS)
-        labels = np.full_like(input_ids, IGNORED)
-        labels[:, answer] = chains[:, 0, 1:]
-        return torch.from_numpy(input_ids), torch.from_numpy(labels)
+    input_ids = np.empty((batch, sizes.length), dtype=np.int64)
+    answer = slice(sizes.prompt_length, sizes.prompt_length + sizes.hops)
+    input_ids[:, 0] = HASH_SPECIALS.index(BOS)
+    input_ids[:, 1 : 1 + 3 * sizes.pair_count] = lines.reshape(batch, -1)
+    input_ids[:, sizes.prompt_length - 2] = HASH_SPECIALS.index(QUERY)
+    input_ids[:, sizes.prompt_length - 1] = chains[:, 0, 0]
+    input_ids[:, answer] = chains[:, 0, 1:]
+    input_ids[:, -1] = HASH_SPECIALS.index(EOS)
+    labels = np.full_like(input_ids, IGNORED)
+    labels[:, answer] = chains[:, 0, 1:]
+    return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
 BLOCK = 64
@@ -193,7 +184,7 @@ class HashHopTokenDataset(ItemDataset):
         stream: a name in `STREAMS`.
     """
 
-    def __init__(self, tasks: Mapping[HashHopTokens, float], seed: int, stream: str = "train") -> None:
+    def __init__(self, tasks: Mapping[HashHopTokenSizes, float], seed: int, stream: str = "train") -> None:
         super().__init__(seed, stream)
         lengths = {task.length for task in tasks}
         if len(lengths) > 1:
@@ -216,7 +207,7 @@ class HashHopTokenDataset(ItemDataset):
         for task_number, task in enumerate(self.tasks):
             rows = torch.from_numpy(np.flatnonzero(which == task_number))
             if len(rows):
-                input_ids[rows], labels[rows] = task.sample_batch(rng, len(rows))
+                input_ids[rows], labels[rows] = token_samples(task, rng, len(rows))
         return input_ids, labels
 
     def correct(self, index: int, generated: Sequence[int]) -> int:
@@ -243,7 +234,7 @@ class HashHopTextDataset(ItemDataset):
 
     def __init__(
         self,
-        tasks: Mapping[HashHopText, float],
+        tasks: Mapping[HashHopTextSizes, float],
         tokenizer: PreTrainedTokenizerBase,
         seed: int,
         stream: str = "train",
@@ -255,7 +246,7 @@ class HashHopTextDataset(ItemDataset):
     def sample(self, index: int) -> HashHopSample:
         """Item `index` as text."""
         rng = item_generator(self.seed, index, self.stream)
-        return self.tasks[rng.choice(len(self.tasks), p=self.fractions)].sample(rng)
+        return text_sample(self.tasks[rng.choice(len(self.tasks), p=self.fractions)], rng)
 
     def __getitem__(self, index: int) -> Item:
         sample = self.sample(index)
@@ -299,11 +290,9 @@ def hashhop_dataset(
         stream: a name in `STREAMS`.
     """
     fractions = {"official": 1 - task.paper_share, "paper": task.paper_share} if variant is None else {variant: 1.0}
-    layouts: list[tuple[dict[str, Any], float]] = [
-        (vars(task.sizes(name)), fraction) for name, fraction in fractions.items() if fraction
-    ]
+    tasks: dict[Any, float] = {task.sizes(name): fraction for name, fraction in fractions.items() if fraction}
     if task.form == "tokens":
-        return HashHopTokenDataset({HashHopTokens(**sizes): part for sizes, part in layouts}, seed, stream)
+        return HashHopTokenDataset(tasks, seed, stream)
     if tokenizer is None:
         raise ValueError("hashhop: the form text needs a tokenizer")
-    return HashHopTextDataset({HashHopText(**sizes): part for sizes, part in layouts}, tokenizer, seed, stream)
+    return HashHopTextDataset(tasks, tokenizer, seed, stream)

@@ -21,10 +21,10 @@ def hash_word(token: int) -> str:
 
 
 def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
-    """Whitespace-separated words to ids for the token form of HashHop (`HashHopTokens`).
+    """Whitespace-separated words to ids for the token form of HashHop (`token_samples`).
 
     Args:
-        vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokens`.
+        vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokenSizes`.
     """
     vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
     if vocabulary <= len(HASH_SPECIALS):
