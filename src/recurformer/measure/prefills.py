@@ -1,8 +1,8 @@
 """Prefills of models with random weights on a device: their caches and peaks, and the longest prompt that fits.
 
 The search for the longest begins at the length of the memory model. Prompts come closer and closer, until one fits and
-one slightly longer does not. A prefill that runs out of memory is an answer, not a failure. Of a
-prefill in chunks only the first and the last chunks are read: those between take the same memory, and hours.
+one slightly longer does not. A prefill that runs out of memory is an answer, not a failure. Of a prefill in chunks only
+the first and the last chunks are read: those between take the same memory, and hours.
 """
 
 import gc

@@ -43,9 +43,9 @@ class LiveTracker(TrainerCallback):
         if self.callback:
             self._call(getattr(self.callback, event), *state, **more)
 
-    on_train_begin = partialmethod(_pass_on, "on_train_begin")
-    on_log = partialmethod(_pass_on, "on_log")
-    on_train_end = partialmethod(_pass_on, "on_train_end")
+    on_train_begin = partialmethod(_pass_on, "on_train_begin")  # type: ignore[assignment]
+    on_log = partialmethod(_pass_on, "on_log")  # type: ignore[assignment]
+    on_train_end = partialmethod(_pass_on, "on_train_end")  # type: ignore[assignment]
 
 
 def live_trackers() -> list[LiveTracker]:
