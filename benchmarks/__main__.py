@@ -18,8 +18,8 @@ from benchmarks.measure import COLUMNS, measure
 from benchmarks.models import DEFAULT_BACKBONE, SMOLLM2, SMOLLM2_PROFILE
 from benchmarks.report import summary, table
 from benchmarks.topics import TOPICS
-from recurformer.cards import own_cards
 from recurformer.files import atomic_path
+from recurformer.gpus import own_gpus
 from recurformer.records import read_record, run_record
 from recurformer.render.style import save_figure
 
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
         elif args.check:
             return _check(args)
         else:
-            with own_cards(int(args.device == "cuda")):
+            with own_gpus(int(args.device == "cuda")):
                 _run(args, argv)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)

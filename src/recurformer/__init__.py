@@ -5,8 +5,10 @@ auto classes know the converted models, so `AutoModelForCausalLM.from_pretrained
 """
 
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
-from recurformer.auto_registration import register_on_import
+from wrapt import register_post_import_hook
 
 _PUBLIC = {
     "HeadProfile": "recurformer.heads.profile",
@@ -61,4 +63,29 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
 
 
-register_on_import()
+REGISTERS = {
+    "transformers.models.auto.configuration_auto": ["CONFIG_MAPPING"],
+    "transformers.models.auto.modeling_auto": ["MODEL_MAPPING", "MODEL_FOR_CAUSAL_LM_MAPPING"],
+}
+"""Module of transformers -> its registers of classes."""
+
+
+class _OnDemand(dict[Any, Any]):
+    """A register's further classes, by model type or configuration; imports ours when one of them is looked up."""
+
+    def __contains__(self, key: object) -> bool:
+        if not super().__contains__(key) and str(getattr(key, "model_type", key)).startswith("recurformer_"):
+            import_module("recurformer.model.modeling")  # registers all of them
+        return super().__contains__(key)
+
+
+def _expect(module: ModuleType) -> None:
+    for name in REGISTERS[module.__name__]:
+        register = getattr(module, name)
+        register._extra_content = _OnDemand(register._extra_content)
+
+
+# Nothing is imported while the library imports its auto classes: they may be what one of its models waits for that ours
+# derive from.
+for _module in REGISTERS:
+    register_post_import_hook(_expect, _module)

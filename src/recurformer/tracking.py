@@ -7,10 +7,9 @@ again changes nothing.
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +138,12 @@ def to_trackio(runs: Sequence[TrackedRun]) -> int:
 
 def to_mlflow(runs: Sequence[TrackedRun]) -> int:
     """Write runs to MLflow's server or database; the number of those that were not there."""
-    from mlflow import MlflowClient, set_experiment
+    from mlflow import MlflowClient, search_runs, set_experiment
     from mlflow.entities import Metric, Param
 
     experiment = set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"]).experiment_id
     client = MlflowClient()
-    known = list(_pages(partial(client.search_runs, [experiment])))
+    known = search_runs([experiment], output_format="list")
     whole = {run.data.tags["run"] for run in known if "run" in run.data.tags and run.info.status == "FINISHED"}
     ours = {run.id for run in runs}
     for run in runs:
@@ -166,16 +165,6 @@ def to_mlflow(runs: Sequence[TrackedRun]) -> int:
             client.log_batch(made, metrics=metrics[batch], params=params[batch])
         client.set_terminated(made, "FINISHED")
     return len(ours - whole)
-
-
-def _pages(search: Callable[..., Any]) -> Iterator[Any]:
-    """Everything that a search of MLflow finds, page by page."""
-    token = None
-    while True:
-        page = search(page_token=token)
-        yield from page
-        if not (token := page.token):
-            return
 
 
 TRACKERS: dict[str, Callable[[Sequence[TrackedRun]], int]] = {"trackio": to_trackio, "mlflow": to_mlflow}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import hash_tokenizer
+from recurformer.data.tokenizers import hash_tokenizer
 from recurformer.model.convert import convert
 
 SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}

@@ -8,7 +8,8 @@ import torch
 
 from recurformer.cli.main import main
 from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import HASH_SPECIALS, HashHopTokens, byte_tokenizer, hash_tokenizer
+from recurformer.data.sizes import HASH_SPECIALS, HashHopTokenSizes
+from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.evict import methods
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
@@ -123,7 +124,7 @@ def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_lengt
     out = tmp_path / "rows.parquet"
     assert run_stage(world, "hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
     ((input_ids, _),) = seen
-    sample = HashHopTokens(chains=2, hops=4, pairs=8).length
+    sample = HashHopTokenSizes(chains=2, hops=4, pairs=8).length
     assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
     assert input_ids.min() >= len(HASH_SPECIALS)
 

@@ -11,17 +11,9 @@ from transformers import AutoTokenizer
 
 from recurformer.data import IGNORED
 from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import (
-    HASH_SPECIALS,
-    HashHopTask,
-    HashHopTokens,
-    byte_tokenizer,
-    draw_hashes,
-    h_gq,
-    hash_tokenizer,
-    hash_word,
-    score_hashes,
-)
+from recurformer.data.hashhop import draw_hashes, score_hashes, text_sample, token_samples
+from recurformer.data.sizes import HASH_SPECIALS, HashHopTextSizes, HashHopTokenSizes
+from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer, hash_word
 
 
 def pairs_of(prompt):
@@ -46,8 +38,8 @@ sizes = st.tuples(st.integers(3, 9), st.integers(1, 12), st.integers(300, 3000))
 @given(sizes, st.sampled_from(["paper", "official"]), st.integers(0, 2**32))
 def test_following_the_pairs_gives_the_answer(size, variant, seed):
     length, hops, characters = size
-    task = HashHopTask(variant, length, hops, characters)
-    sample = task.sample(np.random.default_rng(seed))
+    task = HashHopTextSizes(variant, length, hops, characters)
+    sample = text_sample(task, np.random.default_rng(seed))
     assert follow(sample.prompt, sample.start) == list(sample.target)
     assert len(sample.target) == hops
     assert score_hashes(sample.answer, sample.target) == hops
@@ -61,8 +53,8 @@ def test_following_the_pairs_gives_the_answer(size, variant, seed):
 
 def test_official_layout_at_the_papers_sizes():
     """What the public generator (hash-hop @2e635ae) makes of h_e 8, h_p 16, h_l 6144."""
-    task = HashHopTask("official", hash_length=8, hops=16, characters=6144)
-    sample = task.sample(np.random.default_rng(0))
+    task = HashHopTextSizes("official", hash_length=8, hops=16, characters=6144)
+    sample = text_sample(task, np.random.default_rng(0))
     listing, completion = sample.prompt.split("\nCOMPLETION:\n")
     assert (task.chains, len(listing.splitlines()), len(listing)) == (21, 336, 6761)
     assert sum(quoted for *_, quoted in pairs_of(listing + "\n")) == 21
@@ -71,7 +63,7 @@ def test_official_layout_at_the_papers_sizes():
 
 
 def test_official_chains_all_have_full_length_and_quoted_ends():
-    sample = HashHopTask("official", hops=4, characters=1000).sample(np.random.default_rng(1))
+    sample = text_sample(HashHopTextSizes("official", hops=4, characters=1000), np.random.default_rng(1))
     pairs = pairs_of(sample.prompt.split("COMPLETION")[0])
     values = {value for _, value, _ in pairs}
     starts = [key for key, *_ in pairs if key not in values]
@@ -84,14 +76,14 @@ def test_official_chains_all_have_full_length_and_quoted_ends():
 @given(sizes, st.integers(0, 1000))
 def test_paper_layout_fills_but_never_exceeds_its_characters(size, seed):
     length, hops, characters = size
-    task = HashHopTask("paper", length, hops, characters)
-    sample = task.sample(np.random.default_rng(seed))
+    task = HashHopTextSizes("paper", length, hops, characters)
+    sample = text_sample(task, np.random.default_rng(seed))
     assert characters - (2 * length + 5) < len(sample.prompt) <= characters
 
 
 def test_paper_layout_has_one_chain_and_lone_pairs():
-    task = HashHopTask("paper")
-    pairs = pairs_of(task.sample(np.random.default_rng(2)).prompt)
+    task = HashHopTextSizes("paper")
+    pairs = pairs_of(text_sample(task, np.random.default_rng(2)).prompt)
     occurrences = Counter(word for key, value, _ in pairs for word in (key, value))
     assert task.pairs == 292
     # The shortcut of this layout: only the chain's inner hashes occur twice.
@@ -99,13 +91,13 @@ def test_paper_layout_has_one_chain_and_lone_pairs():
 
 
 def test_same_generator_same_problem_and_no_global_state():
-    task = HashHopTask("official", characters=800, hops=4)
+    task = HashHopTextSizes("official", characters=800, hops=4)
     np.random.seed(0)
-    first = task.sample(np.random.default_rng(5))
+    first = text_sample(task, np.random.default_rng(5))
     np.random.seed(1)
-    assert task.sample(np.random.default_rng(5)) == first
+    assert text_sample(task, np.random.default_rng(5)) == first
     rng = np.random.default_rng(5)
-    assert task.sample(rng) == first and task.sample(rng) != first
+    assert text_sample(task, rng) == first and text_sample(task, rng) != first
 
 
 def test_letters_are_uniform():
@@ -115,12 +107,12 @@ def test_letters_are_uniform():
 
 @pytest.mark.parametrize("variant", ["paper", "official"])
 def test_pairs_of_the_chain_are_spread_uniformly(variant):
-    """Position of the asked chain's first pair, as a share of the list; unshuffled it would always be 0."""
-    task = HashHopTask(variant, hops=4, characters=1200)
+    """Position of the asked chain's first pair, as a fraction of the list; unshuffled it would always be 0."""
+    task = HashHopTextSizes(variant, hops=4, characters=1200)
     rng = np.random.default_rng(3)
     places = []
     for _ in range(400):
-        sample = task.sample(rng)
+        sample = text_sample(task, rng)
         keys = [key for key, *_ in pairs_of(sample.prompt)]
         places.append((keys.index(sample.start) + rng.random()) / len(keys))
     assert kstest(places, "uniform").pvalue > 0.01
@@ -129,8 +121,8 @@ def test_pairs_of_the_chain_are_spread_uniformly(variant):
 def test_short_hashes_stay_distinct():
     """52 possible hashes, nearly all used: independent draws would collide."""
     assert len(set(draw_hashes(np.random.default_rng(0), 50, 1))) == 50
-    task = HashHopTask("paper", hash_length=1, hops=4, characters=160)
-    pairs = pairs_of(task.sample(np.random.default_rng(0)).prompt)
+    task = HashHopTextSizes("paper", hash_length=1, hops=4, characters=160)
+    pairs = pairs_of(text_sample(task, np.random.default_rng(0)).prompt)
     assert len({key for key, *_ in pairs}) == task.pairs
 
 
@@ -152,14 +144,8 @@ def test_score_stops_at_the_first_error(generated, expected):
     assert score_hashes(generated, ["aa", "bb", "cc"]) == expected
 
 
-def test_h_gq():
-    mean, low, high = h_gq([16, 16, 8, 0], hops=16)
-    assert mean == 0.625 and 0 < low < 0.625 < high < 1
-    assert h_gq([16] * 256, 16)[1:] == pytest.approx((0.985, 1.0), abs=1e-3)
-
-
 tasks = st.builds(
-    lambda variant, chains, hops, lone: HashHopTokens(
+    lambda variant, chains, hops, lone: HashHopTokenSizes(
         vocabulary=160,
         chains=chains,
         hops=hops,
@@ -176,7 +162,7 @@ tasks = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(tasks, st.integers(0, 2**32))
 def test_layout_and_labels(task, seed):
-    input_ids, labels = task.sample_batch(np.random.default_rng(seed), 3)
+    input_ids, labels = token_samples(task, np.random.default_rng(seed), 3)
     assert input_ids.shape == labels.shape == (3, task.length)
     assert input_ids.dtype == labels.dtype == torch.int64
     for ids, marks in zip(input_ids.tolist(), labels.tolist(), strict=True):
@@ -201,7 +187,7 @@ def test_layout_and_labels(task, seed):
 @settings(max_examples=30, deadline=None)
 @given(tasks, st.integers(0, 1000))
 def test_text_reads_back_to_the_same_ids(task, seed):
-    (ids,), (marks,) = (part.tolist() for part in task.sample_batch(np.random.default_rng(seed), 1))
+    (ids,), (marks,) = (part.tolist() for part in token_samples(task, np.random.default_rng(seed), 1))
     tokenizer = hash_tokenizer(task.vocabulary)
     assert len(tokenizer) == task.vocabulary
     assert tokenizer(" ".join(map(hash_word, ids)))["input_ids"] == ids
@@ -210,8 +196,8 @@ def test_text_reads_back_to_the_same_ids(task, seed):
 
 
 def test_official_chains_are_all_full():
-    task = HashHopTokens(vocabulary=128, chains=3, hops=5)
-    (ids,), _ = task.sample_batch(np.random.default_rng(0), 1)
+    task = HashHopTokenSizes(vocabulary=128, chains=3, hops=5)
+    (ids,), _ = token_samples(task, np.random.default_rng(0), 1)
     pairs = ids[1 : task.prompt_length - 2].reshape(-1, 3)[:, :2].tolist()
     links, values = dict(pairs), {value for _, value in pairs}
     starts = [key for key in links if key not in values]
@@ -224,8 +210,8 @@ def test_official_chains_are_all_full():
 
 
 def test_hashes_positions_and_query_are_uniform():
-    task = HashHopTokens(vocabulary=26, chains=2, hops=4)
-    ids, _ = task.sample_batch(np.random.default_rng(0), 4000)
+    task = HashHopTokenSizes(vocabulary=26, chains=2, hops=4)
+    ids, _ = token_samples(task, np.random.default_rng(0), 4000)
     starts = torch.bincount(ids[:, task.prompt_length - 1], minlength=26)[6:]
     assert chisquare(starts.numpy()).pvalue > 0.01
     keys = ids[:, 1 : task.prompt_length - 2 : 3]
@@ -235,8 +221,8 @@ def test_hashes_positions_and_query_are_uniform():
 
 def test_labels_fit_transformers_convention():
     """A model that always continues correctly has zero loss: labels[i] is predicted from position i - 1."""
-    task = HashHopTokens(vocabulary=32, chains=1, hops=3)
-    input_ids, labels = task.sample_batch(np.random.default_rng(0), 2)
+    task = HashHopTokenSizes(vocabulary=32, chains=1, hops=3)
+    input_ids, labels = token_samples(task, np.random.default_rng(0), 2)
     model = make_random("llama", vocab_size=32)
     logits = torch.zeros(*input_ids.shape, 32)
     logits[:, :-1].scatter_(-1, input_ids[:, 1:, None], 100.0)

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recurformer.data.interval import bounded_mean, mean_interval
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_interval_holds_the_mean_and_stays_in_bounds(scores):
     mean, low, high = bounded_mean(scores)

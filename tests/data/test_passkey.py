@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recurformer.data.hashhop import byte_tokenizer
 from recurformer.data.passkey import FILLER, NEEDLE_TASKS, OWNERS, PasskeyTask, score_passkey
+from recurformer.data.tokenizers import byte_tokenizer
 
 BYTES = byte_tokenizer()
 TEXT = [
@@ -20,7 +20,7 @@ TEXT = [
 def test_length_depth_and_needle(tokens, depth, filler, seed):
     task = PasskeyTask(BYTES, tokens, depth, filler=filler)
     sample = task.sample(np.random.default_rng(seed))
-    longest = max(task.sizes)
+    longest = max(size for _, size in task.hay)
     assert sample.tokens == len(BYTES(sample.prompt)["input_ids"])
     assert tokens - longest <= sample.tokens <= tokens
     hay = tokens - 350  # what is not hay takes less than 350 bytes
@@ -91,13 +91,14 @@ def test_needles_with_owners(tokens, depth, name, seed):
     sample = task.sample(np.random.default_rng(seed))
     keys = owned_keys(sample.prompt)
     assert len(set(keys.values())) == len(keys) == NEEDLE_TASKS[name]["needles"]
-    assert tokens - max(task.sizes) <= len(BYTES(sample.prompt)["input_ids"]) == sample.tokens <= tokens
+    longest = max(size for _, size in task.hay)
+    assert tokens - longest <= len(BYTES(sample.prompt)["input_ids"]) == sample.tokens <= tokens
     question = re.search(r"What (?:is|are) the pass keys? (.*)\? The pass key of (\w+) is$", sample.prompt)
     asked = re.findall(r"of (\w+)", question[1])
     assert sample.keys == tuple(keys[owner] for owner in asked) and asked[0] == question[2]
     assert len(asked) == NEEDLE_TASKS[name]["queries"]
     assert owned_keys(f"The pass key of {asked[0]} is{sample.answer}") == {owner: keys[owner] for owner in asked}
-    assert abs(sample.depth - depth) <= max(task.sizes) / (tokens - 800)
+    assert abs(sample.depth - depth) <= longest / (tokens - 800)
     assert score_passkey(sample.answer, sample.keys) == len(asked)
 
 

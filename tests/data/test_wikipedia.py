@@ -122,16 +122,16 @@ def test_split_does_not_depend_on_the_order_of_the_pages():
     pd.testing.assert_frame_equal(forwards, build_articles(reversed(pages), minimum_characters=1))
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.01, 1), (0.5, 5)])
-def test_validation_share(share, expected):
-    articles = build_articles([(str(index), "text") for index in range(10)], share, minimum_characters=1)
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0), (0.01, 1), (0.5, 5)])
+def test_validation_share(fraction, expected):
+    articles = build_articles([(str(index), "text") for index in range(10)], fraction, minimum_characters=1)
     assert (articles.split == "validation").sum() == expected
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, 0.99])
-def test_impossible_shares_are_refused(share):
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 0.99])
+def test_impossible_shares_are_refused(fraction):
     with pytest.raises(ValueError, match="validation_share"):
-        build_articles([("a", "text"), ("b", "text")], share, minimum_characters=1)
+        build_articles([("a", "text"), ("b", "text")], fraction, minimum_characters=1)
 
 
 def test_an_empty_article_set_is_one_clear_line(dump):

@@ -8,9 +8,9 @@ import torch
 from transformers import DynamicCache
 
 from recurformer import convert
-from recurformer.evict import EVICTIONS, evicting, make_cache, matching_budget
+from recurformer.evict import EVICTIONS, evicting, make_cache
 from recurformer.evict.methods import Citrus
-from recurformer.measure.cache import cache_bytes, cache_tensors, count_cache
+from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.model.mixers import MIXERS
 from tests.evict.twin import read_in_pieces, recording, twin_logits
 from tests.model.tiny_models import ALL, LAYERS, PAD, PAIRS, difference, make_backbone, tokens
@@ -23,7 +23,7 @@ every_case = pytest.mark.parametrize(
         (method, backbone, budget)
         for method in EVICTIONS
         for backbone, budget in (("llama_mha", 0.3), ("qwen2_gqa", 0.6), ("qwen2_gqa", 9))
-        if method != "razor_attention" or budget < 1  # it takes a share
+        if method != "razor_attention" or budget < 1  # it takes a fraction
     ],
 )
 BACKBONE = "qwen2_gqa"
@@ -110,13 +110,13 @@ def test_held_bytes_are_the_budget(method, backbone, budget):
     evicted, full = make_cache(model, method, budget), DynamicCache(config=model.config)
     read_in_pieces(model, evicted, [tokens(batch, prompt)])
     model(tokens(batch, prompt), past_key_values=full)
-    share = kv_bytes(evicted) / kv_bytes(full)
+    fraction = kv_bytes(evicted) / kv_bytes(full)
     wanted = budget / prompt if isinstance(budget, int) else budget
     first_layers = {"pyramidinfer_paper": 1, "pyramidinfer_official": 2}.get(method, 0) / LAYERS  # they see all
     if wanted > first_layers:
-        assert wanted - 1.5 / prompt <= share <= wanted + 1e-9 + 0.5 / prompt
+        assert wanted - 1.5 / prompt <= fraction <= wanted + 1e-9 + 0.5 / prompt
     else:
-        assert first_layers <= share <= first_layers + 0.2
+        assert first_layers <= fraction <= first_layers + 0.2
     assert evicted.get_seq_length() == prompt
 
 
@@ -305,16 +305,3 @@ def test_what_cannot_be_done_is_refused():
     for method in set(EVICTIONS) - set(ABLE):
         with pytest.raises(ValueError, match="this one is converted"):
             make_cache(converted(), method, 0.5)
-
-
-def test_matching_budget_is_what_the_converted_model_holds():
-    base, heads = make_backbone("llama_mha"), [[0, 1, 2], [], [3]]
-    sizes = {"d_state": 1, "d_conv": 2, "expand": 1}
-    budget = matching_budget(base, heads, 200, **sizes)
-    whole, less = (count_cache(model, 200).bytes.sum() for model in (base, convert(base, heads, **sizes)))
-    assert budget == less / whole
-    evicted = make_cache(base, "streaming_llm", budget)
-    evicting(base)(tokens(1, 200), past_key_values=evicted)
-    held = cache_bytes(evicted)
-    assert held[held.kind.isin(["key", "value"])].bytes.sum() == pytest.approx(less, rel=0.01)
-    assert matching_budget(base, [list(range(6))] * 3, 1) == 1.0

@@ -101,8 +101,8 @@ def test_big_bird_keeps_random_tokens_that_do_not_come_back(model):
 def test_pyramids_meet_the_budget_on_average(method, budget):
     length, layers = 1000, 30
     lengths = method(budget).lengths(length, layers)
-    share = budget / length if isinstance(budget, int) else budget
-    assert share - 1e-3 <= sum(lengths[:layers]) / (layers * length) <= share
+    fraction = budget / length if isinstance(budget, int) else budget
+    assert fraction - 1e-3 <= sum(lengths[:layers]) / (layers * length) <= fraction
     assert list(lengths) == sorted(lengths, reverse=True)
     assert lengths[0] == length
 
@@ -150,7 +150,7 @@ def test_pyramidinfer_official_thins_out_blocks_that_are_no_longer_recent(model)
 
 
 def test_razor_attention_takes_the_query_head_that_looks_back_most(model):
-    text, period = repeated = any_tokens(model.config.vocab_size, seed=3)
+    text, period = repeated = any_tokens(model.config.vocab_size)
     echo, induction = look_back(model, repeated)
     length = text.shape[1]
     assert length == REPEATS * period

@@ -7,14 +7,14 @@ from caches import sliding_cache
 from transformers import GenerationConfig
 
 from recurformer.data import IGNORED
-from recurformer.data.hashhop import byte_tokenizer
+from recurformer.data.hashhop import hashhop_dataset
 from recurformer.data.passkey import NEEDLE_TASKS
+from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.measure.cache import count_cache
 from recurformer.measure.generate import MORE_TOKENS
 from recurformer.measure.hashhop import hashhop_rows
 from recurformer.measure.needle import needle_rows
 from recurformer.study import HashHopTask, Needle
-from recurformer.train.hashhop_data import hashhop_dataset
 from recurformer.train.trainer import train
 
 TEXTS = ["One short sentence. Another one follows it, much longer than the first was! A third? Then it ends."]

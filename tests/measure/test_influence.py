@@ -103,8 +103,8 @@ def test_token_weights_are_those_of_explicit_matrices(strong, input_ids):
     for query in (0, 2, 3, 11, TOKENS - 1):
         expected = matrices[:, :, query, : query + 1]
         torch.testing.assert_close(token_weights(**arguments, query=query), expected, atol=1e-10, rtol=1e-8)
-        shares = expected.abs().mean((0, 1))
-        torch.testing.assert_close(mamba_influence(strong, input_ids, 1, query), shares / shares.sum())
+        fractions = expected.abs().mean((0, 1))
+        torch.testing.assert_close(mamba_influence(strong, input_ids, 1, query), fractions / fractions.sum())
     assert not block.x_proj._forward_hooks and not block.conv1d._forward_hooks  # nothing is left behind
 
 

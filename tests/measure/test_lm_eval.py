@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from recurformer.data.hashhop import HashHopTask, byte_tokenizer
+from recurformer.data.sizes import HashHopTextSizes
+from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.measure.language import perplexity_rows
 from recurformer.measure.lm_eval import (
     LOCAL_TASKS,
@@ -112,7 +113,7 @@ def test_lm_eval_scores_texts_that_begin_once_whatever_the_batch(
 def test_a_limit_bounds_its_own_task_only(model, articles, tmp_path):
     model.resize_token_embeddings(259)
     settings = LocalSettings(byte_tokenizer(), samples=3, limits={"wikipedia": 2}, articles=articles, window_tokens=400)
-    settings = replace(settings, hashhop=HashHopTask("official", 2, 2, 20))
+    settings = replace(settings, hashhop=HashHopTextSizes("official", 2, 2, 20))
     rows = lm_eval_rows(model, ["hashhop", "wikipedia"], settings, folder=tmp_path)
     assert rows.groupby("task").samples.unique().map(list).to_dict() == {"hashhop": [3], "wikipedia": [2]}
 
@@ -124,7 +125,7 @@ def test_prompts_begin_as_the_tokenizer_begins_a_text(model, make_tokenizer, tmp
     model.register_forward_hook(
         lambda module, args, kwargs, output: first.append(kwargs["input_ids"][0, :2].tolist()), with_kwargs=True
     )
-    settings = LocalSettings(make_tokenizer(begins=begins), samples=1, hashhop=HashHopTask("paper", 2, 3, 60))
+    settings = LocalSettings(make_tokenizer(begins=begins), samples=1, hashhop=HashHopTextSizes("paper", 2, 3, 60))
     lm_eval_rows(model, ["hashhop"], settings, folder=tmp_path)
     assert (first[0][0] == 1) == begins and first[0][1] != 1
 
@@ -132,7 +133,9 @@ def test_prompts_begin_as_the_tokenizer_begins_a_text(model, make_tokenizer, tmp
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
 def test_generation_is_greedy_and_batches_change_nothing(model, tmp_path, capfd):
     """The samples are those of the text form; two batch sizes, two runs in different folders."""
-    settings = LocalSettings(byte_tokenizer(), samples=4, hashhop=HashHopTask("paper", 2, 3, 60), passkey_tokens=450)
+    settings = LocalSettings(
+        byte_tokenizer(), samples=4, hashhop=HashHopTextSizes("paper", 2, 3, 60), passkey_tokens=450
+    )
     model.resize_token_embeddings(259)
     rows = lm_eval_rows(model, ["hashhop", "passkey"], settings, folder=tmp_path / "a")
     said = capfd.readouterr()
@@ -154,7 +157,7 @@ def test_generation_is_greedy_and_batches_change_nothing(model, tmp_path, capfd)
 @pytest.mark.parametrize("model", ["converted"], indirect=True)
 def test_right_answers_score(model, tmp_path, monkeypatch):
     """From the written data through lm-eval to the rows: three answers right, one right for two of three hashes."""
-    settings = LocalSettings(byte_tokenizer(), samples=4, hashhop=HashHopTask("official", 2, 3, 60))
+    settings = LocalSettings(byte_tokenizer(), samples=4, hashhop=HashHopTextSizes("official", 2, 3, 60))
 
     def answers(self, requests, disable_tqdm=False):
         right = [request.doc["answer"].rstrip("\n") for request in requests]

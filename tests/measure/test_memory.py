@@ -1,26 +1,20 @@
-"""The memory model and the peak of tensors, and caches and peaks of real tensors on a small shape."""
+"""The memory model and the peak of tensors."""
 
 import gc
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recurformer import convert
-from recurformer.cli.main import main
 from recurformer.data.backbones import load_shape, meta_model
-from recurformer.measure import memory
 from recurformer.measure import memory as memory_module
 from recurformer.measure.device import PeakMemory
 from recurformer.measure.memory import (
-    count_parameters,
     longest_input,
     longest_length,
-    measure_cache_peak,
     measure_memory,
-    parameter_kind,
     weight_bytes,
 )
 from recurformer.model.prefill import attending_by
@@ -140,7 +134,7 @@ def test_a_prefill_in_chunks_holds_the_cache_once():
 
 
 @pytest.mark.parametrize(("shape", "beta"), [("llama2-7b", 0.0), ("qwen2-7b", 0.9)])
-def test_a_prefill_in_chunks_comes_near_the_limit_of_the_card(shape, beta):
+def test_a_prefill_in_chunks_comes_near_the_limit_of_the_gpu(shape, beta):
     """The limit by hand: what the weights leave of 80 GiB, by keys and values of the retained heads."""
     converted = memory_module.converted_twin(meta_model(load_shape(shape)), beta)
     row = longest_input(converted, 80 * 2**30, "chunked")
@@ -198,82 +192,3 @@ def test_rows_of_memory_csv():
     assert 0 < chunked.mamba_parameters.iloc[1] < chunked.mamba_parameters.iloc[2]
     one_shot = frame[frame.protocol == "one_shot"]
     assert one_shot.parameters.tolist() == chunked.parameters.tolist()
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_parameter_counts(tied):
-    model = tiny(tie_word_embeddings=tied)
-    counts = count_parameters(model).set_index("kind").parameters
-    assert counts.sum() == model.num_parameters()
-    assert counts["embedding"] == 64 * 32 and counts["head"] == (0 if tied else 64 * 32)
-    assert counts["mlp"] == 2 * 3 * 32 * 48 and counts["norm"] == 5 * 32 and counts["mamba"] == 0
-    assert counts["attention"] == 2 * (32 * 32 * 2 + 32 * 16 * 2)
-
-
-def test_unknown_parameters_are_refused():
-    with pytest.raises(ValueError, match=r"parameter '0.weight' is not of a known kind"):
-        count_parameters(nn.Sequential(nn.Linear(2, 2)))
-    assert parameter_kind("model.layers.0.self_attn.mamba.A_log") == "mamba"
-    assert parameter_kind("model.layers.0.post_attention_layernorm.weight") == "norm"
-
-
-MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 4}
-LENGTHS = [64, 256]
-
-
-def config():
-    return LlamaConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=64,
-    )  # fmt: skip
-
-
-def measured(device="cpu"):
-    return measure_cache_peak(config(), "tiny", [0.5, 1.0], LENGTHS, device=device, memory_gib=1.0, mamba=MAMBA)
-
-
-def check(frame):
-    assert frame.beta.tolist() == [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]
-    assert frame.total_bytes.tolist() == frame.counted_bytes.tolist()
-    original = frame[frame.beta == 0].set_index("length")
-    # keys and values: 2 layers, 2 KV heads of 16 numbers of 2 bytes
-    assert original.total_bytes.to_dict() == {length: 2 * 2 * 2 * 16 * 2 * length for length in LENGTHS}
-    assert original.ratio.tolist() == [1.0, 1.0]
-    half, whole = (frame[frame.beta == beta].set_index("length") for beta in (0.5, 1.0))
-    assert 0.5 < half.ratio[256] < half.ratio[64]
-    grown, usual = (cache.total_bytes[256] - cache.total_bytes[64] for cache in (whole, original))
-    assert grown < 0.02 * usual  # without attention one layer keeps a number for each token, to count them
-    assert (frame.peak_bytes > frame.total_bytes).all()
-    short, long = (frame[frame.length == length].peak_bytes.to_numpy() for length in LENGTHS)
-    assert (long > short).all()  # what a pass holds grows with its tokens
-
-
-def test_real_caches_are_the_counted_ones():
-    frame = measured()
-    check(frame)
-    assert set(frame.device) == {"cpu"}
-
-
-def test_what_does_not_fit_has_no_value(monkeypatch):
-    prefill = memory._prefill
-    monkeypatch.setattr(memory, "_prefill", lambda model, length: None if length == 256 else prefill(model, length))
-    frame = measured()
-    lost = frame[frame.length == 256]
-    assert lost[["total_bytes", "peak_bytes", "ratio"]].isna().all(axis=None)
-    assert lost.counted_bytes.notna().all()
-    assert frame[frame.length == 64].ratio.notna().all()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-def test_a_missing_gpu_is_named(tmp_path, capsys):
-    words = ["--name", "x", "--betas", "0.5", "--settings", "{backbone: {source: shape, shape: llama2-7b}}"]
-    assert main(["cache-peak", str(tmp_path / "memory.csv"), *words]) == 1
-    assert "torch finds no CUDA device" in capsys.readouterr().err
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_allocator_sees_the_same_caches():
-    frame = measured("cuda")
-    check(frame)
-    assert set(frame.device) == {torch.cuda.get_device_name()}

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from recurformer.data import IGNORED
+from recurformer.data.datasets import item_generator
+from recurformer.data.recall import mqar_batch
 from recurformer.measure.mqar import COLUMNS, make_mqar_model, mqar_rows, run_mqar
-from recurformer.train.mqar_data import MQARDataset
 
 TRAINING = {"steps": 6, "batch_size": 8, "learning_rate": 9.0, "log_every": 2, "save_every": 100, "schedule": "cosine"}
 MAMBA = {"d_state": 4, "dt_rank": 4}
@@ -79,8 +80,7 @@ def test_answers_are_read_where_the_key_stands(tokens_per_batch):
         tokens_per_batch=tokens_per_batch,
     )
     assert rows.correct.tolist() == rows.queries.tolist() == [40, 240]
-    dataset = MQARDataset([(48, 12)], 64, 20, 0, stream="test")
-    asked = torch.stack([dataset[index]["labels"] for index in range(20)])[:, 1:] != IGNORED
+    asked = mqar_batch(item_generator(0, 0, "test"), 20, 64, 48, 12)[1][:, 1:] != IGNORED
     early = int(asked[:, :36].sum())
     half = mqar_rows(
         Oracle(wrong_after=36), [(48, 12)], vocabulary=64, samples=20, seed=0, tokens_per_batch=tokens_per_batch

@@ -18,7 +18,7 @@ from tiny_models import HEADS, PAIRS, difference, make_backbone, make_converted,
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from recurformer.cli.main import main
-from recurformer.data.hashhop import byte_tokenizer
+from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.convert import convert, pool_kv_heads, save_with_code
 from recurformer.model.mixers import MIXERS

@@ -12,7 +12,7 @@ from recurformer.evict import evicting, make_cache
 from recurformer.heads.profile import profile_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.measure.device import PeakMemory
-from recurformer.measure.longest import ENDS, PREFILLS
+from recurformer.measure.prefills import PREFILLS
 from recurformer.model.prefill import ReservedCache, attending_by, prefill, read_chunk
 
 BACKBONES = sorted({backbone for backbone, _ in MATRIX})
@@ -180,17 +180,17 @@ def test_room_is_reserved_once_and_for_the_whole_prompt():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_card(dtype):
+def test_on_a_gpu(dtype):
     model, ids = make_converted("qwen2_gqa", "ragged").to(dtype).cuda(), tokens(1, LENGTH).cuda()
     tolerance = 1e-3 if dtype == torch.float32 else 0.1
     assert difference(prefill(model, ids, 5).logits, one_shot(model, ids).logits) < tolerance
 
 
 @torch.no_grad()
-def memory_of(prefills, model, length):
+def memory_of(read, model, length):
     """Peak, cache, and positions counted of a prefill in chunks of 8."""
     with PeakMemory() as memory:
-        cache = prefills["chunked"](model, tokens(1, length), 8).past_key_values
+        cache = read(model, tokens(1, length), 8).past_key_values
     return memory.peak, int(cache_bytes(cache).bytes.sum()), cache.get_seq_length()
 
 
@@ -198,4 +198,4 @@ def memory_of(prefills, model, length):
 def test_first_and_last_chunks_take_the_memory_of_all(backbone, heads):
     model = (make_converted(backbone, heads) if heads else make_backbone(backbone)).requires_grad_(False)
     for length in (1, 8, 9, 17, 24, 37, 75):
-        assert memory_of(ENDS, model, length) == memory_of(PREFILLS, model, length), length
+        assert memory_of(PREFILLS["chunked"], model, length) == memory_of(prefill, model, length), length

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from recurformer import convert
+from recurformer.data.datasets import WindowDataset
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.measures import quality_of
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.run import RecoveryCurve, recover
 from recurformer.study import Recipe, Training
-from recurformer.train.data import WindowDataset
 from recurformer.train.trainer import train
 from tests.model.tiny_models import HEADS, MAMBA, make_backbone, tokens
 
@@ -37,11 +37,8 @@ def run(original, folder, recipe, bf16=False):
     converted = convert(original, HEADS["mixed"], **MAMBA).eval()
     kept = KeptSteps(folder / "steps", (original, converted), (HELD_OUT, WINDOWS), recipe=recipe.model_dump())
     curve = RecoveryCurve(original, converted, HELD_OUT, kept, halvings=3)
-    logged = []
-    recovered = recover(
-        original, converted, WINDOWS, recipe, curve, training=TRAINING, folder=folder, bf16=bf16, on_log=logged.append
-    )
-    return converted, curve.rows, logged, recovered.errors
+    recovered = recover(original, converted, WINDOWS, recipe, curve, training=TRAINING, folder=folder, bf16=bf16)
+    return converted, curve.rows, recovered.losses["distil"], recovered.errors
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)

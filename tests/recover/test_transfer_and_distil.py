@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from recurformer import convert, distil, transfer
+from recurformer.data.datasets import WindowDataset
 from recurformer.measure.language import divergence
 from recurformer.recover.learn import TRAINED, Distillation, Transfer, only_training
 from recurformer.recover.pair import inputs_of, relative_error, replaced_layers
-from recurformer.train.data import WindowDataset
 from tests.model.tiny_models import HEADS, MAMBA, MATRIX, make_backbone, tokens
 
 SETTINGS = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "log_every": 2, "save_every": 4}
@@ -73,16 +73,16 @@ def test_divergence_is_the_librarys(original):
     torch.testing.assert_close(divergence(ours, theirs), expected)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_distillation_mixes_the_losses_and_ignores_padding(original, share):
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
+def test_distillation_mixes_the_losses_and_ignores_padding(original, fraction):
     converted, batch = converted_from(original), windows().collate([windows()[0], windows()[1]])
-    objective = Distillation(original, converted, share)
+    objective = Distillation(original, converted, fraction)
     padded = {key: F.pad(value, (0, 3), value=-100 if key == "labels" else 0) for key, value in batch.items()}
     padded["attention_mask"] = (torch.arange(19) < 16).long().expand(2, -1)
     with torch.no_grad():
         outputs = converted(**batch)
         apart = divergence(outputs.logits, original(batch["input_ids"]).logits).mean()
-        expected = (1 - share) * apart + share * outputs.loss
+        expected = (1 - fraction) * apart + fraction * outputs.loss
         torch.testing.assert_close(objective(converted, batch), expected)
         torch.testing.assert_close(objective(converted, padded), expected)
 

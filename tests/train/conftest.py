@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from recurformer.data import IGNORED
-from recurformer.train.data import item_generator
+from recurformer.data.datasets import item_generator
 from tests.one_thread import one_thread
 
 __all__ = ["one_thread"]

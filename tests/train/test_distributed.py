@@ -11,9 +11,9 @@ from torch import multiprocessing
 from torch.multiprocessing.spawn import ProcessException
 
 from recurformer.data import IGNORED
+from recurformer.data.datasets import ItemDataset, item_generator
 from recurformer.study import Distributed, Training
 from recurformer.train import trainer
-from recurformer.train.data import ItemDataset, item_generator
 from recurformer.train.trainer import train, whole_weights
 from tests.model.tiny_models import make_converted
 
@@ -37,7 +37,7 @@ class Ragged(ItemDataset):
     """Texts that count upwards, of uneven lengths, of which uneven parts are asked."""
 
     def __init__(self, killer: int | None = None):
-        super().__init__(0, "train", None)
+        super().__init__(0)
         self.killer = killer
         self.seen: list[int] = []
 

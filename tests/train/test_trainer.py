@@ -95,7 +95,7 @@ def test_schedules_rise_then_fall(name):
     assert shape[:20] == sorted(shape[:20])
     assert shape[20:] == sorted(shape[20:], reverse=True)
     assert shape[-1] == 1 if name == "constant" else shape[-1] < 0.01
-    assert all(0 <= SCHEDULES[name](step, 1, share) <= 1 for step in (0, 1) for share in (0.0, 0.5, 1.0))
+    assert all(0 <= SCHEDULES[name](step, 1, fraction) <= 1 for step in (0, 1) for fraction in (0.0, 0.5, 1.0))
 
 
 def test_one_process_computes_on_one_device(make_model, successors, tmp_path, monkeypatch):

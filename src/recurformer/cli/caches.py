@@ -65,7 +65,7 @@ def cache_peak(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamb
     """Measure cache size and peak of a full-size model with random weights on a device (Tables 1, 2 and 4)."""
     import torch
 
-    from recurformer.measure.memory import measure_cache_peak
+    from recurformer.measure.prefills import measure_cache_peak
 
     if args.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch finds no CUDA device here")
@@ -123,7 +123,7 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
     import torch
 
     from recurformer.cli.checkpoints import device
-    from recurformer.measure.longest import measure_longest
+    from recurformer.measure.prefills import measure_longest
 
     return measure_longest(
         meta_backbone(backbone),

@@ -51,10 +51,10 @@ def profile(args: Namespace, settings: Profiling) -> dict[str, float]:
 )
 def profile_hashhop(args: Namespace, settings: RecencyRatio, task: HashHopTask) -> dict[str, float]:
     """Recency ratios of every head over HashHop samples, for models that read only HashHop."""
+    from recurformer.data.hashhop import hashhop_dataset
     from recurformer.heads.profile import profile_heads
-    from recurformer.train.hashhop_data import hashhop_dataset
 
-    dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), size=settings.samples, seed=args.seed)
+    dataset = hashhop_dataset(task, open_tokenizer(args.checkpoint), seed=args.seed)
     batch = dataset.collate([dataset[index] for index in range(settings.samples)])
     measured = profile_heads(
         open_model(args.checkpoint),

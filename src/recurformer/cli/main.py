@@ -14,11 +14,11 @@ from typing import cast
 
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
-from recurformer.cards import own_cards
 from recurformer.cli.arguments import InputPath, OutputFolder, OutputPath, paths_of
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
 from recurformer.cli.stage import STAGES, Settings, Stage, code_of, flat
 from recurformer.files import refuse_strange_model
+from recurformer.gpus import own_gpus
 from recurformer.records import read_record, run_record
 from recurformer.study import Distributed
 
@@ -43,10 +43,10 @@ def _usage() -> str:
     return "\n".join(["usage: recurformer STAGE … | --help | --version", "", *lines, "", MORE])
 
 
-def _cards(stage: Stage, processes: int) -> AbstractContextManager[None]:
-    """A card for each process of a stage that computes; none for a stage that only changes weights."""
+def _gpus(stage: Stage, processes: int) -> AbstractContextManager[None]:
+    """A GPU for each process of a stage that computes; none for a stage that only changes weights."""
     return (
-        own_cards(processes * (stage.device == "computes")) if stage.device in {"computes", "copies"} else nullcontext()
+        own_gpus(processes * (stage.device == "computes")) if stage.device in {"computes", "copies"} else nullcontext()
     )
 
 
@@ -107,7 +107,7 @@ def _run(stage: Stage, args: Namespace, argv: list[str]) -> None:
     if args.threads:
         # Before torch is imported, so that its OpenMP pool has this size from the start.
         os.environ["OMP_NUM_THREADS"] = str(max(1, args.threads // processes))
-    with _cards(stage, processes):
+    with _gpus(stage, processes):
         if processes > 1 and not is_launched():
             launch(argv, processes)
         else:

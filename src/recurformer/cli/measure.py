@@ -294,7 +294,7 @@ def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd
 )
 def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, change: Change) -> "pd.DataFrame":
     """Evaluate a model by lm-eval tasks, through lm-eval's own HFLM."""
-    from recurformer.data.hashhop import HashHopTask as HashHopText
+    from recurformer.data.sizes import HashHopTextSizes
     from recurformer.measure.lm_eval import LocalSettings, lm_eval_rows
 
     local = LocalSettings(
@@ -302,7 +302,7 @@ def ablation_lm_eval(args: Namespace, settings: Tasks, hashhop: HashHopTask, cha
         samples=settings.samples,
         limits=dict(settings.limits),
         seed=args.seed,
-        hashhop=HashHopText("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
+        hashhop=HashHopTextSizes("official", hashhop.hash_length, hashhop.hops, hashhop.characters),
         passkey_tokens=settings.tokens,
         articles=open_texts(args.articles, split="validation"),
         window_tokens=settings.tokens,

@@ -92,7 +92,7 @@ def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> Non
 )
 def train(args: Namespace, settings: Training, distributed: Distributed) -> dict[str, float]:
     """Continue training a model on windows of the training articles (section 4.2)."""
-    from recurformer.train.data import WindowDataset
+    from recurformer.data.datasets import WindowDataset
     from recurformer.train.trainer import train
 
     if bool(args.recovery) != bool(args.original):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @stage("training on HashHop", checkpoint("folder of the model to train"), trained, device="computes")
 def train_hashhop(args: Namespace, settings: Training, task: HashHopTask, distributed: Distributed) -> dict[str, float]:
     """Train a model on HashHop: a small random one, or a converted one (section 4.1)."""
-    from recurformer.train.hashhop_data import hashhop_dataset
+    from recurformer.data.hashhop import hashhop_dataset
     from recurformer.train.trainer import train
 
     tokenizer = open_tokenizer(args.checkpoint)
-    dataset = hashhop_dataset(task, tokenizer, size=settings.steps * settings.batch_size, seed=args.seed)
+    dataset = hashhop_dataset(task, tokenizer, seed=args.seed)
     model = open_model(args.checkpoint, dtype="float32")
     options = {**settings.model_dump(), **distributed.training()}
     options["bf16"] &= model.device.type == "cuda"  # a processor is no faster at products of small models in bfloat16

@@ -21,22 +21,19 @@ import yaml
 from huggingface_hub import metadata_load
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Qwen2Config,
 )
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
-from recurformer.data.hashhop import TOKENIZERS
 from recurformer.data.sizes import PUBLISHED
+from recurformer.data.tokenizers import TOKENIZERS
 from recurformer.files import writing_model
 from recurformer.model.families import FAMILIES
-
-CONFIGURATIONS = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 
 
 def load_shape(name: str) -> PreTrainedConfig:
@@ -49,7 +46,7 @@ def load_shape(name: str) -> PreTrainedConfig:
         raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(PUBLISHED)}")
     values = dict(PUBLISHED[name])
     architecture, theta = values.pop("architecture"), values.pop("rope_theta")
-    return CONFIGURATIONS[architecture](rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
+    return AutoConfig.for_model(architecture, rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
 
 
 def meta_model(config: PreTrainedConfig, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:

@@ -7,39 +7,31 @@ Source: https://github.com/magicproduct/hash-hop and appendix A.1 of the paper. 
   tenth above `characters`.
 - `paper`: the appendix's. One chain and lone pairs of hashes that occur nowhere else, `H1 → H2`, in one paragraph; the
   whole prompt has at most `characters` characters. It has a shortcut: only hashes inside the chain occur twice.
-
-Models that are trained from scratch have a tokenizer of one token a hash, or one token a byte for any text. Both put
-nothing before or after a text by themselves; prompts carry their special tokens in writing.
 """
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE, WordLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from recurformer.data import IGNORED
-from recurformer.data.interval import Estimate, bounded_mean
-from recurformer.data.recall import draw_distinct
+from recurformer.data.datasets import Item, ItemDataset, draw_distinct, item_generator, pad_token
 from recurformer.data.sizes import (
     BOS,
     EOS,
     HASH_SPECIALS,
-    HASH_VOCABULARY,
-    PAD,
     QUERY,
     SEPARATOR,
-    UNKNOWN,
     HashHopTextSizes,
     HashHopTokenSizes,
 )
+from recurformer.study import HashHopTask
 
 ALPHABET = np.array(list(string.ascii_lowercase + string.ascii_uppercase))
 HASH = re.compile(r"\w+")
@@ -63,18 +55,15 @@ class HashHopSample:
     start: str
 
 
-class HashHopTask(HashHopTextSizes):
-    """Generator of HashHop problems in text, of these sizes."""
-
-    def sample(self, rng: np.random.Generator) -> HashHopSample:
-        """One problem; all randomness comes from `rng`."""
-        hashes = draw_hashes(rng, self.hashes_needed, self.hash_length)
-        inside = self.chains * (self.hops + 1)
-        chains = [hashes[first : first + self.hops + 1] for first in range(0, inside, self.hops + 1)]
-        lone = list(zip(hashes[inside::2], hashes[inside + 1 :: 2], strict=True))
-        order = rng.permutation(self.pairs)
-        prompt, answer = LAYOUTS[self.variant](chains, lone, order)
-        return HashHopSample(prompt, answer, tuple(chains[0][1:]), chains[0][0])
+def text_sample(sizes: HashHopTextSizes, rng: np.random.Generator) -> HashHopSample:
+    """One problem in text; all randomness comes from `rng`."""
+    hashes = draw_hashes(rng, sizes.hashes_needed, sizes.hash_length)
+    inside = sizes.chains * (sizes.hops + 1)
+    chains = [hashes[first : first + sizes.hops + 1] for first in range(0, inside, sizes.hops + 1)]
+    lone = list(zip(hashes[inside::2], hashes[inside + 1 :: 2], strict=True))
+    order = rng.permutation(sizes.pairs)
+    prompt, answer = LAYOUTS[sizes.variant](chains, lone, order)
+    return HashHopSample(prompt, answer, tuple(chains[0][1:]), chains[0][0])
 
 
 def draw_hashes(rng: np.random.Generator, count: int, length: int) -> list[str]:
@@ -144,113 +133,166 @@ def link_distances(listed: Sequence[object], chain: Sequence[object]) -> list[in
     return [abs(places[there] - places[here]) for here, there in pairwise(chain[:-1])]
 
 
-def h_gq(correct: Sequence[int], hops: int) -> Estimate:
-    """The paper's h_gq: mean of leading correct hashes / h_p over samples, with its 95 % interval (`bounded_mean`).
-
-    Args:
-        correct: leading correct hashes of each sample (`score_hashes`).
-        hops: hashes of a full answer (h_p).
-    """
-    return bounded_mean(np.asarray(correct, dtype=np.float64) / hops)
-
-
-class HashHopTokens(HashHopTokenSizes):
-    """Generator of HashHop problems with one token a hash, for models small enough to learn it on a CPU.
+def token_samples(sizes: HashHopTokenSizes, rng: np.random.Generator, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Independent problems with one token a hash, for models small enough to learn it on a CPU.
 
         <bos> h7 h3 <sep> h12 h7 <sep> … <query> h12 h7 h3 … <eos>
               └───── shuffled pairs ─────┘        start └ answer ┘
 
     The separator stands for the line break of the text form. Without it the hash after the second element of a pair
     looks like a partner of that element: a small model did not learn the task in 1,600 steps, and takes 200 with
-    separators. All samples have the same length, so batches stack without padding.
+    separators.
+
+    Returns:
+        input_ids (batch, length) and labels (batch, length), both int64. Labels are aligned with input_ids, as
+        transformers expects (the model shifts them itself): the answer's tokens at the answer's positions, -100
+        elsewhere.
     """
+    hashes = len(HASH_SPECIALS) + draw_distinct(rng, sizes.vocabulary - len(HASH_SPECIALS), batch, sizes.hashes_needed)
+    inside = sizes.full_chains * (sizes.hops + 1)
+    chains = hashes[:, :inside].reshape(batch, sizes.full_chains, sizes.hops + 1)
+    links = np.stack([chains[..., :-1], chains[..., 1:]], axis=-1).reshape(batch, -1, 2)
+    pairs = np.concatenate([links, hashes[:, inside:].reshape(batch, -1, 2)], axis=1)  # (batch, pairs, 2)
+    order = rng.permuted(np.tile(np.arange(sizes.pair_count), (batch, 1)), axis=1)
+    pairs = np.take_along_axis(pairs, order[..., None], axis=1)
+    separators = np.full((batch, sizes.pair_count, 1), HASH_SPECIALS.index(SEPARATOR))
+    lines = np.concatenate([pairs, separators], axis=2)  # (batch, pairs, 3)
 
-    def sample_batch(self, rng: np.random.Generator, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Independent problems.
-
-        Returns:
-            input_ids (batch, length) and labels (batch, length), both int64. Labels are aligned with input_ids, as
-            transformers expects (the model shifts them itself): the answer's tokens at the answer's positions, -100
-            elsewhere.
-        """
-        hashes = len(HASH_SPECIALS) + draw_distinct(
-            rng, self.vocabulary - len(HASH_SPECIALS), batch, self.hashes_needed
-        )
-        inside = self.full_chains * (self.hops + 1)
-        chains = hashes[:, :inside].reshape(batch, self.full_chains, self.hops + 1)
-        links = np.stack([chains[..., :-1], chains[..., 1:]], axis=-1).reshape(batch, -1, 2)
-        pairs = np.concatenate([links, hashes[:, inside:].reshape(batch, -1, 2)], axis=1)  # (batch, pairs, 2)
-        order = rng.permuted(np.tile(np.arange(self.pair_count), (batch, 1)), axis=1)
-        pairs = np.take_along_axis(pairs, order[..., None], axis=1)
-        separators = np.full((batch, self.pair_count, 1), HASH_SPECIALS.index(SEPARATOR))
-        lines = np.concatenate([pairs, separators], axis=2)  # (batch, pairs, 3)
-
-        input_ids = np.empty((batch, self.length), dtype=np.int64)
-        answer = slice(self.prompt_length, self.prompt_length + self.hops)
-        input_ids[:, 0] = HASH_SPECIALS.index(BOS)
-        input_ids[:, 1 : 1 + 3 * self.pair_count] = lines.reshape(batch, -1)
-        input_ids[:, self.prompt_length - 2] = HASH_SPECIALS.index(QUERY)
-        input_ids[:, self.prompt_length - 1] = chains[:, 0, 0]
-        input_ids[:, answer] = chains[:, 0, 1:]
-        input_ids[:, -1] = HASH_SPECIALS.index(EOS)
-        labels = np.full_like(input_ids, IGNORED)
-        labels[:, answer] = chains[:, 0, 1:]
-        return torch.from_numpy(input_ids), torch.from_numpy(labels)
+    input_ids = np.empty((batch, sizes.length), dtype=np.int64)
+    answer = slice(sizes.prompt_length, sizes.prompt_length + sizes.hops)
+    input_ids[:, 0] = HASH_SPECIALS.index(BOS)
+    input_ids[:, 1 : 1 + 3 * sizes.pair_count] = lines.reshape(batch, -1)
+    input_ids[:, sizes.prompt_length - 2] = HASH_SPECIALS.index(QUERY)
+    input_ids[:, sizes.prompt_length - 1] = chains[:, 0, 0]
+    input_ids[:, answer] = chains[:, 0, 1:]
+    input_ids[:, -1] = HASH_SPECIALS.index(EOS)
+    labels = np.full_like(input_ids, IGNORED)
+    labels[:, answer] = chains[:, 0, 1:]
+    return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
-BYTE_SPECIALS = (PAD, BOS, EOS)
+BLOCK = 64
+"""Items that are drawn at a time, which costs far less than one by one."""
 
 
-def hash_word(token: int) -> str:
-    """The word that stands for one id of the hash vocabulary: a special token's name, or h0, h1, …"""
-    return HASH_SPECIALS[token] if token < len(HASH_SPECIALS) else f"h{token - len(HASH_SPECIALS)}"
-
-
-def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
-    """Whitespace-separated words to ids for the token form of HashHop (`HashHopTokens`).
+class HashHopTokenDataset(ItemDataset):
+    """HashHop with one token a hash; only the answer has labels.
 
     Args:
-        vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokens`.
+        tasks: the layouts and the fraction of the items that each gets; all of the same length.
+        seed: of all items.
+        stream: a name in `STREAMS`.
     """
-    vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
-    if vocabulary <= len(HASH_SPECIALS):
-        raise ValueError(f"vocabulary is {vocabulary}; it must exceed the {len(HASH_SPECIALS)} special tokens")
-    model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _left_padded(tokenizer, unk_token=UNKNOWN, additional_special_tokens=[QUERY, SEPARATOR])
+
+    def __init__(self, tasks: Mapping[HashHopTokenSizes, float], seed: int, stream: str = "train") -> None:
+        super().__init__(seed, stream)
+        lengths = {task.length for task in tasks}
+        if len(lengths) > 1:
+            raise ValueError(f"hashhop: layouts of different lengths {sorted(lengths)} cannot share a batch; set pairs")
+        self.tasks, self.fractions = list(tasks), list(tasks.values())
+        self._number, self._block = -1, (torch.empty(0), torch.empty(0))
+
+    def __getitem__(self, index: int) -> Item:
+        number, place = divmod(index, BLOCK)
+        if number != self._number:
+            self._number, self._block = number, self._draw(item_generator(self.seed, number, self.stream))
+        input_ids, labels = self._block
+        return {"input_ids": input_ids[place], "labels": labels[place]}
+
+    def _draw(self, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """A block: input_ids and labels, both (BLOCK, L)."""
+        which = rng.choice(len(self.tasks), size=BLOCK, p=self.fractions)
+        input_ids = torch.empty(BLOCK, self.tasks[0].length, dtype=torch.long)
+        labels = torch.empty_like(input_ids)
+        for task_number, task in enumerate(self.tasks):
+            rows = torch.from_numpy(np.flatnonzero(which == task_number))
+            if len(rows):
+                input_ids[rows], labels[rows] = token_samples(task, rng, len(rows))
+        return input_ids, labels
+
+    def correct(self, index: int, generated: Sequence[int]) -> int:
+        """Leading hashes of item `index`'s answer that `generated`, token ids after its prompt, reproduces."""
+        labels = self[index]["labels"]
+        return score_hashes(list(generated), labels[labels != IGNORED].tolist())
+
+    def distances(self, index: int) -> list[int]:
+        """Pairs between the linked pairs of item `index`: see `link_distances`."""
+        input_ids, labels = (self[index][name].tolist() for name in ("input_ids", "labels"))
+        query = input_ids.index(HASH_SPECIALS.index(QUERY))
+        return link_distances(input_ids[1:query:3], [input_ids[query + 1], *filter(IGNORED.__ne__, labels)])
 
 
-def byte_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
-    """One token a byte of UTF-8; decode(encode(text)) == text for every text, even one that spells "<eos>".
+class HashHopTextDataset(ItemDataset):
+    """HashHop in letters, for a pretrained language model; only the answer and the end of the text have labels.
 
     Args:
-        vocabulary: None or 259; there is no other size.
+        tasks: the layouts and the fraction of the items that each gets.
+        tokenizer: of the model; begins a text as it always does.
+        seed: of all items.
+        stream: a name in `STREAMS`.
     """
-    size = len(BYTE_SPECIALS) + 256
-    if vocabulary not in (None, size):
-        raise ValueError(f"vocabulary is {vocabulary}; a byte tokenizer has exactly {size} ids")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {word: token for token, word in enumerate((*BYTE_SPECIALS, *alphabet))}
-    tokenizer = Tokenizer(BPE(vocab, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return _left_padded(tokenizer, split_special_tokens=True)
+
+    def __init__(
+        self,
+        tasks: Mapping[HashHopTextSizes, float],
+        tokenizer: PreTrainedTokenizerBase,
+        seed: int,
+        stream: str = "train",
+    ) -> None:
+        super().__init__(seed, stream)
+        self.tasks, self.fractions, self.tokenizer = list(tasks), list(tasks.values()), tokenizer
+        self.pad_token_id = pad_token(tokenizer)
+
+    def sample(self, index: int) -> HashHopSample:
+        """Item `index` as text."""
+        rng = item_generator(self.seed, index, self.stream)
+        return text_sample(self.tasks[rng.choice(len(self.tasks), p=self.fractions)], rng)
+
+    def __getitem__(self, index: int) -> Item:
+        sample = self.sample(index)
+        prompt = self.tokenizer(sample.prompt, verbose=False).input_ids
+        answer = self.tokenizer(sample.answer, add_special_tokens=False).input_ids
+        if self.tokenizer.eos_token_id is not None:
+            answer = [*answer, self.tokenizer.eos_token_id]
+        return {
+            "input_ids": torch.tensor(prompt + answer),
+            "labels": torch.tensor([IGNORED] * len(prompt) + answer),
+        }
+
+    def correct(self, index: int, generated: Sequence[int]) -> int:
+        """Leading hashes of item `index`'s answer that `generated`, token ids after its prompt, reproduces."""
+        return score_hashes(self.tokenizer.decode(list(generated), skip_special_tokens=True), self.sample(index).target)
+
+    def distances(self, index: int) -> list[int]:
+        """Pairs between the linked pairs of item `index`: see `link_distances`."""
+        sample = self.sample(index)
+        return link_distances(HASH.findall(sample.prompt)[::2], [sample.start, *sample.target])
 
 
-def _left_padded(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-        **options,
-    )
+HashHopDataset = HashHopTokenDataset | HashHopTextDataset
 
 
-TOKENIZERS: dict[str, Callable[[int | None], PreTrainedTokenizerFast]] = {
-    "hash": hash_tokenizer,
-    "byte": byte_tokenizer,
-}
+def hashhop_dataset(
+    task: HashHopTask,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    seed: int = 0,
+    variant: str | None = None,
+    stream: str = "train",
+) -> HashHopDataset:
+    """Samples of a task for training, profiling or testing.
+
+    Args:
+        task: the sizes.
+        tokenizer: of the model; not used by the form "tokens".
+        seed: of all samples.
+        variant: "official" or "paper"; None: both, "paper" with the fraction that the task sets.
+        stream: a name in `STREAMS`.
+    """
+    fractions = {"official": 1 - task.paper_share, "paper": task.paper_share} if variant is None else {variant: 1.0}
+    tasks: dict[Any, float] = {task.sizes(name): fraction for name, fraction in fractions.items() if fraction}
+    if task.form == "tokens":
+        return HashHopTokenDataset(tasks, seed, stream)
+    if tokenizer is None:
+        raise ValueError("hashhop: the form text needs a tokenizer")
+    return HashHopTextDataset(tasks, tokenizer, seed, stream)

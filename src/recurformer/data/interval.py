@@ -1,9 +1,11 @@
-"""Confidence intervals of means: of scores in [0, 1], and of values without bounds."""
+"""95 % confidence intervals of means: of scores in [0, 1], and of values without bounds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
@@ -14,9 +16,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def bounded_mean(
-    scores: Sequence[float] | np.ndarray, confidence: float = 0.95, seeds: Sequence[int] | np.ndarray | None = None
-) -> Estimate:
+def bounded_mean(scores: Sequence[float] | np.ndarray, seeds: Sequence[int] | np.ndarray | None = None) -> Estimate:
     """Mean of scores in [0, 1] with a score interval: Wilson's, extended from exact/not exact to graded scores.
 
     Wilson's interval holds every m with (mean - m)² ≤ t² v(m)/n, where v(m) = m(1 - m) is the variance of a coin of
@@ -30,7 +30,6 @@ def bounded_mean(
 
     Args:
         scores: (n,).
-        confidence: of the interval.
         seeds: (n,), of the training behind each score; equally many scores a seed.
 
     Raises:
@@ -51,7 +50,7 @@ def bounded_mean(
         if len(sizes) > 1 and (between := float(sizes @ (means - mean) ** 2) / (len(sizes) - 1)) > variance:
             freedom, variance = len(sizes) - 1, between
     dispersion = variance / (mean * (1 - mean)) if 0 < mean < 1 else 1.0
-    quantile = float(t.ppf(0.5 + confidence / 2, max(freedom, 1)))
+    quantile = float(t.ppf(0.5 + CONFIDENCE / 2, max(freedom, 1)))
     spread = dispersion * quantile**2 / n
     centre = (mean + spread / 2) / (1 + spread)
     half = np.sqrt(spread * mean * (1 - mean) + spread**2 / 4) / (1 + spread)
@@ -70,5 +69,5 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Estimate:
     if array.ndim != 1 or not len(array):
         raise ValueError("mean_interval: give a flat, non-empty list of values")
     mean, n = float(array.mean()), len(array)
-    half = float(t.ppf(0.975, n - 1) * array.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+    half = float(t.ppf(0.5 + CONFIDENCE / 2, n - 1) * array.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return Estimate(mean, mean - half, mean + half)

@@ -41,7 +41,7 @@ class PasskeySample:
         answer: its right continuation: a space and the digits; after each key the words that lead to the next one.
         keys: the digits that the question asks for, in that order.
         tokens: length of the prompt in tokens, without special tokens.
-        depth: share of the filler that stands before the queried needles, 0 to 1; the mean of several.
+        depth: fraction of the filler that stands before the queried needles, 0 to 1; the mean of several.
     """
 
     prompt: str
@@ -64,7 +64,7 @@ def sized_sentences(tokenizer: PreTrainedTokenizerBase, filler: tuple[str, ...])
 
 
 class _Needle(NamedTuple):
-    """A key, its owner (" of Alice", or nothing) and the share of the filler before it."""
+    """A key, its owner (" of Alice", or nothing) and the fraction of the filler before it."""
 
     key: str
     of: str = ""
@@ -102,26 +102,17 @@ class PasskeyTask:
         if not 1 <= self.queries <= self.needles <= len(OWNERS):
             raise ValueError(f"queries is {self.queries} of {self.needles} needles; there can be 1 to {len(OWNERS)}")
         bare = self._count(self._write([], [_Needle("8" * DIGITS, of) for of in self._owners(OWNERS)]))
-        needed = bare + max(self.sizes, default=0)
+        needed = bare + max((size for _, size in self.hay), default=0)
         if needed > self.tokens:
             raise ValueError(f"tokens is {self.tokens}; the bare prompt and one sentence need up to {needed}")
-        if not self.sizes:
+        if not self.hay:
             raise ValueError(f"filler holds no sentence of at most {int(LONGEST * self.tokens)} tokens")
 
     @cached_property
-    def _hay(self) -> list[tuple[str, int]]:
+    def hay(self) -> list[tuple[str, int]]:
+        """`sized_sentences` of the filler, without those that are longer than a tenth of the prompt."""
         sentences = sized_sentences(self.tokenizer, tuple(self.filler))
         return [(sentence, size) for sentence, size in sentences if size <= LONGEST * self.tokens]
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        """The sentences of the filler, in order, without those that would take more than a tenth of the prompt."""
-        return [sentence for sentence, _ in self._hay]
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Tokens of each sentence with the space before it."""
-        return [size for _, size in self._hay]
 
     def _count(self, text: str) -> int:
         return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -130,13 +121,13 @@ class PasskeyTask:
         """One problem; all randomness comes from `rng`."""
         needles = self._draw(rng)
         room = self.tokens - self._count(self._write([], needles))
-        chosen: list[int] = []
-        for following in count(int(rng.integers(len(self.sentences)))):
-            index = following % len(self.sentences)
-            room -= self.sizes[index]
+        chosen: list[tuple[str, int]] = []
+        for following in count(int(rng.integers(len(self.hay)))):
+            sentence, size = self.hay[following % len(self.hay)]
+            room -= size
             if room < 0:
                 break
-            chosen.append(index)
+            chosen.append((sentence, size))
         # A sentence may take another number of tokens next to others than alone: drop some if the sum was too low.
         while (sample := self._place(chosen, needles)).tokens > self.tokens:
             chosen.pop()
@@ -161,11 +152,11 @@ class PasskeyTask:
     def _owners(self, names: Sequence[str]) -> list[str]:
         return [f" of {name}" if self._has_owners else "" for name in names[: self.needles]]
 
-    def _place(self, chosen: list[int], needles: list[_Needle]) -> PasskeySample:
+    def _place(self, chosen: list[tuple[str, int]], needles: list[_Needle]) -> PasskeySample:
         """The prompt with each needle between the two sentences that come nearest to its depth."""
-        ends = np.cumsum([0] + [self.sizes[index] for index in chosen])
+        ends = np.cumsum([0] + [size for _, size in chosen])
         places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
-        prompt = self._write([self.sentences[index] for index in chosen], needles, places)
+        prompt = self._write([sentence for sentence, _ in chosen], needles, places)
         queried = needles[: self.queries]
         answer = f" {queried[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in queried[1:])
         depth = ends[places[: self.queries]].mean() / max(ends[-1], 1)

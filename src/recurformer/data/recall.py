@@ -3,28 +3,14 @@
 Protocol of zoology (https://github.com/HazyResearch/zoology, `multiquery_ar`; the paper's appendix A.2 and figure 4).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from recurformer.data import IGNORED
+from recurformer.data.datasets import Item, ItemDataset, draw_distinct, item_generator
 from recurformer.data.sizes import check_mqar
-
-
-def draw_distinct(rng: np.random.Generator, population: int, batch: int, count: int) -> np.ndarray:
-    """Uniform ordered draws without replacement from 0 … population-1, one independent draw a row.
-
-    The first `count` steps of a Fisher-Yates shuffle, done on all rows at once: exact, and far cheaper than one
-    `choice` a row.
-
-    Returns:
-        int64 (batch, count).
-    """
-    deck = np.tile(np.arange(population), (batch, 1))  # (batch, population)
-    rows = np.arange(batch)
-    for step in range(count):
-        chosen = rng.integers(step, population, size=batch)
-        deck[rows, chosen], deck[:, step] = deck[:, step].copy(), deck[rows, chosen]
-    return deck[:, :count]
 
 
 def draw_weighted(rng: np.random.Generator, weights: np.ndarray, batch: int, count: int) -> np.ndarray:
@@ -54,10 +40,9 @@ def mqar_batch(
 
                key val key val         query                   query
         input:  2   8   4   7   0   0   4   0   0   0   0   0   2   0
-        label:  ·   ·   ·   ·   ·   ·   7   ·   ·   ·   ·   ·   8   ·
+        label:  ·   ·   ·   ·   ·   ·   ·   7   ·   ·   ·   ·   ·   8
 
-    Labels stand at the query's own position: the model's output at position i predicts labels[i], without another
-    shift.
+    Labels stand one place after their queries, as transformers expects: the model shifts them back itself.
 
     Args:
         rng: the only source of randomness.
@@ -70,7 +55,7 @@ def mqar_batch(
             4, every place is used.
 
     Returns:
-        input_ids (batch, length) and labels (batch, length), int64; labels are -100 but at the queries.
+        input_ids (batch, length) and labels (batch, length), int64; labels are -100 but after queries.
 
     Raises:
         ValueError: sizes that do not fit each other.
@@ -88,22 +73,43 @@ def mqar_batch(
     input_ids[:, 0 : 2 * pairs : 2] = keys
     input_ids[:, 1 : 2 * pairs : 2] = values
     np.put_along_axis(input_ids, positions, keys, axis=1)
-    np.put_along_axis(labels, positions, values, axis=1)
+    np.put_along_axis(labels, positions + 1, values, axis=1)
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
-def count_correct(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right answers and queries of each sample. Nothing is shifted: predictions[:, i] is compared with labels[:, i].
+class MQARBatches(ItemDataset):
+    """Whole batches of recall samples as items, all of the same number of tokens, and a curriculum.
+
+    Small models find the lookup in many short lists and keep it in longer ones, where they would not find it: so the
+    slices join one after the other, in their order, and a batch of a shorter slice has more samples.
 
     Args:
-        predictions: predicted token ids (batch, length), or logits (batch, length, vocabulary), at each position.
-        labels: (batch, length) as made by `sample_batch`: the token that the position itself predicts, -100 where
-            none is queried. Labels that were moved one position on for a library are to be moved back first.
-
-    Returns:
-        correct (batch,) and queries (batch,), int64.
+        slices: (length, pairs) of each slice.
+        vocabulary: number of tokens.
+        batch_size: samples of the longest slice in a batch.
+        seed: of all batches.
+        curriculum: batches over which the slices join; 0: all are there from the first.
     """
-    if predictions.dim() == labels.dim() + 1:
-        predictions = predictions.argmax(dim=-1)
-    queried = labels != IGNORED
-    return ((predictions == labels) & queried).sum(dim=-1), queried.sum(dim=-1)
+
+    def __init__(
+        self, slices: Sequence[tuple[int, int]], vocabulary: int, batch_size: int, seed: int, curriculum: int = 0
+    ) -> None:
+        super().__init__(seed)
+        for length, pairs in slices:
+            check_mqar(vocabulary, length, pairs)
+        self.slices, self.vocabulary, self.batch_size, self.curriculum = slices, vocabulary, batch_size, curriculum
+
+    def __getitem__(self, index: int) -> Item:
+        joined = len(self.slices)
+        if index < self.curriculum:
+            joined = 1 + index * len(self.slices) // self.curriculum
+        length, pairs = self.slices[index % joined]
+        samples = self.batch_size * max(length for length, _ in self.slices) // length
+        rng = item_generator(self.seed, index, self.stream)
+        input_ids, labels = mqar_batch(rng, samples, self.vocabulary, length, pairs)
+        return {"input_ids": input_ids, "labels": labels}
+
+    def collate(self, items: Sequence[Item]) -> Item:
+        """The one batch of `items`."""
+        (batch,) = items
+        return batch

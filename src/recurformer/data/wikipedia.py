@@ -235,8 +235,7 @@ def build_articles(
 
     Args:
         articles: pairs of title and clean text.
-        validation_share: share of the articles that only validation sees; rounded, but at least one article when above
-            0.
+        validation_share: fraction of the articles that only validation sees; rounded, but at least one when above 0.
         seed: decides which ones.
         minimum_characters: shorter articles are left out.
 

@@ -1,6 +1,5 @@
 """Give a model a cache that evicts, and let it attend through that, by transformers' attention interface."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,8 +11,6 @@ from recurformer.evict.cache import EvictingCache, StatePruning
 from recurformer.evict.context import Eviction
 from recurformer.evict.methods import EVICTIONS
 from recurformer.heads.probes import Repeated
-from recurformer.measure.cache import count_cache, meta_twin
-from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.prefill import attending_by, check_arguments
 
@@ -97,7 +94,7 @@ def make_eviction(
     Args:
         model: a causal language model. Of a converted one only the retained heads evict.
         method: a name in `EVICTIONS`.
-        budget: share (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
+        budget: fraction (0, 1] of the tokens seen so far that the cache holds, on average over layers and heads, or a
             number of tokens.
         repeated: random tokens, repeated, on which a method may judge the heads; None: any of the vocabulary, on which
             a model that reads no text is hard to judge.
@@ -141,17 +138,3 @@ def empty_cache(model: PreTrainedModel, eviction: Eviction) -> EvictingCache:
     config = model.config
     types = config.layer_types if hasattr(config, "recurrent_heads") else ["full_attention"] * config.num_hidden_layers
     return EvictingCache(eviction, types)
-
-
-def matching_budget(model: PreTrainedModel, heads: Sequence[Sequence[int]], length: int, **mamba: Any) -> float:
-    """Return the share of the model's cache that it takes after conversion, at most 1.0: recurrent states count too.
-
-    Args:
-        model: the unconverted model; only its shape and type matter.
-        heads: for each layer, the heads to replace; see `recurformer.select_heads`.
-        length: tokens in the cache.
-        **mamba: sizes of the Mamba blocks; see `recurformer.convert`.
-    """
-    base = meta_twin(model)
-    converted = convert(base, heads, **mamba)
-    return min(float(count_cache(converted, length).bytes.sum() / count_cache(base, length).bytes.sum()), 1.0)

@@ -94,11 +94,11 @@ def with_mean_of_dropped(held: Held, context: Context, places: Tensor) -> Held:
     stayed = torch.zeros_like(context.positions, dtype=torch.bool).scatter_(-1, places, held.positions >= 0)
     dropped = token_counts(context.positions).masked_fill(stayed, 0)
     total = dropped.sum(-1, keepdim=True)
-    share = (dropped / total.clamp(min=1)).to(context.keys.dtype)[:, :, None]  # (B, h, 1, n)
+    weights = (dropped / total.clamp(min=1)).to(context.keys.dtype)[:, :, None]  # (B, h, 1, n)
     return replace(
         held,
-        keys=torch.cat([share @ context.keys, held.keys], 2),
-        values=torch.cat([share @ context.values, held.values], 2),
+        keys=torch.cat([weights @ context.keys, held.keys], 2),
+        values=torch.cat([weights @ context.values, held.values], 2),
         positions=torch.cat([PADDING - total.to(held.positions.dtype), held.positions], 2),
     )
 

@@ -138,8 +138,8 @@ class Context:
         new, total = self.queries.shape[3], torch.zeros((), device=window.device)
         for start, weights in self.weights(int(window.max())):
             age = new - 1 - torch.arange(start, start + weights.shape[3], device=window.device)
-            share = 1 - age / (window[:, None] - 1).clamp(min=1)
-            counted = (1 + (newest - 1) * share) * (age < window[:, None])
+            rank = 1 - age / (window[:, None] - 1).clamp(min=1)
+            counted = (1 + (newest - 1) * rank) * (age < window[:, None])
             total = total + torch.einsum("bhgqn,bq->bhgn", weights, counted.to(weights.dtype))
         return total / window.clamp(min=1)[:, None, None, None]
 
@@ -165,8 +165,7 @@ class Eviction(ABC):
     """One way to choose the tokens that stay: those that are protected, then the most important ones.
 
     Attributes:
-        budget: of the cache, on average over layers and heads: a share (0, 1] of the tokens seen so far, or a number of
-            tokens.
+        budget: of the cache, on average over layers and heads: a fraction (0, 1] of the tokens seen, or their number.
 
     Raises:
         ValueError: a budget that is neither.
@@ -182,8 +181,8 @@ class Eviction(ABC):
 
     def __post_init__(self) -> None:
         whole = isinstance(self.budget, int) and not isinstance(self.budget, bool) and self.budget >= 1
-        share = isinstance(self.budget, float) and 0 < self.budget <= 1
-        if not (whole or share):
+        fraction = isinstance(self.budget, float) and 0 < self.budget <= 1
+        if not (whole or fraction):
             raise ValueError(
                 f"budget={self.budget!r} must be a fraction above 0 up to 1.0, or a whole number of tokens from 1 on"
             )
@@ -198,8 +197,8 @@ class Eviction(ABC):
         """Eviction after each generated token; None: nothing is evicted then."""
         return None if self.prompt_only else self
 
-    def share(self, tokens: int) -> float:
-        """Return the budget as a share of so many tokens."""
+    def fraction(self, tokens: int) -> float:
+        """Return the budget as a fraction of so many tokens."""
         return self.budget if isinstance(self.budget, float) else min(self.budget / max(tokens, 1), 1.0)
 
     def head_groups(self, layer: int, kv_heads: int) -> list[list[int]]:

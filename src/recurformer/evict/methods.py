@@ -14,28 +14,47 @@ from recurformer.heads.probes import Repeated
 from recurformer.heads.scores import echo_scores, induction_scores
 
 PERIOD, REPEATS = 64, 4  # of the random tokens that the heads of a model of text are judged on
-ECHO_HEADS = 1 / 15  # share of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
-LOCAL = 0.2  # share of the tokens that the other heads keep; half the budget at most
+ECHO_HEADS = 1 / 15  # fraction of the retrieval heads that are chosen by their echo score: the paper's 1 % of 15 %
+LOCAL = 0.2  # fraction of the tokens that the other heads keep; half the budget at most
 
 
 @dataclass(frozen=True)
-class RazorAttention(Eviction):
-    """Key-value heads that look back at earlier occurrences keep all tokens; the others keep the first and the last.
+class StreamingLLM(Eviction):
+    """StreamingLLM (arXiv 2309.17453): the first tokens, half the budget at most, and the last ones.
+
+    Keys keep the rotation of the place where they were read; the original counts places within the cache.
+
+    Attributes:
+        sinks: first tokens that stay.
+    """
+
+    sinks: int = 4
+
+    def importance(self, context: Context, kept: Tensor) -> Tensor:
+        """The newer, the more."""
+        return context.positions.float()
+
+    def protected(self, context: Context, kept: Tensor) -> Tensor:
+        """The sinks."""
+        return context.first((kept // 2).clamp(max=self.sinks))
+
+
+@dataclass(frozen=True)
+class RazorAttention(StreamingLLM):
+    """Key-value heads that look back at earlier occurrences keep all tokens; the others keep those of StreamingLLM.
 
     RazorAttention (arXiv 2407.15891). The dropped tokens live on as one, the mean of their keys and values, that
     weighs as much as all of them.
-    With a share b of the cache, L = min(0.2, b/2) of the tokens stay in the other heads, and as many heads keep
+    With a fraction b of the cache, L = min(0.2, b/2) of the tokens stay in the other heads, and as many heads keep
     everything as the budget then allows; rounding to whole heads is made up for by L.
 
     Attributes:
         whole: for each layer, the key-value heads that keep everything; none where it is empty.
-        local: share of the tokens that the others keep.
-        sinks: first tokens that stay; half of the kept tokens at most.
+        local: fraction of the tokens that the others keep.
     """
 
     whole: tuple[tuple[int, ...], ...] = ()
     local: float = LOCAL
-    sinks: int = 4
 
     compensates: ClassVar[bool] = True
 
@@ -55,8 +74,8 @@ class RazorAttention(Eviction):
         room = layers * kv_heads * (budget - local) / (1 - local)
         count = layers * kv_heads if budget == 1 else int(round(room, 6))  # of eight 0.5 leaves 3, not 2.9999999
         chosen = retrieval_heads(*look_back(model, repeated or any_tokens(model.config.vocab_size)), count)
-        share = count / (layers * kv_heads)
-        return cls(budget, chosen, (budget - share) / (1 - share) if share < 1 else 1.0)
+        whole = count / (layers * kv_heads)
+        return cls(budget, whole=chosen, local=(budget - whole) / (1 - whole) if whole < 1 else 1.0)
 
     def head_groups(self, layer: int, kv_heads: int) -> list[list[int]]:
         """The heads that keep everything, and the others."""
@@ -70,18 +89,10 @@ class RazorAttention(Eviction):
         local = budgeted(self.local, context.tokens)
         return torch.where(context.tokens <= local, local, local - 1)  # the mean of the dropped takes a place
 
-    def importance(self, context: Context, kept: Tensor) -> Tensor:
-        """The newer, the more."""
-        return context.positions.float()
 
-    def protected(self, context: Context, kept: Tensor) -> Tensor:
-        """The sinks."""
-        return context.first((kept // 2).clamp(max=self.sinks))
-
-
-def any_tokens(vocabulary: int, seed: int = 0) -> Repeated:
+def any_tokens(vocabulary: int) -> Repeated:
     """One text of repeated random tokens; of a model's few special tokens it will rarely have any."""
-    order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(seed))[:PERIOD]
+    order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(0))[:PERIOD]
     return Repeated(order.repeat(REPEATS)[None], len(order))
 
 
@@ -114,27 +125,6 @@ def retrieval_heads(echo: Tensor, induction: Tensor, count: int) -> tuple[tuple[
     chosen = [*by_echo, *(head for head in by_induction if head not in by_echo)][:count]
     layers, heads = echo.shape
     return tuple(tuple(sorted(head % heads for head in chosen if head // heads == layer)) for layer in range(layers))
-
-
-@dataclass(frozen=True)
-class StreamingLLM(Eviction):
-    """StreamingLLM (arXiv 2309.17453): the first tokens, half the budget at most, and the last ones.
-
-    Keys keep the rotation of the place where they were read; the original counts places within the cache.
-
-    Attributes:
-        sinks: first tokens that stay.
-    """
-
-    sinks: int = 4
-
-    def importance(self, context: Context, kept: Tensor) -> Tensor:
-        """The newer, the more."""
-        return context.positions.float()
-
-    def protected(self, context: Context, kept: Tensor) -> Tensor:
-        """The sinks."""
-        return context.first((kept // 2).clamp(max=self.sinks))
 
 
 @dataclass(frozen=True)

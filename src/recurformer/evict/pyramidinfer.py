@@ -3,7 +3,7 @@
 `pyramidinfer_rows` counts what it keeps in a model too large to run, of which only the depth matters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import cos, pi
@@ -23,7 +23,7 @@ def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 
     """Tokens that each of PyramidInfer's layers keeps, by the paper's numbers (Table 2: 0.1054 and 0.1043).
 
     Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
-    is therefore a share kept, of the whole length, in every layer.
+    is therefore a fraction kept, of the whole length, in every layer.
     """
     return [min(tokens, max(minimum, int(tokens * keep**layer))) for layer in range(layers)]
 
@@ -32,18 +32,18 @@ def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 
 class PyramidInferPaper(Eviction):
     """Layer l keeps floor(length * keep^l) tokens, at least `minimum`: those that the last ones attend to most.
 
-    The first layer keeps all, so no budget below one layer's share can be met; the nearest is taken. Only tokens that
-    are read several at a time (the prompt) are evicted: the cache grows with each generated token.
+    The first layer keeps all: of a smaller budget the nearest is taken. Only tokens that are read several at a time
+    (the prompt) are evicted: the cache grows with each generated token.
 
     Attributes:
-        keep: share that the next layer keeps; None: solved from the budget. With a share the budget plays no role.
+        keep: fraction that the next layer keeps, with which the budget plays no role; None: solved from the budget.
         minimum: tokens that every layer keeps; a quarter of the budget at most when `keep` is solved from it.
-        recent_share: part of the kept tokens that are simply the last ones, which judge the others.
+        recent: part of the kept tokens that are simply the last ones, which judge the others.
     """
 
     keep: float | None = None
     minimum: int = 32
-    recent_share: float = 0.2
+    recent: float = 0.2
 
     prompt_only: ClassVar[bool] = True
 
@@ -56,12 +56,12 @@ class PyramidInferPaper(Eviction):
         """Return the number of a prompt's tokens that each layer keeps."""
         if self.keep is not None:
             return pyramid_lengths(tokens, layers, self.keep, self.minimum)
-        share = self.share(tokens)
-        minimum = min(self.minimum, int(share * tokens / 4))
-        return pyramid_lengths(tokens, layers, _keep_for(tokens, layers, share, minimum), minimum)
+        fraction = self.fraction(tokens)
+        minimum = min(self.minimum, int(fraction * tokens / 4))
+        return pyramid_lengths(tokens, layers, _keep_for(tokens, layers, fraction, minimum), minimum)
 
     def _recent(self, kept: Tensor) -> Tensor:
-        return (kept * self.recent_share).long().clamp(min=1)
+        return (kept * self.recent).long().clamp(min=1)
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
         """Attention of the last tokens, the same for all heads."""
@@ -73,23 +73,28 @@ class PyramidInferPaper(Eviction):
 
 
 @lru_cache
-def _keep_for(tokens: int, layers: int, share: float, minimum: int) -> float:
-    """The share `keep` with which layers keep on average as near to `share` of the tokens as they can, from below."""
-    low, high = 0.0, 1.0
-    if share == high:
-        return high
+def _keep_for(tokens: int, layers: int, fraction: float, minimum: int) -> float:
+    """The `keep` with which layers keep on average as near to `fraction` of the tokens as they can, from below."""
+    if fraction == 1.0:
+        return 1.0
+    most = fraction * tokens * layers
+    return _last_that(lambda keep: sum(pyramid_lengths(tokens, layers, keep, minimum)) <= most, 0.0, 1.0)
+
+
+def _last_that(fits: Callable[[float], bool], start: float, end: float) -> float:
+    """The number farthest from `start` towards `end` that `fits`, as `start` does, by bisection."""
     for _ in range(40):
-        middle = (low + high) / 2
-        if sum(pyramid_lengths(tokens, layers, middle, minimum)) > share * tokens * layers:
-            high = middle
+        middle = (start + end) / 2
+        if fits(middle):
+            start = middle
         else:
-            low = middle
-    return low
+            end = middle
+    return start
 
 
 SINKS = 4
 BLOCK = 16  # generated tokens that are thinned out together,
-BLOCK_SHARE, BLOCK_DECAY = 0.9, 0.1  # to this share of them, which falls to a tenth of it in the deepest layer
+BLOCK_FRACTION, BLOCK_DECAY = 0.9, 0.1  # to this fraction of them, which falls to a tenth of it in the deepest layer
 MINIMUM = 64  # tokens before the recent ones; a quarter of the budget at most
 
 
@@ -97,13 +102,13 @@ MINIMUM = 64  # tokens before the recent ones; a quarter of the budget at most
 class PyramidInferOfficial(Eviction):
     """Behind each layer stay the recent tokens, and of those before them the ones that the recent attend to most.
 
-    The share of those that stay falls along a cosine from 1 to `decay`, which is solved from the budget; where 0 is
-    not little enough, the cosine is raised to a power. The first two layers see all tokens, so no budget below their
-    share can be met; the nearest is taken. The cache grows with each generated token, but each block of them is thinned
-    out when it is no longer recent (see `BlockThinning`).
+    The fraction of those that stay falls along a cosine from 1 to `decay`, which is solved from the budget; where 0 is
+    not little enough, the cosine is raised to a power. The first two layers see all tokens: of a smaller budget the
+    nearest is taken. The cache grows with each generated token, but each block of them is thinned out when it is no
+    longer recent (see `BlockThinning`).
 
     Attributes:
-        recent: share of the prompt that is recent; half the budget at most.
+        recent: fraction of the prompt that is recent; half the budget at most.
         newest: weight of the last query among the recent ones that judge, whose first has weight 1.
     """
 
@@ -137,10 +142,10 @@ class PyramidInferOfficial(Eviction):
 
     def lengths(self, tokens: int, layers: int) -> tuple[int, ...]:
         """Return the number of a prompt's tokens that come to each layer, and last of those that leave the last one."""
-        return _solve(tokens, layers, self._recent(tokens), self.share(tokens))
+        return _solve(tokens, layers, self._recent(tokens), self.fraction(tokens))
 
     def _recent(self, tokens: int) -> int:
-        return min(1 + int(tokens * min(self.recent, self.share(tokens) / 2)), tokens)
+        return min(1 + int(tokens * min(self.recent, self.fraction(tokens) / 2)), tokens)
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ class BlockThinning(Eviction):
 
     def kept(self, context: Context) -> Tensor:
         """Number of cached tokens that stay, (B,)."""
-        stay = max(int(BLOCK * BLOCK_SHARE * _cosine(context.layer, context.layers, BLOCK_DECAY)), 1)
+        stay = max(int(BLOCK * BLOCK_FRACTION * _cosine(context.layer, context.layers, BLOCK_DECAY)), 1)
         return context.is_token[:, 0].sum(-1) - self._block(context)[:, 0].any(-1) * (BLOCK - stay)
 
     def importance(self, context: Context, kept: Tensor) -> Tensor:
@@ -192,22 +197,17 @@ def _lengths(tokens: int, layers: int, recent: int, decay: float, power: float, 
 
 
 @lru_cache
-def _solve(tokens: int, layers: int, recent: int, share: float) -> tuple[int, ...]:
-    """The lengths whose mean over the layers is as near to `share` of the tokens as it can be, from below."""
-    minimum = min(MINIMUM, int(share * tokens / 4))
+def _solve(tokens: int, layers: int, recent: int, fraction: float) -> tuple[int, ...]:
+    """The lengths whose mean over the layers is as near to `fraction` of the tokens as it can be, from below."""
+    minimum = min(MINIMUM, int(fraction * tokens / 4))
 
     def lengths(strength: float) -> tuple[int, ...]:  # 0 prunes nothing, 1 is a decay to 0, 2 prunes all it can
         decay, power = max(1 - strength, 0.0), 1 / max(2 - strength, 1e-6) if strength > 1 else 1.0
         return _lengths(tokens, layers, recent, decay, power, minimum)
 
-    low, high = 0.0, 2.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if sum(lengths(middle)[:layers]) > share * tokens * layers:
-            low = middle
-        else:
-            high = middle
-    return lengths(high if share < 1 else 0.0)
+    if fraction == 1.0:
+        return lengths(0.0)
+    return lengths(_last_that(lambda strength: sum(lengths(strength)[:layers]) <= fraction * tokens * layers, 2.0, 0.0))
 
 
 WIDTH = 8

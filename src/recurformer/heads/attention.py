@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
-from recurformer.batching import samples_per_batch
+from recurformer.data.datasets import samples_per_batch
 from recurformer.model.prefill import attending_by, check_arguments
 
 IMPLEMENTATION = "recurformer_stream"

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from recurformer.data import IGNORED
-from recurformer.data.recall import draw_distinct
+from recurformer.data.datasets import draw_distinct
+from recurformer.data.hashhop import HashHopTokenDataset, hashhop_dataset
 from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.study import HashHopTask, HeadScores
-from recurformer.train.hashhop_data import HashHopTokenDataset, hashhop_dataset
 
 # words after a space, in the two ways in which vocabularies write it; where there are none, as among bytes, letters
 ITEMS = (re.compile(r"[Ġ▁][a-z]{3,}"), re.compile(r"[A-Za-z0-9]"))
@@ -185,7 +185,7 @@ class HashHopProbes:
     def lookups(self) -> Labelled:
         """Chains that no training has seen: every hash of an answer is looked up."""
         count = self.settings.samples
-        dataset = hashhop_dataset(self.task, self.tokenizer, size=count, seed=self.seed, stream="validation")
+        dataset = hashhop_dataset(self.task, self.tokenizer, seed=self.seed, stream="validation")
         if not isinstance(dataset, HashHopTokenDataset):
             raise ValueError(f"task-form {self.task.form}: a model that reads text is measured on --articles")
         batch = dataset.collate([dataset[index] for index in range(count)])

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from recurformer.batching import samples_per_batch
 from recurformer.data import IGNORED
+from recurformer.data.datasets import samples_per_batch
 from recurformer.heads.attention import (
     Arguments,
     AttentionBlock,

@@ -129,7 +129,7 @@ def measure_cache(
     Args:
         model: the unconverted model; only its shape and dtype matter.
         name: written to the column `model`.
-        betas: shares of heads to replace.
+        betas: fractions of heads to replace.
         lengths: tokens in the cache.
         units: selection units to compare.
         profile: ranks the heads to replace. Without one (no weights) the ranking is random; that changes the

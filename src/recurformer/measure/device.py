@@ -120,7 +120,8 @@ class AllocatorPeak:
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "std::bad_alloc")
 STATUS = Path("/proc/self/status")
-SHOWN = 0.98  # a card of 80 GB shows 79.1 to 79.3 of its 80 GiB: the driver keeps the rest
+GIB = 2**30
+SHOWN = 0.98  # a GPU of 80 GB shows 79.1 to 79.3 of its 80 GiB: the driver keeps the rest
 MMAP_THRESHOLD, SMALL = -3, 2**17  # of glibc's mallopt, and bytes: larger blocks go back to the system
 
 
@@ -151,8 +152,7 @@ def memory_fraction(memory_bytes: int, total: float) -> float:
         ValueError: the GPU is smaller.
     """
     if SHOWN * memory_bytes > total:
-        gib = 2**30
-        raise ValueError(f"memory_gib={memory_bytes / gib:g}: the GPU has {total / gib:.1f} GiB; give no more")
+        raise ValueError(f"memory_gib={memory_bytes / GIB:g}: the GPU has {total / GIB:.1f} GiB; give no more")
     return min(1.0, memory_bytes / total)
 
 

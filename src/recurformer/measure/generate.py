@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.data.datasets import pad_batch
 from recurformer.measure.cache import held_bytes
-from recurformer.train.data import pad_batch
 
 NewCache = Callable[[], Cache]
 MORE_TOKENS = 2

@@ -7,11 +7,11 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data import IGNORED
+from recurformer.data.datasets import Item
+from recurformer.data.hashhop import hashhop_dataset
 from recurformer.measure.cache import held_ratio
 from recurformer.measure.generate import MORE_TOKENS, NewCache, write_answers
 from recurformer.study import HashHopTask
-from recurformer.train.data import Item
-from recurformer.train.hashhop_data import hashhop_dataset
 
 
 def hashhop_rows(

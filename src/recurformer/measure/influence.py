@@ -11,7 +11,7 @@ Its inputs u are no tokens: the convolution mixes K of them into each, and SiLU 
 the convolution is a sum of this kind too, and y is a sum over the tokens' own rows r of in_proj:
 
     u[s, d] = g[s, d] (b[d] + sum_k w[d, k] r[s-K+1+k, d]),  g[s, d] = sigmoid of the same brackets
-    y[t, d] = sum_{j <= t} T[t, j, d] r[j, d] + the share of the bias b, which belongs to no token
+    y[t, d] = sum_{j <= t} T[t, j, d] r[j, d] + the part of the bias b, which belongs to no token
     T[t, j, d] = sum_{j <= s < j+K, s <= t} (M[t, s, d] + [s = t] D[d]) g[s, d] w[d, K-1-(s-j)]
 
 The sum is exact: nothing is approximated or differentiated. delta, B, C and g depend on the tokens. They count as
@@ -145,7 +145,7 @@ def gate_norms(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
 
 
 def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query: int) -> Tensor:
-    """Share of each token in the scan of one layer's Mamba block at position `query`, (query + 1,), summing to 1.
+    """Fraction of each token in the scan of one layer's Mamba block at position `query`, (query + 1,), summing to 1.
 
     |T[query, j, d]| is averaged over the channels d and the samples, then normalised over j.
 
@@ -155,7 +155,7 @@ def mamba_influence(model: PreTrainedModel, input_ids: Tensor, layer: int, query
     _check_query(input_ids, query)
     arguments = block_arguments(model, input_ids, layer)
     parameters = {name: arguments[name] for name in ("A", "D", "taps")}
-    # sample by sample: the decays of all at once, at each of a channel's states, would fill a card
+    # sample by sample: the decays of all at once, at each of a channel's states, would fill a GPU
     samples = zip(*(arguments[name].split(1) for name in ("delta", "B", "C", "sigmoid")), strict=True)
     rows = [
         token_weights(delta=delta, B=B, C=C, sigmoid=sigmoid, query=query, **parameters).abs()

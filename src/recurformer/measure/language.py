@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.batching import samples_per_batch
+from recurformer.data.datasets import pad_batch, samples_per_batch
 from recurformer.data.windows import text_prefix
 from recurformer.measure.cache import held_bytes, held_ratio
 from recurformer.measure.generate import NewCache
-from recurformer.train.data import pad_batch
 
 LOGITS = 2**29  # numbers that exist at once: 2 GB in float32
 

@@ -13,19 +13,21 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.data.hashhop import HashHopTask, score_hashes
-from recurformer.data.passkey import PasskeyTask, starts_with_key
+from recurformer.data.datasets import item_generator
+from recurformer.data.hashhop import HashHopSample, score_hashes, text_sample
+from recurformer.data.passkey import PasskeySample, PasskeyTask, starts_with_key
+from recurformer.data.sizes import HashHopTextSizes
 from recurformer.measure.generate import MORE_TOKENS
-from recurformer.train.data import item_generator
 
 TASK_FILES = Path(__file__).with_name("tasks")
 GENERATED_SAMPLES = 100
@@ -70,7 +72,7 @@ class LocalSettings:
     samples: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
-    hashhop: HashHopTask = field(default_factory=HashHopTask)
+    hashhop: HashHopTextSizes = field(default_factory=HashHopTextSizes)
     passkey_tokens: int = 1024
     articles: pd.DataFrame | None = None
     window_tokens: int = 1024
@@ -78,21 +80,15 @@ class LocalSettings:
     num_fewshot: Mapping[str, int] = field(default_factory=dict)
 
 
-def _generated(settings: LocalSettings, task: HashHopTask | PasskeyTask) -> LocalTask:
+def _generated(
+    settings: LocalSettings, draw: Callable[[np.random.Generator], HashHopSample | PasskeySample]
+) -> LocalTask:
     """Samples with generated answers. An answer has `MORE_TOKENS` tokens more than the longest right answer."""
     count = GENERATED_SAMPLES if settings.samples is None else settings.samples
-    samples = [task.sample(item_generator(settings.seed, index, "test")) for index in range(count)]
+    samples = [draw(item_generator(settings.seed, index, "test")) for index in range(count)]
     lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]
     limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + MORE_TOKENS}
     return LocalTask([vars(sample) for sample in samples], {"generation_kwargs": limits})
-
-
-def _hashhop(settings: LocalSettings) -> LocalTask:
-    return _generated(settings, settings.hashhop)
-
-
-def _passkey(settings: LocalSettings) -> LocalTask:
-    return _generated(settings, PasskeyTask(settings.tokenizer, settings.passkey_tokens))
 
 
 def _wikipedia(settings: LocalSettings) -> LocalTask:
@@ -102,7 +98,11 @@ def _wikipedia(settings: LocalSettings) -> LocalTask:
     return LocalTask([{"text": text} for text in texts], harness={"max_length": settings.window_tokens})
 
 
-LOCAL_TASKS = {"hashhop": _hashhop, "passkey": _passkey, "wikipedia": _wikipedia}
+LOCAL_TASKS: dict[str, Callable[[LocalSettings], LocalTask]] = {
+    "hashhop": lambda settings: _generated(settings, functools.partial(text_sample, settings.hashhop)),
+    "passkey": lambda settings: _generated(settings, PasskeyTask(settings.tokenizer, settings.passkey_tokens).sample),
+    "wikipedia": _wikipedia,
+}
 
 
 def score_hashhop(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:

@@ -130,7 +130,7 @@ class _SinkSums:
         self.squares[layer, heads, rows] += norms["l2"][:, :, rows].square().sum(0).cpu()
 
     def value_spread(self, layer: int, head: int, samples: int) -> Tensor:
-        """Share of the squared value vectors that is not common to all samples, of each token, (L,)."""
+        """Fraction of the squared value vectors that is not common to all samples, of each token, (L,)."""
         common = (self.values[layer, head] / samples).square().sum(-1)
         return 1 - common / (self.squares[layer, head] / samples)
 

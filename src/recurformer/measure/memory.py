@@ -1,4 +1,4 @@
-"""Memory of full-size models: computed, for l_m of Tables 2 and 4, and the peak of their caches on a device.
+"""Memory of full-size models, computed: l_m of Tables 2 and 4.
 
     memory = weights + cache + activations
 
@@ -8,70 +8,22 @@ It leaves out the CUDA context, the allocator's rounding and fragmentation, and 
 GPUs therefore hold somewhat less.
 """
 
-import gc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 
-from recurformer.data.backbones import meta_model, random_model
 from recurformer.heads.select import random_ranking, rank_heads
-from recurformer.measure.cache import cache_bytes, cache_tensors, count_cache, meta_twin
-from recurformer.measure.device import AllocatorPeak, PeakMemory, is_out_of_memory
+from recurformer.measure.cache import cache_bytes, cache_tensors, meta_twin
+from recurformer.measure.device import GIB, PeakMemory
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, attending_by, read_chunk
 
-# The first kind whose mark is part of a parameter's dotted name. A Mamba block lives inside the attention module.
-MARKS = {
-    "mamba": ("mamba",),
-    "attention": ("self_attn",),
-    "mlp": ("mlp",),
-    "norm": (
-        "norm",
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-    "embedding": ("embed_tokens",),
-    "head": ("lm_head",),
-}
-KINDS = tuple(MARKS)
-
-
-def parameter_kind(name: str) -> str:
-    """Name the kind of the parameter with this dotted name.
-
-    Raises:
-        ValueError: no kind fits.
-    """
-    parts = set(name.split("."))
-    for kind, marks in MARKS.items():
-        if parts.intersection(marks):
-            return kind
-    raise ValueError(f"parameter {name!r} is not of a known kind ({', '.join(KINDS)})")
-
-
-def count_parameters(model: nn.Module) -> pd.DataFrame:
-    """Count parameters: one row for each kind (kind, parameters), also for kinds that the model lacks.
-
-    A tied language-model head shares the embedding's parameters and counts as 0.
-
-    Raises:
-        ValueError: a parameter whose kind is unknown.
-    """
-    counts = dict.fromkeys(KINDS, 0)
-    for name, parameter in model.named_parameters():  # each shared parameter once, under its first name
-        counts[parameter_kind(name)] += parameter.numel()
-    return pd.DataFrame({"kind": list(counts), "parameters": list(counts.values())})
-
-
-GIB = 2**30
 PROBES = (16_384, 32_768)  # the peak is affine between and beyond: both are far above all constant terms
 
 
@@ -127,7 +79,7 @@ def longest_input(
 
     Args:
         model: causal language model, converted or not; class, config and dtype matter, weights do not.
-        memory_bytes: the card's memory.
+        memory_bytes: the GPU's memory.
         protocol: a name in `PROTOCOLS`.
         chunk: tokens of a chunk in the chunked protocol.
 
@@ -164,13 +116,13 @@ def longest_input(
 def converted_twin(
     model: PreTrainedModel, beta: float, seed: int = 0, mamba: dict[str, Any] | None = None
 ) -> PreTrainedModel:
-    """The model with a share beta of its heads replaced, on the meta device.
+    """The model with a fraction beta of its heads replaced, on the meta device.
 
     Whole query groups are replaced, in a random order: the remaining size depends on the number in each layer only.
 
     Args:
         model: the unconverted model; only its shape and dtype matter.
-        beta: share of heads to replace.
+        beta: fraction of heads to replace.
         seed: of the random order.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
 
@@ -188,13 +140,13 @@ def memory_row(
     converted: PreTrainedModel, name: str, beta: float, protocol: str, memory_bytes: int, chunk: int
 ) -> dict[str, Any]:
     """One row of memory.csv: the longest input of a converted model, see `measure_memory`."""
-    counts = count_parameters(converted).set_index("kind").parameters
+    of_mamba = [parameter for name, parameter in converted.named_parameters() if ".mamba." in name]
     return {
         "model": name,
         "beta": beta,
         "protocol": protocol,
-        "parameters": int(counts.sum()),
-        "mamba_parameters": int(counts["mamba"]),
+        "parameters": converted.num_parameters(),
+        "mamba_parameters": sum(parameter.numel() for parameter in of_mamba),
         **longest_input(converted, memory_bytes, protocol, chunk),
         "memory_bytes": memory_bytes,
         "source": "model",
@@ -216,8 +168,8 @@ def measure_memory(
     Args:
         model: the unconverted model; only its shape and dtype matter.
         name: written to the column `model`.
-        betas: shares of heads to replace, see `converted_twin`.
-        memory_gib: memory of the card in GiB.
+        betas: fractions of heads to replace, see `converted_twin`.
+        memory_gib: memory of the GPU in GiB.
         chunk: tokens of a chunk in the chunked protocol.
         seed: of the random order of heads.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
@@ -228,7 +180,7 @@ def measure_memory(
         of the Mamba blocks among them; 0 at beta 0), the columns of `longest_input`, memory_bytes, source ("model").
 
     Raises:
-        ValueError: beta outside [0, 1], or a parameter of no kind that `count_parameters` knows.
+        ValueError: beta outside [0, 1].
     """
     rows = []
     for done, beta in enumerate(betas, start=1):
@@ -237,91 +189,3 @@ def measure_memory(
         if progress is not None:
             progress(done, len(betas))
     return pd.DataFrame(rows)
-
-
-UNIT: Final = "kv_group"
-DTYPE = torch.bfloat16
-
-
-@torch.no_grad()
-def _prefill(model: PreTrainedModel, length: int) -> tuple[int, int] | None:
-    """Bytes of the cache after a prompt that is read in one forward pass, and the peak of the pass beyond the weights;
-    None when the device has not as much memory.
-    """
-    input_ids: Any = torch.zeros(1, length, dtype=torch.long, device=model.device)
-    cache = DynamicCache(config=model.config)
-    memory: AllocatorPeak | PeakMemory = AllocatorPeak() if model.device.type == "cuda" else PeakMemory()
-    try:
-        with memory:
-            model(input_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return None
-    return int(cache_bytes(cache).bytes.sum()), memory.peak
-
-
-def _limit(device: str, memory_gib: float) -> str:
-    """Let this process have no more of a card's memory than another card has; the device's name."""
-    if device != "cuda":
-        return device
-    card = torch.cuda.get_device_properties(0)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gib * 2**30 / card.total_memory))
-    return card.name
-
-
-def measure_cache_peak(
-    config: PreTrainedConfig,
-    name: str,
-    betas: Sequence[float],
-    lengths: Sequence[int],
-    *,
-    device: str,
-    memory_gib: float,
-    seed: int = 0,
-    mamba: dict[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> pd.DataFrame:
-    """Prefill each length with a model of one shape, batch 1 and bfloat16, at every beta: the rows of cache_peak.csv.
-
-    Bytes of real cache objects, and the allocator's peak. Weights are random, for no byte depends on them. The same
-    caches are counted on the meta device as a cross-check.
-
-    Args:
-        config: of the unconverted model.
-        name: written to the column `model`.
-        betas: shares of heads to replace, 0 among them or not: the original is always measured.
-        lengths: tokens of a prompt.
-        device: "cuda", or "cpu" for shapes that a processor can compute.
-        memory_gib: of a CUDA device's memory this process takes no more.
-        seed: of the weights, and of the choice of heads, which changes nothing about whole query groups.
-        mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
-        progress: called with (models done, models).
-
-    Returns:
-        model, unit, beta, length, total_bytes (in the cache), counted_bytes (the same on the meta device), ratio
-        (total_bytes over the original's at the same length), peak_bytes (beyond the weights; on CUDA the allocator's,
-        elsewhere of all tensors), memory_gib, device (its name). A prompt that does not fit has no total, ratio, peak.
-    """
-    device_name, shares = _limit(device, memory_gib), sorted({0.0, *betas})
-    ranking = random_ranking(config.num_hidden_layers, config.num_attention_heads, seed)
-    shape = meta_model(config, DTYPE)
-    rows: list[dict[str, Any]] = []
-    for done, beta in enumerate(shares, start=1):
-        heads = rank_heads(ranking, config.num_key_value_heads, beta, UNIT, sliding=sliding_layers(config))
-        counted = convert(shape, heads, "mamba", **(mamba or {}))
-        model = convert(random_model(config, seed, DTYPE, device), heads, "mamba", **(mamba or {}))
-        for length in lengths:
-            total, peak = _prefill(model, length) or (None, None)
-            expected = int(count_cache(counted, length).bytes.sum())
-            place = {"model": name, "unit": UNIT, "beta": beta, "length": length}
-            sizes = {"total_bytes": total, "counted_bytes": expected, "peak_bytes": peak}
-            rows.append(place | sizes | {"memory_gib": memory_gib, "device": device_name})
-        del model  # two models of 7B and a long cache do not fit together
-        gc.collect()
-        if progress is not None:
-            progress(done, len(shares))
-    frame = pd.DataFrame(rows).astype({"total_bytes": "Int64", "peak_bytes": "Int64"})
-    original_bytes = frame[frame.beta == 0].set_index("length").total_bytes
-    frame.insert(6, "ratio", (frame.total_bytes / frame.length.map(original_bytes)).astype("Float64"))
-    return frame

@@ -9,12 +9,12 @@ import torch
 from transformers import PreTrainedModel
 
 from recurformer.data.backbones import make_random
-from recurformer.data.recall import count_correct
+from recurformer.data.datasets import item_generator
+from recurformer.data.recall import MQARBatches, mqar_batch
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import select_heads
 from recurformer.model.convert import convert
 from recurformer.study import MqarTask
-from recurformer.train.mqar_data import MQARBatches, MQARDataset
 from recurformer.train.trainer import train
 
 PROFILED_SAMPLES = 64
@@ -37,7 +37,7 @@ def run_mqar(
     weights.
 
     Args:
-        beta: share of the heads replaced in every layer.
+        beta: fraction of the heads replaced in every layer.
         learning_rate: replaces the one of `settings.training`.
         seed: of the weights and of the samples.
         settings: sizes and recipe.
@@ -66,7 +66,7 @@ def run_mqar(
 
 
 def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[str, Any]) -> PreTrainedModel:
-    """A randomly initialised Llama-shaped Transformer with the share `beta` of its heads replaced."""
+    """A randomly initialised Llama-shaped Transformer with the fraction `beta` of its heads replaced."""
     model = make_random(
         architecture="llama",
         hidden_size=settings.hidden_size,
@@ -78,8 +78,7 @@ def make_mqar_model(beta: float, seed: int, settings: MqarTask, mamba: Mapping[s
         seed=seed,
     )
     length, pairs = max(settings.train)
-    samples = MQARDataset([(length, pairs)], settings.vocabulary, PROFILED_SAMPLES, seed)
-    input_ids = torch.stack([samples[index]["input_ids"] for index in range(PROFILED_SAMPLES)])
+    input_ids, _ = mqar_batch(item_generator(seed, 0), PROFILED_SAMPLES, settings.vocabulary, length, pairs)
     # k: a tenth of the length, the proportion of the appendix (102 of 1,024 tokens)
     profile = profile_heads(model, input_ids, window=length // 10)
     choice = settings.selection
@@ -117,14 +116,12 @@ def mqar_rows(
     model.eval()
     rows = []
     for length, pairs in slices:
-        dataset = MQARDataset([(length, pairs)], vocabulary, samples, seed, stream=split)
-        batch_size = max(1, tokens_per_batch // length)
-        correct = queries = 0
-        for start in range(0, samples, batch_size):
-            items = [dataset[index] for index in range(start, min(start + batch_size, samples))]
-            batch = {key: value.to(model.device) for key, value in dataset.collate(items).items()}
-            logits = model(input_ids=batch["input_ids"], use_cache=False).logits  # (B, L, V)
-            right, queried = count_correct(logits[:, :-1], batch["labels"][:, 1:])
-            correct, queries = correct + int(right.sum()), queries + int(queried.sum())
-        rows.append((length, pairs, correct, queries))
+        drawn = mqar_batch(item_generator(seed, 0, split), samples, vocabulary, length, pairs)
+        batches = (part.to(model.device).split(max(1, tokens_per_batch // length)) for part in drawn)
+        correct = 0
+        for input_ids, labels in zip(*batches, strict=True):
+            logits = model(input_ids=input_ids, use_cache=False).logits  # (B, L, V)
+            # the output at a position predicts the token at the next one
+            correct += int((logits[:, :-1].argmax(-1) == labels[:, 1:]).sum())
+        rows.append((length, pairs, correct, samples * pairs))
     return pd.DataFrame(rows, columns=["length", "pairs", "correct", "queries"])

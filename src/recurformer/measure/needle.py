@@ -7,11 +7,10 @@ import pandas as pd
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from recurformer.batching import samples_per_batch
+from recurformer.data.datasets import item_generator, pad_token, samples_per_batch
 from recurformer.data.passkey import NEEDLE_TASKS, PasskeyTask, score_passkey
 from recurformer.measure.cache import held_ratio
 from recurformer.measure.generate import MORE_TOKENS, NewCache, write_answers
-from recurformer.train.data import item_generator, pad_token
 
 COLUMNS = ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
 
@@ -41,7 +40,7 @@ def needle_rows(
         texts: the hay.
         grid: length of the prompts, in tokens without those that begin a text -> task, of `NEEDLE_TASKS` -> samples at
             each depth.
-        depths: shares of the hay before the needles of the question; their mean if there are several.
+        depths: fractions of the hay before the needles of the question; their mean if there are several.
         seed: of the samples.
         batch_size: prompts of one length read together; None: see `samples_per_batch`.
         new_cache: makes the cache of each batch; None: the model makes its own.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
 from recurformer.data.windows import encode_text, windows
 from recurformer.heads.profile import profile_heads
@@ -32,7 +33,6 @@ from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
 from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
-from recurformer.train.data import WindowDataset
 
 PROFILE_WINDOWS = 64
 """Windows, at most, on which heads are profiled."""

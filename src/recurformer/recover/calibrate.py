@@ -22,9 +22,9 @@ from recurformer.recover.linear_start import linear_start
 from recurformer.recover.pair import ReplacedLayer, inputs_of, replaced_layers
 
 RIDGES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Ridge parameters that are tried, as shares of the mean square of a feature."""
+"""Ridge parameters that are tried, as fractions of the mean square of a feature."""
 HELD_OUT = 0.125
-"""Share of the windows on which the ridge parameter is chosen."""
+"""Fraction of the windows, the last ones, that choose the ridge parameter; the final solution uses all."""
 START_TOKENS = 8192
 """Tokens that a start reads."""
 
@@ -46,7 +46,7 @@ class Moments:
         xx: sum of x x^T, (features, features).
         xt: sum of x t^T, (features, targets).
         tt: sum of t t^T, (targets, targets).
-        whole: sum of w w^T, where w is t and the output beside the fit; errors are shares of it.
+        whole: sum of w w^T, where w is t and the output beside the fit; errors are fractions of it.
     """
 
     xx: Tensor
@@ -87,7 +87,6 @@ def calibrate(
     windows: Tensor,
     *,
     batch_size: int = 4,
-    held_out: float = HELD_OUT,
     ridges: Sequence[float] = RIDGES,
     start: str = "random",
     output_dir: str | Path | None = None,
@@ -104,8 +103,7 @@ def calibrate(
             such as a window's, stay; the readout is solved for the difference.
         windows: (windows, L) token ids, without padding.
         batch_size: windows in one forward pass; changes the result by rounding only.
-        held_out: share of the windows, the last ones, that choose the ridge parameter; the final solution uses all.
-        ridges: parameters to choose from, as shares of the mean square of a feature.
+        ridges: parameters to choose from, as fractions of the mean square of a feature.
         start: a name in `STARTS`: how the mixers' other parameters are set before; random leaves them unchanged.
         output_dir: folder for the solved layers; without one, an interrupted call begins again.
         progress: called with (layers done, layers).
@@ -126,7 +124,7 @@ def calibrate(
         raise ValueError(f"start: {start!r} is unknown; there are {', '.join(STARTS)}")
     for place in places.values():
         readout_of(place)
-    last = min(max(1, round(held_out * len(windows))), len(windows) - 1)
+    last = min(max(1, round(HELD_OUT * len(windows))), len(windows) - 1)
     parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - last, last])]
     batches = [batch for part in parts for batch in part]
     fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))

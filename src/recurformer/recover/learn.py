@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
+from recurformer.data.datasets import Item
 from recurformer.heads.attention import reading
 from recurformer.measure.language import divergence
 from recurformer.recover.pair import ReplacedLayer, relative_error, replaced_layers
 from recurformer.train.checkpoints import fingerprint
-from recurformer.train.data import Item
 from recurformer.train.optimiser import in_mixer
 from recurformer.train.trainer import train
 
@@ -146,7 +146,7 @@ def transfer(
     Args:
         original: the model that `converted` was converted from; not changed.
         converted: its mixers have parameters.
-        dataset: windows without padding, such as `recurformer.train.data.WindowDataset`.
+        dataset: windows without padding, such as `recurformer.data.datasets.WindowDataset`.
         output_dir: folder for metrics.jsonl, whose loss is the mean relative error, and checkpoints.
         learning_rate: peak learning rate.
         weight_decay: weight decay of the mixers' matrices.
@@ -179,7 +179,7 @@ class Distillation:
         language_model_share: weight of the language-model loss, 0 to 1; the divergence has the rest.
 
     Raises:
-        ValueError: the two models are not a pair, or the share is outside [0, 1].
+        ValueError: the two models are not a pair, or the fraction is outside [0, 1].
     """
 
     def __init__(
@@ -188,24 +188,24 @@ class Distillation:
         if not 0 <= language_model_share <= 1:
             raise ValueError(f"language_model_share: {language_model_share} must lie in [0, 1]")
         replaced_layers(original, converted)
-        self.original, self.share = original, language_model_share
+        self.original, self.fraction = original, language_model_share
 
     def identity(self) -> dict[str, Any]:
         """The facts that a resumed run must share with the killed one."""
-        return {"name": "distillation", "original": fingerprint(self.original), "share": self.share}
+        return {"name": "distillation", "original": fingerprint(self.original), "fraction": self.fraction}
 
     def __call__(self, model: PreTrainedModel, batch: Item) -> Tensor:
         """The value for one batch; scalar. Padding, 0 in its attention_mask, does not count."""
         inputs = {key: value for key, value in batch.items() if key != "labels"}
-        outputs = model(**(batch if self.share else inputs), use_cache=False)
-        if self.share == 1:
+        outputs = model(**(batch if self.fraction else inputs), use_cache=False)
+        if self.fraction == 1:
             return outputs.loss
         with torch.no_grad():
             targets = self.original(**inputs, use_cache=False).logits
         divergences = divergence(outputs.logits, targets)  # (B, L)
         mask = batch.get("attention_mask")
         mean = divergences.mean() if mask is None else divergences[mask.bool()].mean()
-        return (1 - self.share) * mean + self.share * outputs.loss if self.share else mean
+        return (1 - self.fraction) * mean + self.fraction * outputs.loss if self.fraction else mean
 
 
 def distil(
@@ -226,7 +226,7 @@ def distil(
     Args:
         original: the model that `converted` was converted from; not changed.
         converted: the model that learns.
-        dataset: windows, such as `recurformer.train.data.WindowDataset`.
+        dataset: windows, such as `recurformer.data.datasets.WindowDataset`.
         output_dir: folder for metrics.jsonl and checkpoints.
         trained: the parameters that learn, a name in `TRAINED`.
         language_model_share: see `Distillation`.

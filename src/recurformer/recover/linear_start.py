@@ -19,7 +19,7 @@ OPEN = 1.278464542761
 SIZE = 0.3
 """Standard deviation of a channel's input, whose mean the convolution's bias takes away: so SiLU is nearly linear."""
 RIDGE = 1e-4
-RANDOM_SHARE = 1 / 3
+RANDOM_FRACTION = 1 / 3
 """Of the channels, or somewhat more, stay as they were: no average of values can replace products of values."""
 
 
@@ -58,7 +58,7 @@ def linear_start(block: MambaBlock, values: Tensor) -> None:
     tokens = values.flatten(0, -2)
     channels, features = len(block.D), tokens.shape[1]
     kernels = [kernel for kernel in KERNELS if kernel.lag < block.d_conv]
-    groups = max(1, min(len(kernels), round((1 - RANDOM_SHARE) * channels / features)))
+    groups = max(1, min(len(kernels), round((1 - RANDOM_FRACTION) * channels / features)))
     gate = OPEN * _constant(tokens)
     spread = tokens.double().std(0)
     least = max(1e-3 * float(spread.square().mean().sqrt()), torch.finfo(torch.float32).eps)  # some may be constant

@@ -91,7 +91,7 @@ def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
-    """Squared error of head outputs in the residual stream, as a share of the contribution of the heads.
+    """Squared error of head outputs in the residual stream, as a fraction of the contribution of the heads.
 
     Args:
         outputs: (..., features) of the mixer.

@@ -22,8 +22,8 @@ TOKENS = 512
 """Length of a window."""
 TRAINING = Training(steps=1, batch_size=2, learning_rate=5e-4, weight_decay=0.0, log_every=1)
 """Settings of `adapt` that a recipe does not name; the minutes decide on the steps."""
-TRANSFER_SHARE = 1 / 3
-"""Share of the training time that transfer has; distillation has the rest."""
+TRANSFER_FRACTION = 1 / 3
+"""Fraction of the training time that transfer has; distillation has the rest."""
 PASSES = {"transfer": 2.0, "distil": 3.0}
 """Passes over the text, at most."""
 MINIMUM_STEPS = 10
@@ -72,6 +72,8 @@ def plan_steps(seconds_left: float, pace: Mapping[str, float], windows: int, rec
         count = min(most, max(0, int(seconds / pace[name])))
         return count if count >= MINIMUM_STEPS else 0
 
-    transfer = min(recipe.transfer_steps, steps("transfer", seconds_left * TRANSFER_SHARE)) if "transfer" in pace else 0
+    transfer = (
+        min(recipe.transfer_steps, steps("transfer", seconds_left * TRANSFER_FRACTION)) if "transfer" in pace else 0
+    )
     distil = steps("distil", seconds_left - transfer * pace.get("transfer", 0.0))
     return Plan(transfer, distil, max(1, round(SAVE_SECONDS / max(pace.values()))))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from recurformer.data.datasets import WindowDataset
 from recurformer.model.convert import convert
 from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
@@ -18,7 +19,6 @@ from recurformer.recover.learn import TRAINED, distil, transfer
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import Plan
 from recurformer.study import Recipe, Training
-from recurformer.train.data import WindowDataset
 
 Rows = Callable[[dict[str, float]], None]
 """A function that takes the rows of a training's log (`recurformer.train.trainer.train`)."""
@@ -64,14 +64,12 @@ class RecoveryCurve:
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
         self._measure(stage)
 
-    def of_training(self, stage: str, steps: int, log_every: int = 1, on_log: Rows | None = None) -> Rows:
-        """A function that takes the rows of the log of a training of so many steps, and passes them to `on_log`."""
+    def of_training(self, stage: str, steps: int, log_every: int = 1) -> Rows:
+        """A function that takes the rows of the log of a training of so many steps."""
         due = {min(steps, log_every * math.ceil(steps / 2**halving / log_every)) for halving in range(self.halvings)}
         tokens, seconds = self.tokens, self.seconds
 
         def on_row(row: dict[str, float]) -> None:
-            if on_log is not None:
-                on_log(row)
             self.tokens, self.seconds = tokens + int(row["tokens"]), seconds + row["seconds"]
             if row["step"] in due:
                 self._measure(stage)
@@ -153,7 +151,6 @@ def recover(
     seed: int = 0,
     bf16: bool = False,
     plan: Callable[[], Plan] | None = None,
-    on_log: Rows | None = None,
     progress: Progress = lambda name: None,
 ) -> Recovered:
     """Calibrate, transfer and distil `converted` in place. Interrupted, the same call resumes.
@@ -169,7 +166,6 @@ def recover(
         seed: of the order of the windows.
         bf16: see `recurformer.train.trainer.train`.
         plan: called after the closed form, where its time decides on the steps; None: the recipe's.
-        on_log: called with every row of the last training's log.
         progress: of the closed form.
 
     Raises:
@@ -215,7 +211,7 @@ def recover(
         curve.tokens, curve.seconds = tokens, seconds
         curve.add("transferred", int(last["tokens"]), last["seconds"])
     if steps := planned.distil_steps:
-        on_row = curve.of_training("distilled", steps, training.log_every, on_log)
+        on_row = curve.of_training("distilled", steps, training.log_every)
         losses["distil"] = train("distil", steps, folder, on_row)
     else:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Training of any causal language model, converted or not: data, learning-rate schedules, and one resumable run."""
+"""Training of any causal language model, converted or not: learning-rate schedules, and one resumable run."""

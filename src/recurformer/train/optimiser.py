@@ -34,7 +34,7 @@ def parameter_groups(
 
 
 Schedule = Callable[[int, int, float], float]
-"""(step, steps, warmup_share) -> share of the peak rate that step 0, 1, … uses."""
+"""(step, steps, warmup_share) -> fraction of the peak rate that step 0, 1, … uses."""
 
 
 def _rise(step: int, warmup: int) -> float:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,9 @@ class LiveTracker(TrainerCallback):
         if self.callback:
             self._call(getattr(self.callback, event), *state, **more)
 
-    def on_train_begin(self, *state: Any, **more: Any) -> None:
-        """See `TrainerCallback`."""
-        self._pass_on("on_train_begin", *state, **more)
-
-    def on_log(self, *state: Any, **more: Any) -> None:
-        """See `TrainerCallback`."""
-        self._pass_on("on_log", *state, **more)
-
-    def on_train_end(self, *state: Any, **more: Any) -> None:
-        """See `TrainerCallback`."""
-        self._pass_on("on_train_end", *state, **more)
+    on_train_begin = partialmethod(_pass_on, "on_train_begin")  # type: ignore[assignment]
+    on_log = partialmethod(_pass_on, "on_log")  # type: ignore[assignment]
+    on_train_end = partialmethod(_pass_on, "on_train_end")  # type: ignore[assignment]
 
 
 def live_trackers() -> list[LiveTracker]:

@@ -29,10 +29,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, default_collate
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from recurformer.data.datasets import Item
 from recurformer.files import alone_in, writing_weights
 from recurformer.model.convert import errors_only
 from recurformer.train.checkpoints import fingerprint, last_checkpoint, mark_complete, open_run
-from recurformer.train.data import Item
 from recurformer.train.optimiser import SCHEDULES, parameter_groups
 from recurformer.train.trackers import live_names, live_trackers
 
@@ -92,14 +92,14 @@ def train(
 
     Args:
         model: a causal language model, float32; converted or not; the same in every process.
-        dataset: items 0, 1, … without an end (see `recurformer.train.data`), batched by its method `collate`.
+        dataset: items 0, 1, … without an end (see `recurformer.data.datasets`), batched by its method `collate`.
         output_dir: folder for metrics.jsonl (step, loss, learning_rate, tokens, seconds) and checkpoints.
         steps: optimiser steps.
         batch_size: samples in one optimiser step.
         learning_rate: peak learning rate.
         mixer_learning_rate: peak learning rate of the mixers; None: the same, 0: they stay as they are.
         weight_decay: of matrices; biases, norms, A_log and D are not decayed.
-        warmup_share: share of the steps over which the learning rate rises.
+        warmup_share: fraction of the steps over which the learning rate rises.
         schedule: a name in `recurformer.train.optimiser.SCHEDULES`.
         gradient_clip: largest norm of the gradient.
         seed: of the model's random operations, such as dropout; the data have their own.
@@ -108,7 +108,7 @@ def train(
         gradient_accumulation: forward passes over which a process spreads its samples of one step.
         bf16: compute products in bfloat16 where the model's device is fast at them (`fast_bf16`); ignored elsewhere.
         gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
-        strategy: of several processes: ddp, each has the whole model; fsdp, each has a share of the weights, gradients
+        strategy: of several processes: ddp, each has the whole model; fsdp, each has a part of the weights, gradients
             and moments, and the model's parameters stay sharded (`whole_weights` gathers them).
         objective: the function to minimise, in one process only; None: the language-model loss.
         on_log: called with every new row of metrics.jsonl, in the first process.
@@ -151,7 +151,7 @@ def train(
         disable_tqdm=True,
     )
     processes, is_first = arguments.world_size, arguments.process_index == 0
-    share, remainder = divmod(batch_size, processes * gradient_accumulation)
+    fraction, remainder = divmod(batch_size, processes * gradient_accumulation)
     if remainder:
         raise ValueError(
             f"batch_size {batch_size}: not divisible by processes {processes}"
@@ -159,7 +159,7 @@ def train(
         )
     if processes > 1 and getattr(model.config, "attention_dropout", 0.0):
         raise ValueError("attention_dropout: a model with dropout cannot be trained alike on any number of processes")
-    arguments.per_device_train_batch_size = share
+    arguments.per_device_train_batch_size = fraction
     sharded = strategy == "fsdp" and processes > 1
     save_steps = -(-save_every // log_every) * log_every
     alone = alone_in(folder) if is_first else nullcontext()
@@ -221,7 +221,7 @@ class _Trainer(Trainer):
         super().__init__(**settings)
         self.rate, self.objective, self.bf16, self.on_row = rate, objective, bf16, on_row
         self.model_accepts_loss_kwargs &= objective is None  # its means over accumulated batches are averaged
-        self.sharded = _is_sharded(self.model)
+        self.sharded = any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
         self.tokens: Any = 0
         self.started = time.perf_counter()
 
@@ -296,7 +296,7 @@ class _Trainer(Trainer):
         if self.args.should_save:
             mark_complete(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
 
-    # a checkpoint of a sharded model, in which each process writes its share of everything
+    # a checkpoint of a sharded model, in which each process writes its part of everything
 
     def _shards(self) -> dict[str, Any]:
         weights, moments = get_state_dict(self.model, self.optimizer.optimizer)
@@ -356,10 +356,6 @@ def _shard(model: PreTrainedModel) -> None:
         fully_shard(layer)
     fully_shard(model)  # embeddings and head stay one unit: they may be the same parameter
     setattr(model, "_is_accelerate_prepared", True)  # noqa: B010  else it would be wrapped for ddp too
-
-
-def _is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def whole_weights(model: nn.Module) -> dict[str, Any]:

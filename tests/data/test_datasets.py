@@ -3,31 +3,32 @@ import pytest
 import torch
 
 from recurformer.data import IGNORED
-from recurformer.data.hashhop import HashHopTask, HashHopTokens, byte_tokenizer
-from recurformer.train.data import WindowDataset, pad_batch
-from recurformer.train.hashhop_data import HashHopTextDataset, HashHopTokenDataset
-from recurformer.train.mqar_data import MQARDataset, unshift
+from recurformer.data.datasets import WindowDataset, pad_batch
+from recurformer.data.hashhop import HashHopTextDataset, HashHopTokenDataset
+from recurformer.data.recall import MQARBatches
+from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes
+from recurformer.data.tokenizers import byte_tokenizer
 
 
 def token_dataset(seed=0, **where):
-    official, paper = (HashHopTokens(hops=4, variant=variant) for variant in ("official", "paper"))
+    official, paper = (HashHopTokenSizes(hops=4, variant=variant) for variant in ("official", "paper"))
     return HashHopTokenDataset({official: 0.75, paper: 0.25}, seed, **where)
 
 
 def text_dataset(seed=0, **where):
-    tasks = {HashHopTask("official", 3, 4, 150): 0.5, HashHopTask("paper", 3, 4, 150): 0.5}
+    tasks = {HashHopTextSizes("official", 3, 4, 150): 0.5, HashHopTextSizes("paper", 3, 4, 150): 0.5}
     return HashHopTextDataset(tasks, byte_tokenizer(), seed, **where)
 
 
-def mqar_dataset(seed=0, **where):
-    return MQARDataset([(32, 4), (64, 8)], 128, 8, seed, **where)
+def mqar_batches(seed=0, **where):
+    return MQARBatches([(32, 4), (64, 8)], 128, 8, seed, **where)
 
 
-def window_dataset(seed=0, **where):
-    return WindowDataset(torch.arange(70).view(10, 7), seed, **where)
+def window_dataset(seed=0):
+    return WindowDataset(torch.arange(70).view(10, 7), seed)
 
 
-@pytest.mark.parametrize("make", [token_dataset, text_dataset, mqar_dataset, window_dataset])
+@pytest.mark.parametrize("make", [token_dataset, text_dataset, mqar_batches, window_dataset])
 def test_an_item_depends_on_the_seed_and_its_number_alone(make):
     one, other, later = make(3), make(4), make(3)
     indices = [*range(20), 64, 1000]
@@ -38,7 +39,7 @@ def test_an_item_depends_on_the_seed_and_its_number_alone(make):
     assert any(not torch.equal(forwards[index]["input_ids"], other[index]["input_ids"]) for index in indices)
 
 
-@pytest.mark.parametrize("make", [token_dataset, text_dataset, mqar_dataset])
+@pytest.mark.parametrize("make", [token_dataset, text_dataset])
 def test_streams_do_not_meet(make):
     train = {tuple(make(0)[index]["input_ids"].tolist()) for index in range(100)}
     assert len(train) == 100
@@ -87,26 +88,18 @@ def test_text_is_read_back():
         assert dataset.tokenizer.decode(item["input_ids"][asked]) == sample.answer + "<eos>"
 
 
-def test_mqar_batches_have_one_slice_and_labels_one_later():
-    dataset = mqar_dataset()
+def test_slices_of_mqar_join_one_after_the_other():
+    """Each batch has the tokens of the others, and its keys are asked for; the model shifts the labels itself."""
+    found = []
     for index in range(40):
-        item = dataset[index]
-        length, pairs = [(32, 4), (64, 8)][index // 8 % 2]
-        assert len(item["input_ids"]) == length
-        meaning = dict(
-            zip(item["input_ids"][: 2 * pairs : 2].tolist(), item["input_ids"][1 : 2 * pairs : 2].tolist(), strict=True)
-        )
-        places = (item["labels"] != IGNORED).nonzero().flatten()
-        assert len(places) == pairs
-        # the library shifts: the output at place - 1, where the key stands, predicts the label at place
-        assert all(meaning[int(item["input_ids"][place - 1])] == int(item["labels"][place]) for place in places)
-
-
-def test_unshift_refuses_to_lose_a_label():
-    labels = torch.tensor([[IGNORED, 5, IGNORED], [7, IGNORED, IGNORED]])
-    assert unshift(labels).tolist() == [[IGNORED, IGNORED, 5], [IGNORED, 7, IGNORED]]
-    with pytest.raises(ValueError, match=r"^labels: a last position predicts"):
-        unshift(labels.flip(1))
+        batch = mqar_batches(curriculum=20)[index]
+        found.append(tuple(batch["input_ids"].shape))
+        pairs = batch["input_ids"].shape[1] // 8
+        for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+            meaning = dict(zip(ids[: 2 * pairs : 2], ids[1 : 2 * pairs : 2], strict=True))
+            asked = {ids[place - 1]: label for place, label in enumerate(labels) if label != IGNORED}
+            assert asked == meaning
+    assert found == [(16, 32)] * 10 + [(16, 32), (8, 64)] * 15
 
 
 def test_windows_come_once_in_each_round():
@@ -116,7 +109,6 @@ def test_windows_come_once_in_each_round():
     assert len({tuple(order) for order in rounds}) == 4
     item = dataset[0]
     assert item["labels"].tolist() == [IGNORED, *item["input_ids"][1:].tolist()]
-    assert len(dataset) == 10
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -139,9 +131,7 @@ def test_what_does_not_fit_is_refused():
         ValueError, match=r"^windows: expected \(windows, tokens\) with at least one window, got \(0, 4\)$"
     ):
         WindowDataset(torch.zeros(0, 4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"^mqar: the list of slices is empty"):
-        MQARDataset([], 128, 8, 0)
     with pytest.raises(ValueError, match=r"^length is 30"):
-        MQARDataset([(30, 8)], 128, 8, 0)
+        MQARBatches([(30, 8)], 128, 8, 0)
     with pytest.raises(ValueError, match=r"^hashhop: layouts of different lengths"):
-        HashHopTokenDataset({HashHopTokens(): 0.5, HashHopTokens(variant="paper", pairs=20): 0.5}, 0)
+        HashHopTokenDataset({HashHopTokenSizes(): 0.5, HashHopTokenSizes(variant="paper", pairs=20): 0.5}, 0)

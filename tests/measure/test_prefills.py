@@ -1,4 +1,4 @@
-"""The search for the longest length that fits, and real prefills in a process with a limit to its memory."""
+"""The search for the longest length that fits, prefills in a process with a limit to its memory, and their peaks."""
 
 import json
 import sys
@@ -9,14 +9,16 @@ from multiprocessing import get_context
 import pandas as pd
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from recurformer.cli.main import main
 from recurformer.data.backbones import make_random
-from recurformer.measure import longest
+from recurformer.measure import prefills
 from recurformer.measure.device import is_out_of_memory, memory_fraction, memory_limit
-from recurformer.measure.longest import ENDS, PREFILLS, Trial, attempt, longest_within, search
 from recurformer.measure.memory import PROTOCOLS
+from recurformer.measure.prefills import PREFILLS, Trial, attempt, longest_within, measure_cache_peak, search
 from recurformer.model.convert import convert
+from recurformer.model.prefill import prefill
 
 
 def counted_search(limit, guess, maximum=10**6, tolerance=0.01):
@@ -114,7 +116,7 @@ def in_a_fresh_process():
     one = {"initializer": torch.set_num_threads, "initargs": (1,)}
     context = get_context("forkserver")
     context.set_forkserver_preload(
-        ["recurformer.cli.main", "recurformer.measure.longest", "recurformer.data.backbones"]
+        ["recurformer.cli.main", "recurformer.measure.prefills", "recurformer.data.backbones"]
     )
 
     def call(function, *given):
@@ -142,7 +144,7 @@ def test_a_limited_process_runs_out_of_memory_and_recovers(in_a_fresh_process):
 def searched(folder, protocol, **options):
     """The row of a search, and all its trials."""
     kept = []
-    longest.attempt = lambda *given: kept.append(attempt(*given)) or kept[-1]
+    prefills.attempt = lambda *given: kept.append(attempt(*given)) or kept[-1]
     return measured(folder, protocol, **options), kept
 
 
@@ -188,7 +190,7 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
     def fail(*given):
         raise RuntimeError("wrong shapes")
 
-    monkeypatch.setitem(ENDS, "chunked", fail)
+    monkeypatch.setitem(PREFILLS, "chunked", fail)
     with pytest.raises(RuntimeError, match="wrong shapes"):
         attempt(Broken(), "chunked", 4, 2)
 
@@ -208,18 +210,18 @@ def test_a_gpu_of_80_gb_is_one_although_it_shows_less(shown, fraction):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_limited_card_runs_out_of_memory_and_recovers():
-    card = torch.device("cuda")
-    with memory_limit(card, 256 * MIB, held_bytes=0):
+def test_a_limited_gpu_runs_out_of_memory_and_recovers():
+    gpu = torch.device("cuda")
+    with memory_limit(gpu, 256 * MIB, held_bytes=0):
         with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(512 * MIB, dtype=torch.uint8, device=card)
-        torch.empty(64 * MIB, dtype=torch.uint8, device=card)
-    with pytest.raises(ValueError, match="the GPU has"), memory_limit(card, 2**50, held_bytes=0):
+            torch.empty(512 * MIB, dtype=torch.uint8, device=gpu)
+        torch.empty(64 * MIB, dtype=torch.uint8, device=gpu)
+    with pytest.raises(ValueError, match="the GPU has"), memory_limit(gpu, 2**50, held_bytes=0):
         pass
 
 
-def peaks_on_a_card(read, model, length):
-    """Most bytes that torch's allocator gave out, and most that it took from the card."""
+def peaks_on_a_gpu(read, model, length):
+    """Most bytes that torch's allocator gave out, and most that it took from the GPU."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
@@ -231,10 +233,76 @@ def peaks_on_a_card(read, model, length):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("replaced", [0, 2, 3])
-def test_first_and_last_chunks_take_the_memory_of_all_on_a_card(replaced):
+def test_first_and_last_chunks_take_the_memory_of_all_on_a_gpu(replaced):
     base = make_random(hidden_size=256, layers=4, heads=4, kv_heads=2, head_dim=64, intermediate_size=1024)
     model = convert(base, [list(range(replaced))] * 4).requires_grad_(False).to("cuda", torch.bfloat16)
-    peaks_on_a_card(PREFILLS["chunked"], model, 1024)  # loads kernels
+    peaks_on_a_gpu(prefill, model, 1024)  # loads kernels
     for length in (4096, 65536, 100_000):
-        ends, whole = (peaks_on_a_card(prefills["chunked"], model, length) for prefills in (ENDS, PREFILLS))
+        ends, whole = (peaks_on_a_gpu(read, model, length) for read in (PREFILLS["chunked"], prefill))
         assert ends == pytest.approx(whole, rel=0.01)
+
+
+MAMBA = {"d_state": 4, "d_conv": 4, "expand": 2, "dt_rank": 4}
+LENGTHS = [64, 256]
+
+
+def config():
+    return LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64,
+    )  # fmt: skip
+
+
+def peaks(device="cpu"):
+    return measure_cache_peak(config(), "tiny", [0.5, 1.0], LENGTHS, device=device, memory_gib=1.0, mamba=MAMBA)
+
+
+def check(frame):
+    assert frame.beta.tolist() == [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]
+    assert frame.total_bytes.tolist() == frame.counted_bytes.tolist()
+    original = frame[frame.beta == 0].set_index("length")
+    # keys and values: 2 layers, 2 KV heads of 16 numbers of 2 bytes
+    assert original.total_bytes.to_dict() == {length: 2 * 2 * 2 * 16 * 2 * length for length in LENGTHS}
+    assert original.ratio.tolist() == [1.0, 1.0]
+    half, whole = (frame[frame.beta == beta].set_index("length") for beta in (0.5, 1.0))
+    assert 0.5 < half.ratio[256] < half.ratio[64]
+    grown, usual = (cache.total_bytes[256] - cache.total_bytes[64] for cache in (whole, original))
+    assert grown < 0.02 * usual  # without attention one layer keeps a number for each token, to count them
+    assert (frame.peak_bytes > frame.total_bytes).all()
+    short, long = (frame[frame.length == length].peak_bytes.to_numpy() for length in LENGTHS)
+    assert (long > short).all()  # what a pass holds grows with its tokens
+
+
+def test_real_caches_are_the_counted_ones():
+    frame = peaks()
+    check(frame)
+    assert set(frame.device) == {"cpu"}
+
+
+def test_what_does_not_fit_has_no_value(monkeypatch):
+    read = PREFILLS["one_shot"]
+
+    def too_much(model, input_ids, chunk):
+        return torch.empty(2**60) if input_ids.shape[1] == 256 else read(model, input_ids, chunk)
+
+    monkeypatch.setitem(PREFILLS, "one_shot", too_much)
+    frame = peaks()
+    lost = frame[frame.length == 256]
+    assert lost[["total_bytes", "peak_bytes", "ratio"]].isna().all(axis=None)
+    assert lost.counted_bytes.notna().all()
+    assert frame[frame.length == 64].ratio.notna().all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_a_missing_gpu_is_named(tmp_path, capsys):
+    words = ["--name", "x", "--betas", "0.5", "--settings", "{backbone: {source: shape, shape: llama2-7b}}"]
+    assert main(["cache-peak", str(tmp_path / "memory.csv"), *words]) == 1
+    assert "torch finds no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_allocator_sees_the_same_caches():
+    frame = peaks("cuda")
+    check(frame)
+    assert set(frame.device) == {torch.cuda.get_device_name()}

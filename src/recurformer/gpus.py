@@ -1,8 +1,7 @@
-"""One process, its own GPUs: cards of this machine are given out by file locks, so that no two processes share one.
+"""One process, its own GPUs: those of this machine are given out by file locks, so that no two processes share one.
 
-A lock is the kernel's (flock): it falls when its holder ends, however it ends. Whoever has already decided, a scheduler
-such as SLURM, a launcher of several processes or a user, says so in CUDA_VISIBLE_DEVICES and is not overruled. This
-module knows neither torch nor what is computed.
+A lock is the kernel's (flock): it falls when its holder ends, however it ends. If CUDA_VISIBLE_DEVICES is set, by a
+scheduler such as SLURM, a launcher of several processes or a user, it is respected.
 """
 
 import os
@@ -23,8 +22,8 @@ SECONDS_BETWEEN_LOOKS = 0.2
 Found = TypeVar("Found")
 
 
-def machine_cards() -> list[str]:
-    """Ids of the NVIDIA cards that this process may see, in the driver's order; none without the driver."""
+def machine_gpus() -> list[str]:
+    """Ids of the NVIDIA GPUs that this process may see, in the driver's order; none without the driver."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
@@ -33,36 +32,36 @@ def machine_cards() -> list[str]:
 
 
 @contextmanager
-def own_cards(count: int) -> Iterator[None]:
-    """Run the block with `count` cards that no other process has, waiting for them if need be; with 0, without any.
+def own_gpus(count: int) -> Iterator[None]:
+    """Run the block with `count` GPUs that no other process has, waiting for them if need be; with 0, without any.
 
-    Nothing happens where CUDA_VISIBLE_DEVICES is set already, or where there are no cards.
+    Nothing happens where CUDA_VISIBLE_DEVICES is set already, or where there are no GPUs.
 
     Raises:
-        ValueError: the machine has fewer cards.
+        ValueError: the machine has fewer GPUs.
     """
     decided = VISIBLE in os.environ
-    cards = machine_cards() if count and not decided else []
-    if decided or (count and not cards):
+    gpus = machine_gpus() if count and not decided else []
+    if decided or (count and not gpus):
         yield
         return
-    if count > len(cards):
-        raise ValueError(f"{count} GPUs are asked for, this machine has {len(cards)}: ask for fewer")
+    if count > len(gpus):
+        raise ValueError(f"{count} GPUs are asked for, this machine has {len(gpus)}: ask for fewer")
     with ExitStack() as held:
-        os.environ[VISIBLE] = ",".join(_take(cards, count, held) if count else [])
+        os.environ[VISIBLE] = ",".join(_take(gpus, count, held) if count else [])
         held.callback(os.environ.pop, VISIBLE)
         yield
 
 
-def _take(cards: list[str], count: int, held: ExitStack) -> list[str]:
-    """Lock `count` of the cards. One process at a time chooses, so that two never wait for each other's."""
-    folder = Path(tempfile.gettempdir(), f"recurformer-cards-{os.getuid()}")
+def _take(gpus: list[str], count: int, held: ExitStack) -> list[str]:
+    """Lock `count` of the GPUs. One process at a time chooses, so that two never wait for each other's."""
+    folder = Path(tempfile.gettempdir(), f"recurformer-gpus-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     taken: list[str] = []
     with ExitStack() as choosing:
         _wait(lambda: _lock(folder / "choosing", choosing))
         while len(taken) < count:
-            taken.append(_wait(lambda: next((card for card in cards if _lock(folder / card, held)), None)))
+            taken.append(_wait(lambda: next((gpu for gpu in gpus if _lock(folder / gpu, held)), None)))
     return taken
 
 

@@ -1,4 +1,4 @@
-"""GPUs given out by file locks, with real processes and made-up cards."""
+"""GPUs given out by file locks, with real processes and made-up ones."""
 
 import os
 import signal
@@ -12,32 +12,32 @@ from functools import partial
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
-from recurformer.cards import own_cards
 from recurformer.cli import main as command
 from recurformer.cli.stage import STAGES
+from recurformer.gpus import own_gpus
 from tests import forks
 
-CARDS = ["GPU-aaaa", "GPU-bbbb"]
+GPUS = ["GPU-aaaa", "GPU-bbbb"]
 WORK = """
 import os, sys, time
-from recurformer.cards import own_cards
+from recurformer.gpus import own_gpus
 count, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-with own_cards(count):
-    cards, start = os.environ.get("CUDA_VISIBLE_DEVICES", "all"), time.monotonic()
+with own_gpus(count):
+    gpus, start = os.environ.get("CUDA_VISIBLE_DEVICES", "all"), time.monotonic()
     with open(log, "a") as file:
-        file.write(f"{os.getpid()} {cards} {start}\\n")
+        file.write(f"{os.getpid()} {gpus} {start}\\n")
     time.sleep(seconds)
     with open(log, "a") as file:
-        file.write(f"{os.getpid()} {cards} {time.monotonic()}\\n")
+        file.write(f"{os.getpid()} {gpus} {time.monotonic()}\\n")
 """
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with two cards and no lock taken; where processes write when they had which."""
+    """A machine with two GPUs and no lock taken; where processes write when they had which."""
     driver = tmp_path / "bin/nvidia-smi"
     driver.parent.mkdir()
-    driver.write_text("#!/bin/sh\n" + "".join(f"echo {card}\n" for card in CARDS))
+    driver.write_text("#!/bin/sh\n" + "".join(f"echo {gpu}\n" for gpu in GPUS))
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", str(driver.parent), prepend=os.pathsep)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -57,29 +57,29 @@ def wait_until_held(log, process):
 
 
 def held(log):
-    """(start, end) of every time that a card was held, by card."""
+    """(start, end) of every time that a gpu was held, by gpu."""
     times = defaultdict(list)
     for line in log.read_text().splitlines():
-        process, cards, moment = line.split()
-        for card in cards.split(","):
-            times[card, process].append(float(moment))
+        process, gpus, moment = line.split()
+        for gpu in gpus.split(","):
+            times[gpu, process].append(float(moment))
     spans = defaultdict(list)
-    for (card, _), span in times.items():
-        spans[card].append(tuple(span))
+    for (gpu, _), span in times.items():
+        spans[gpu].append(tuple(span))
     return spans
 
 
-def test_no_two_processes_share_a_card_and_all_get_one(machine):
+def test_no_two_processes_share_a_gpu_and_all_get_one(machine):
     processes = [start(machine, count) for count in (1, 1, 2, 1, 1, 2, 1, 1)]
     assert [process.wait(timeout=120) for process in processes] == [0] * 8
     spans = held(machine)
-    assert set(spans) == set(CARDS)
+    assert set(spans) == set(GPUS)
     assert sum(map(len, spans.values())) == 6 + 2 * 2
     for times in spans.values():
         assert all(end <= after for (_, end), (after, _) in zip(sorted(times), sorted(times)[1:], strict=False))
 
 
-def test_a_killed_process_frees_its_cards(machine):
+def test_a_killed_process_frees_its_gpus(machine):
     holder = start(machine, count=2, seconds=600)
     wait_until_held(machine, holder)
     waiting = start(machine)
@@ -96,7 +96,7 @@ def test_who_has_decided_is_not_overruled(machine, monkeypatch):
     wait_until_held(machine, holder)
     try:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-        with own_cards(1):  # without waiting
+        with own_gpus(1):  # without waiting
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     finally:
@@ -104,35 +104,35 @@ def test_who_has_decided_is_not_overruled(machine, monkeypatch):
         holder.wait()
 
 
-def test_more_cards_than_there_are_are_refused(machine):
-    with pytest.raises(ValueError, match="3 GPUs are asked for, this machine has 2"), own_cards(3):
+def test_more_gpus_than_there_are_are_refused(machine):
+    with pytest.raises(ValueError, match="3 GPUs are asked for, this machine has 2"), own_gpus(3):
         pass
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_a_machine_without_cards_changes_nothing(machine, monkeypatch):
+def test_a_machine_without_gpus_changes_nothing(machine, monkeypatch):
     monkeypatch.setenv("PATH", str(machine.parent))
-    with own_cards(1):
+    with own_gpus(1):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_a_stage_that_only_changes_weights_sees_no_card(machine):
-    with own_cards(0):
+def test_a_stage_that_only_changes_weights_sees_no_gpu(machine):
+    with own_gpus(0):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_a_stage_of_the_command_has_a_card_for_itself(machine, monkeypatch):
+def test_a_stage_of_the_command_has_a_gpu_for_itself(machine, monkeypatch):
     seen = []
     look = replace(STAGES["sink"], output=None, function=lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
     monkeypatch.setitem(STAGES, "sink", look)
     words = ["sink", "model", "--articles", "a", "--name", "x"]
     assert command.main(words) == 0
-    assert seen == CARDS[:1]
+    assert seen == GPUS[:1]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_what_measures_a_device_waits_for_a_card_of_its_own_too(machine, tmp_path):
+def test_what_measures_a_device_waits_for_a_gpu_of_its_own_too(machine, tmp_path):
     holder, log = start(machine, count=2, seconds=600), tmp_path / "benchmarks.log"
     wait_until_held(machine, holder)
     with log.open("w") as said:
