@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny_models import BACKBONES, HEADS, MAMBA, difference, make_backbone, tokens
-from torch import Tensor, nn
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, Olmo2Config, Olmo2ForCausalLM
 
 from recurformer.model.config import CONFIGS, RecurFormerLlamaConfig
@@ -97,20 +97,6 @@ def test_sliding_layers_of_other_families_stay_too(backbone):
     assert difference(wide(ids).logits, base(ids).logits) < 1e-5
 
 
-class Int8Tensor(Tensor):
-    """Like torchao's: rows of int8 with scales behind the shape and dtype of the weight, and no way to take rows."""
-
-    @staticmethod
-    def __new__(cls, shape):
-        return Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bfloat16)
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
-        if function in {torch.ops.aten.detach.default, torch.ops.aten.clone.default}:
-            return cls(arguments[0].shape)
-        raise IndexError("index 8 is out of bounds for dimension 0 with size 1")
-
-
 class PackedLinear(nn.Module):
     """Like GPTQ's and AWQ's: no weight, packed integers in buffers."""
 
@@ -123,10 +109,6 @@ def uint8_weight(model):
     model.lm_head.weight = nn.Parameter(torch.zeros(40, 48, dtype=torch.uint8), requires_grad=False)
 
 
-def weight_subclass(model):
-    model.model.layers[1].self_attn.v_proj.weight = nn.Parameter(Int8Tensor((16, 48)), requires_grad=False)
-
-
 def packed_layer(model):
     model.model.layers[1].self_attn.o_proj = PackedLinear()
 
@@ -135,7 +117,6 @@ def packed_layer(model):
     ("quantize", "message"),
     [
         (uint8_weight, "weights of type torch.uint8"),
-        (weight_subclass, "weights of type Int8Tensor"),
         (packed_layer, "o_proj of layer 1 is a PackedLinear, not an ordinary linear layer"),
     ],
 )
