@@ -8,8 +8,7 @@ import torch
 
 from recurformer.cli.main import main
 from recurformer.data.backbones import make_random
-from recurformer.data.hashhop import HASH_SPECIALS, HashHopTokens, byte_tokenizer, hash_tokenizer
-from recurformer.evict import methods
+from recurformer.data.hashhop import byte_tokenizer, hash_tokenizer
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
@@ -115,19 +114,6 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
     assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
 
 
-def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_length(world, tmp_path, monkeypatch):
-    seen, look_back = [], methods.look_back
-    monkeypatch.setattr(
-        methods, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
-    )
-    out = tmp_path / "rows.parquet"
-    assert run_stage(world, "hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
-    ((input_ids, _),) = seen
-    sample = HashHopTokens(chains=2, hops=4, pairs=8).length
-    assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
-    assert input_ids.min() >= len(HASH_SPECIALS)
-
-
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):
     held, out = tmp_path / "held.parquet", tmp_path / "rows.csv"
     pd.DataFrame({"ratio": [0.7, 0.8]}).to_parquet(held)
@@ -163,14 +149,6 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
     named = rows[["family", "method", "by", "trained"]].drop_duplicates()
     assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
     assert rows.groupby("setting").ratio.first().to_dict() == {0.0: 1.0, 0.5: 0.5}
-
-
-def test_a_random_choice_of_heads_bears_its_seed(world, tmp_path):
-    out, profile = tmp_path / "rows.csv", tmp_path / "profile.parquet"
-    HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
-    subject = "replaced/random-kv_group-2/mean"
-    assert run_stage(world, "continuation", out, subject, "--profile", str(profile), betas=[0.5]) == 0
-    assert read_rows(out).seed.unique().tolist() == [2]
 
 
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):

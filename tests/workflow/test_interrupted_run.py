@@ -1,6 +1,5 @@
 """Real runs: one killed in the middle of a training goes on when started again; one that is done does nothing."""
 
-import random
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -14,9 +13,7 @@ from tests import forks
 from tests.workflow.dry_runs import ROOT, call_snakemake, link_workflow, snakemake
 
 TARGET = "results/smoke/hashhop/hashhop-tiny/base"
-STEPS = 300
-MOMENT = round(random.Random(22).uniform(0, 1), 2)
-"""Seconds from the first new checkpoint of a run to its end."""
+STEPS = 150
 
 
 def make_folder(place):
@@ -76,9 +73,8 @@ def checkpoints(folder):
     return {int(path.parent.name.removeprefix("checkpoint-")) for path in complete}
 
 
-def wait_for_a_checkpoint(folder, run, step=0):
-    """A complete one of a later step."""
-    while max(checkpoints(folder), default=0) <= step:
+def wait_for_a_checkpoint(folder, run):
+    while not checkpoints(folder):
         assert run.exitcode is None, (folder / "run.log").read_text()
         time.sleep(0.05)
 
@@ -89,7 +85,7 @@ def weights(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_killed_twice_ends_with_the_same_bytes(tmp_path_factory):
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path_factory):
     folder = make_folder(tmp_path_factory.mktemp("killed"))
     run = start(folder)
     wait_for_a_checkpoint(folder, run)
@@ -101,12 +97,6 @@ def test_a_run_killed_twice_ends_with_the_same_bytes(tmp_path_factory):
     assert snakemake(folder, "--unlock").returncode == 0
     assert not (folder / TARGET).exists()
     assert 0 < max(checkpoints(folder)) < STEPS
-
-    run, saved = start(folder), max(checkpoints(folder))
-    wait_for_a_checkpoint(folder, run, saved)
-    time.sleep(MOMENT)
-    kill(run)
-    assert snakemake(folder, "--unlock").returncode == 0
 
     finish(folder)
     metrics = pd.read_json(folder / f"{TARGET}.metrics.jsonl", lines=True)
