@@ -259,9 +259,7 @@ def test_wrong_settings_are_refused_in_one_line(changes, message):
             [[3], [], [3] * 6],
             "group_windows names [1, 0, 6] KV heads by layer: the replaced heads read [3, 0, 6]",
         ),
-        ("window", [[3, 0, 3], [], [3] * 6], "a window is a whole number of at least 1 token"),
         ("window", [3, [], [3] * 6], "group_windows"),
-        ("window", [["3"] * 3, [], [3] * 6], "group_windows"),
         ("window_state", [[3] * 3, [], [3] * 6], "of the mixer window alone, not of window_state"),
     ],
 )

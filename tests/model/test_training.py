@@ -3,17 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_models import (
-    CASES,
-    HEADS,
-    MAMBA,
-    difference,
-    every_mixer,
-    make_backbone,
-    make_converted,
-    make_mixed,
-    tokens,
-)
+from tiny_models import CASES, HEADS, MAMBA, difference, every_mixer, make_backbone, make_converted, make_mixed, tokens
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
