@@ -82,24 +82,22 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_rows_say_what_they_are_of(world, stage, tmp_path):
+@pytest.mark.parametrize(
+    ("checkpoint", "subject", "named"),
+    [
+        ("-converted", CONVERTED, ["mixer", "mamba", 0.75, "ra_i", True]),
+        ("", "original", ["original", "full", 1.0, "", False]),
+        ("", "original/trained", ["original", "full", 1.0, "", True]),
+    ],
+)
+def test_rows_say_what_they_are_of(world, stage, checkpoint, subject, named, tmp_path):
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, CONVERTED, "--seed", "3", checkpoint="-converted") == 0
+    assert run_stage(world, stage, out, subject, "--seed", "3", checkpoint=checkpoint) == 0
     rows = read_rows(out)
     assert set(rows.columns) == STAGES[stage][1] | IDENTITY
-    named = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["tiny", "mixer", "mamba", 0.75, "ra_i", True, 3]]
-    assert rows.ratio.nunique() == 1 and rows.ratio.iloc[0] != 1
-
-
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("subject", ["original", "original/trained"])
-def test_the_original_is_measured_as_it_came_and_trained_likewise(world, stage, subject, tmp_path):
-    out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, subject) == 0
-    rows = read_rows(out)
-    named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", subject == "original/trained", 0, 1.0]]
+    found = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
+    assert found.to_numpy().tolist() == [["tiny", *named, 3]]
+    assert rows.ratio.nunique() == 1 and (rows.ratio.iloc[0] == 1) == (checkpoint == "")
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -103,14 +103,6 @@ def test_embeddings_may_stand_for_the_prompt():
     assert torch.equal(written, model.generate(ids, **arguments)[:, LENGTH:])
 
 
-def test_the_base_model_answers_in_the_form_that_is_asked_for():
-    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(1, 4)
-    cache = model(ids, use_cache=True).past_key_values
-    assert model.model(ids, return_dict=None).last_hidden_state.shape == (1, 4, 48)
-    assert isinstance(model.model(ids, return_dict=False), tuple)
-    assert model(ids[:, :1], past_key_values=cache, is_causal=True).logits.isfinite().all()
-
-
 def test_assisted_decoding_is_refused():
     model, ids = shared_converted("llama_mha", "mixed"), tokens(1, 13)
     with pytest.raises(ValueError, match="stateful"):

@@ -10,7 +10,7 @@ from recurformer.heads.profile import profile_heads
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.measure.device import PeakMemory
 from recurformer.measure.longest import ENDS, PREFILLS
-from recurformer.model.prefill import ReservedCache, prefill, read_chunk
+from recurformer.model.prefill import prefill, read_chunk
 
 BACKBONES = sorted({backbone for backbone, _ in MATRIX})
 CASES = [*MATRIX, *((backbone, None) for backbone in BACKBONES)]
@@ -146,18 +146,6 @@ def test_memory_beyond_the_cache_does_not_grow_with_the_prompt(heads):
     if heads == "ragged":
         control, grown = (beyond_the_cache(model, length, by_copies_and_masks) for length in (512, 2048))
         assert grown > 2 * control, "negative control"
-
-
-def test_room_is_reserved_once_and_for_the_whole_prompt():
-    model = make_backbone("llama_mha")
-    cache = ReservedCache(model.config, 20)
-    with torch.no_grad():
-        read_chunk(model, tokens(1, 4), cache)
-        place = cache.layers[0].keys.data_ptr()
-        read_chunk(model, tokens(1, 16), cache)
-        assert cache.layers[0].keys.data_ptr() == place and cache.get_seq_length() == 20
-        read_chunk(model, tokens(1, 1), cache)
-    assert cache.layers[0].keys.data_ptr() != place and cache.get_seq_length() == 21
 
 
 @pytest.mark.gpu

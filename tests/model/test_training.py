@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Traine
 import recurformer
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
-from recurformer.train.optimiser import parameter_groups
 
 LENGTH = 13
 
@@ -154,16 +153,6 @@ def test_gradients_pass_through_a_cache(mixer):
             last = model(inputs_embeds=piece, past_key_values=cache, use_cache=True).logits[:, -1]
         gradients.append(torch.autograd.grad(last.square().sum(), x)[0])
     assert difference(*gradients) < 1e-4
-
-
-def test_new_parameters_learn_at_the_rate_of_mixers():
-    model = make_mixed("gated")
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    rates = {names[id(p)]: group["lr"] for group in parameter_groups(model, 1.0, 2.0, 0.1) for p in group["params"]}
-    new = {name for name, rate in rates.items() if rate == 2.0}
-    prefixes = [f"model.layers.{layer}.self_attn.gated." for layer in (0, 2)]
-    assert new == {prefix + name for prefix in prefixes for name in ("A_log", "D", "dt_proj.weight", "dt_proj.bias")}
-    assert {rate for name, rate in rates.items() if name not in new} == {1.0}
 
 
 def test_conversion_starts_each_mixer_by_its_own_rules():
