@@ -16,6 +16,7 @@ from tiny_models import (
     BY_GROUP,
     HEADS,
     OTHERS,
+    PACKED,
     PAIRS,
     difference,
     make_backbone,
@@ -132,7 +133,7 @@ def test_exporting_leaves_no_trace(tmp_path):
 
 
 SAVED = [("mamba", *pair) for pair in [("llama_gqa_tied", "mixed"), *PAIRS]]
-SAVED += [(mixer, "llama_mha", "mixed") for mixer in [*OTHERS, BY_GROUP]]
+SAVED += [(mixer, "llama_mha", "mixed") for mixer in [*OTHERS, BY_GROUP, PACKED]]
 
 
 @pytest.mark.parametrize(("mixer", "backbone", "heads"), SAVED)
@@ -146,7 +147,14 @@ def test_saved_weights_are_complete_and_exact(tmp_path, mixer, backbone, heads, 
     assert ("lm_head.weight" in saved) != tied
     assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
-    assert any(f".{mixer}." in name for name in saved) == (mixer in {"mamba", "gated", "retention", "window_state"})
+    own = {
+        "mamba": "mamba",
+        "gated": "gated",
+        "retention": "retention",
+        "window_state": "window_state",
+        PACKED: "window",
+    }
+    assert any(f".{own.get(mixer)}." in name for name in saved) == (mixer in own)
     assert type(AutoModel.from_pretrained(tmp_path)) is type(model.model)
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == loaded.config.to_diff_dict()
     if dtype == torch.float32:  # `.to(dtype)` casts the rotary frequencies too, loading does not

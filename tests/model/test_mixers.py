@@ -8,16 +8,18 @@ from tiny_models import (
     HEADS,
     MAMBA,
     OTHERS,
+    PACKED,
     PAIRS,
     QUERY_HEADS,
     SHARING,
+    WINDOW,
     difference,
     every_mixer,
     make_backbone,
     make_mixed,
+    named,
     shared_mixed,
     tokens,
-    windows_by_group,
 )
 from transformers import DynamicCache
 
@@ -77,6 +79,7 @@ def test_the_state_has_one_size(mixer, backbone):
         assert sizes[0] == 4 * numbers[mixer] * rows * layers
 
 
+@pytest.mark.parametrize("mixer", [BY_GROUP, PACKED])
 @pytest.mark.parametrize(("backbone", "heads"), dict.fromkeys([*SHARING, *PAIRS]))
 @torch.no_grad()
 def test_windows_by_group_are_the_original_under_their_masks(mixer, backbone, heads):
@@ -116,7 +119,7 @@ def test_windows_by_group_are_the_original_under_their_masks(mixer, backbone, he
 @torch.no_grad()
 def test_a_window_grows_up_to_its_size():
     """A cache of few tokens has few slots, of the bytes that the price of a choice counts."""
-    model = make(PACKED, heads="beta_one")
+    model = make_mixed(PACKED, heads="beta_one")
     for length in (1, 3, 6, LENGTH):
         held = cache_bytes(model(tokens(2, length), use_cache=True).past_key_values)
         expected = sum(
@@ -128,7 +131,7 @@ def test_a_window_grows_up_to_its_size():
 
 
 def test_gradients_pass_the_packed_numbers():
-    model, ids = make(PACKED), tokens(2, LENGTH)
+    model, ids = make_mixed(PACKED), tokens(2, LENGTH)
     model(ids, labels=ids).loss.backward()
     for name in ("q_proj", "k_proj", "v_proj"):
         packed = getattr(model.model.layers[0].self_attn, name).weight.grad.norm()
@@ -160,15 +163,15 @@ def test_zero_is_the_original_without_those_columns(backbone):
 
 
 SHAPES = [*FAMILY_CASES, *(("mamba", *pair) for pair in PAIRS)]
-SHAPES += [(mixer, "qwen2_gqa", "ragged") for mixer in [*OTHERS, BY_GROUP]]
+SHAPES += [(mixer, "qwen2_gqa", "ragged") for mixer in [*OTHERS, BY_GROUP, PACKED]]
 
 
 @pytest.mark.parametrize(("mixer", "backbone", "heads"), dict.fromkeys(SHAPES))
 def test_shapes_on_meta_are_those_of_a_real_conversion(mixer, backbone, heads):
     with torch.device("meta"):
         base = type(make_backbone(backbone))(make_backbone(backbone).config)
-        sizes = {"window_tokens": windows_by_group(backbone, heads)} if mixer == BY_GROUP else {}
-        model = convert(base, HEADS[heads], "window" if mixer == BY_GROUP else mixer, **MAMBA, **sizes)
+        name, sizes = named(mixer, backbone, heads)
+        model = convert(base, HEADS[heads], name, **MAMBA, **sizes)
     real = shared_mixed(mixer, backbone, heads).state_dict()
     assert {name: tensor.shape for name, tensor in model.state_dict().items()} == {n: t.shape for n, t in real.items()}
     cache = DynamicCache(config=model.config)

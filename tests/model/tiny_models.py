@@ -119,7 +119,7 @@ def shared_converted(backbone: str, heads: str) -> PreTrainedModel:
 
 
 OTHERS = [name for name in MIXERS if name != "mamba"]
-BY_GROUP = "windows"  # the mixer `window` with a size for each KV head
+BY_GROUP, PACKED = "windows", "packed"  # the mixer `window` with a size for each KV head; and bits
 WINDOW = {"window_tokens": 5, "sink_tokens": 2}  # shorter than the inputs
 SHARING = [("llama_mha", "mixed"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "ragged")]
 """Heads of which every query has its own key and value, whole groups, and parts of groups."""
@@ -127,26 +127,38 @@ READING = ["window", "linear", "retention", "window_state"]
 FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
 """Every family with a mixer that reads queries and keys."""
 CASES = [("mamba", *pair) for pair in MATRIX] + FAMILY_CASES
-CASES += [(mixer, *pair) for mixer in [*OTHERS, BY_GROUP] for pair in SHARING]
+CASES += [(mixer, *pair) for mixer in [*OTHERS, BY_GROUP, PACKED] for pair in SHARING]
 CASES = list(dict.fromkeys(CASES))
 every_case = pytest.mark.parametrize(("mixer", "backbone", "heads"), CASES)
-every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP])
+every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP, PACKED])
 
 
-def windows_by_group(backbone: str, heads: str) -> list[list[int]]:
-    """Return three sizes in turn for the KV heads that replaced heads read, all shorter than the inputs."""
+def by_group(backbone: str, heads: str, in_turn: tuple[int, ...]) -> list[list[int]]:
+    """Return numbers in turn for the KV heads that replaced heads read."""
     per_group = QUERY_HEADS // make_backbone(backbone).config.num_key_value_heads
-    sizes = cycle((5, 3, 8))
-    return [[next(sizes) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
+    numbers = cycle(in_turn)
+    return [[next(numbers) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
+
+
+def named(mixer: str, backbone: str, heads: str) -> tuple[str, dict[str, list[list[int]]]]:
+    """Return the name of a mixer in the registry, and the sizes that it stands for, windows shorter than the inputs."""
+    sizes = {}
+    if mixer in (BY_GROUP, PACKED):
+        sizes["window_tokens"] = by_group(backbone, heads, (5, 3, 8))
+    if mixer == PACKED:
+        sizes["window_bits"] = by_group(backbone, heads, (4, 8, 16, 8))
+    return ("window" if sizes else mixer), sizes
 
 
 def make_mixed(mixer: str, backbone: str = "qwen2_gqa", heads: str = "mixed") -> PreTrainedModel:
     """Return a new model of a mixer, none of whose parameters is zero."""
-    sizes = dict(WINDOW)
-    if mixer == BY_GROUP:
-        mixer, sizes["window_tokens"] = "window", windows_by_group(backbone, heads)
+    name, sizes = named(mixer, backbone, heads)
     torch.manual_seed(0)
-    return without_zeros(carrying_far(convert(make_backbone(backbone), HEADS[heads], mixer, **MAMBA | sizes)))
+    model = without_zeros(carrying_far(convert(make_backbone(backbone), HEADS[heads], name, **MAMBA | WINDOW | sizes)))
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith(".center"):
+            buffer.normal_()
+    return model.double() if mixer == PACKED else model  # float32 would round the numbers of two ways apart
 
 
 @cache
