@@ -23,12 +23,18 @@ TWO = ONE | {"distributed": {"precision": "float32", "processes": 2}}
 """Settings of a training in one process, and in two."""
 
 
+def checkpoints(folder):
+    """Steps of the complete ones."""
+    complete = folder.glob("trained.checkpoints/*/checkpoint-*/complete")
+    return {int(path.parent.name.removeprefix("checkpoint-")) for path in complete}
+
+
 def started(call, folder, step):
-    """A training in a fork that has written the checkpoint of `step`, and the file of what it says of errors."""
+    """A training in a fork that has written a checkpoint of `step` or later, and the file of what it says of errors."""
     log = folder.with_suffix(".log")
     with log.open("w") as errors, open(os.devnull, "w") as nowhere:
         run = forks.start(call, folder, nowhere, errors)
-    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
+    while max(checkpoints(folder), default=0) < step:
         assert run.exitcode is None, log.read_text()
         time.sleep(0.05)
     return run, log
