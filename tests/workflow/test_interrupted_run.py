@@ -1,5 +1,6 @@
 """Real runs: one killed in the middle of a training goes on when started again; one that is done does nothing."""
 
+import random
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,9 @@ from tests import forks
 from tests.workflow.dry_runs import ROOT, call_snakemake, link_workflow, snakemake
 
 TARGET = "results/smoke/hashhop/hashhop-tiny/base"
-STEPS = 150
+STEPS = 300
+MOMENT = round(random.Random(22).uniform(0, 1), 2)
+"""Seconds from the first new checkpoint of a run to its end."""
 
 
 def make_folder(place):
@@ -73,8 +76,9 @@ def checkpoints(folder):
     return {int(path.parent.name.removeprefix("checkpoint-")) for path in complete}
 
 
-def wait_for_a_checkpoint(folder, run):
-    while not checkpoints(folder):
+def wait_for_a_checkpoint(folder, run, step=0):
+    """A complete one of a later step."""
+    while max(checkpoints(folder), default=0) <= step:
         assert run.exitcode is None, (folder / "run.log").read_text()
         time.sleep(0.05)
 
@@ -85,7 +89,7 @@ def weights(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_run_ends_with_the_same_bytes(tmp_path_factory):
+def test_a_run_killed_twice_ends_with_the_same_bytes(tmp_path_factory):
     folder = make_folder(tmp_path_factory.mktemp("killed"))
     run = start(folder)
     wait_for_a_checkpoint(folder, run)
@@ -97,6 +101,12 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path_factory):
     assert snakemake(folder, "--unlock").returncode == 0
     assert not (folder / TARGET).exists()
     assert 0 < max(checkpoints(folder)) < STEPS
+
+    run, saved = start(folder), max(checkpoints(folder))
+    wait_for_a_checkpoint(folder, run, saved)
+    time.sleep(MOMENT)
+    kill(run)
+    assert snakemake(folder, "--unlock").returncode == 0
 
     finish(folder)
     metrics = pd.read_json(folder / f"{TARGET}.metrics.jsonl", lines=True)
