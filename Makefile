@@ -72,7 +72,7 @@ report: $(INSTALLED)
 	@echo "$(REPORT)"
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist worksteal
 
 # The library's own tests of models on ours; its wheel has none, so they come from the source of the installed version.
 build/hf/transformers_tests: tests/hf/unpack.py $(INSTALLED)

@@ -10,6 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
+from recurformer.__main__ import main
 from tests import forks
 from tests.workflow.dry_runs import call_snakemake
 
@@ -33,18 +34,28 @@ def blocks(document: str) -> list[Block]:
     return [block for block in found if block.language not in NOT_RUN]
 
 
+def recurformer(words: list[str]) -> int:
+    """The package's command in this process."""
+    sys.argv = ["recurformer", *words]
+    return main()
+
+
+IN_FORKS = {"snakemake": call_snakemake, "recurformer": recurformer}
+"""Commands that need not import their libraries anew."""
+
+
 def words_of(line: str) -> list[str]:
-    """The words of a plain call of Snakemake; none of a line that a shell must read."""
+    """The words of a plain call of such a command; none of a line that a shell must read."""
     words = shlex.split(line, comments=True)
-    if {"|", "&&", ">"} & set(words) or words[:1] != ["snakemake"]:
+    if {"|", "&&", ">", "<"} & set(words) or "$" in line or words[:1] not in ([name] for name in IN_FORKS):
         return []
     return [name for word in words for name in (sorted(glob(word)) or [word])]
 
 
 def run_line(line: str):
-    """Run a command of a shell; a dry run of Snakemake in a fork, which need not import its libraries."""
+    """Run a command of a shell, where that is possible in a fork of this process."""
     if words := words_of(line):
-        return forks.run(partial(call_snakemake, words[1:]), ".")
+        return forks.run(partial(IN_FORKS[words[0]], words[1:]), ".")
     own = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], env=os.environ | {"PATH": own}, stdin=subprocess.DEVNULL,

@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks import baseline
 from benchmarks.__main__ import main
-from benchmarks.case import Call, Options
-from benchmarks.clock import take_turns
+from benchmarks.case import Options
 from benchmarks.goals import Goal, judge, with_goals
-from benchmarks.topics import TOPICS, decode, prefill, throughput
+from benchmarks.topics import TOPICS
 from recurformer.data.backbones import make_random
 from recurformer.records import read_record
 
@@ -51,20 +50,6 @@ def test_each_candidate_has_a_row_with_its_ratio_memory_and_goal(rows):
     assert list(rows.heads.fillna("")) == ["", "random", "random"] * 2
     with_goals = rows.candidate != "backbone"
     assert set(rows.met[with_goals]) <= {"met", "missed"} and rows.met[~with_goals].isna().all()
-
-
-def test_batches_are_measured_where_they_fit(tiny, monkeypatch):
-    monkeypatch.setattr(prefill, "CONTEXTS", {"cpu": (4, 16)})
-    monkeypatch.setattr(prefill, "BATCHES", {"cpu": (1, 3)})
-    monkeypatch.setattr(prefill, "MOST_TOKENS", 20)
-    options = Options("cpu", 1, quick=False, backbone=tiny, profile=None)
-    names = ["4 tokens", "16 tokens", "4 tokens, batch 3"]
-    assert [case.name for case in prefill.cases(options)] == names
-    cases = {case.name: case for case in decode.cases(options)}
-    assert list(cases) == names
-    batch = next(c for c in cases["4 tokens, batch 3"].candidates if c.name == "beta 0.5").prepare()
-    batch.before()
-    batch.run()
 
 
 def test_the_record_names_the_command_and_the_figures_name_the_record(run, tiny):
@@ -145,37 +130,12 @@ def test_goals_of_other_devices_and_sizes_are_named_with_the_reason(rows):
     assert len(decided) == 1 and decided.met.item() == "met; missed"
 
 
-def test_several_cases_are_judged_by_their_median(rows):
-    prefill = rows[rows.topic == "prefill"]
-    three = pd.concat([prefill.assign(case=str(case), ratio=case) for case in (1, 2, 9)], ignore_index=True)
-    goal = Goal("prefill", "*", "beta 0.5", "backbone", "speed", ">=", 2.0)
-    assert judge(three, "prefill", ON_ONE_THREAD, [goal])[0].measured == 2
-
-
-def test_rounds_stop_when_the_time_is_up_but_not_before_the_third():
-    calls = {"a": Call(lambda: None), "b": Call(lambda: None, before=lambda: None)}
-    assert {len(taken) for taken in take_turns(calls, 8, 1e9, "cpu").values()} == {8}
-    assert {len(taken) for taken in take_turns(calls, 8, 0.0, "cpu").values()} == {3}
-
-
 def test_every_topic_names_its_cases_once_and_its_baseline_among_the_candidates(tiny):
     options = Options("cpu", 1, quick=False, backbone=tiny, profile=None)
     for topic, cases in TOPICS.items():
         found = list(cases(options))
         assert len({case.name for case in found}) == len(found), topic
         assert all(case.candidates for case in found)
-
-
-def test_a_batch_is_decoded_as_often_as_it_is_loaded(tiny):
-    batch = throughput._Batch(Options("cpu", 1, quick=True, backbone=tiny, profile=None), 0.5, tokens=32)
-    assert throughput.largest_batch(lambda size: size <= 5 and batch.fits(size)) == 5
-    for _ in range(2):
-        batch.load(3)
-        batch.run()
-        assert batch.decoder.cache.layers[0].keys.shape[0] == 3
-        batch.unload()
-    with pytest.raises(ValueError, match="not even one sequence"):
-        throughput.largest_batch(lambda size: False)
 
 
 def test_what_cannot_be_asked_for_is_refused(capsys):

@@ -8,9 +8,7 @@ import torch
 
 from recurformer.cli.main import main
 from recurformer.data.backbones import make_random
-from recurformer.data.sizes import HASH_SPECIALS, HashHopTokenSizes
 from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
-from recurformer.evict import methods
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.model.convert import convert
@@ -84,24 +82,22 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_rows_say_what_they_are_of(world, stage, tmp_path):
+@pytest.mark.parametrize(
+    ("checkpoint", "subject", "named"),
+    [
+        ("-converted", CONVERTED, ["mixer", "mamba", 0.75, "ra_i", True]),
+        ("", "original", ["original", "full", 1.0, "", False]),
+        ("", "original/trained", ["original", "full", 1.0, "", True]),
+    ],
+)
+def test_rows_say_what_they_are_of(world, stage, checkpoint, subject, named, tmp_path):
     out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, CONVERTED, "--seed", "3", checkpoint="-converted") == 0
+    assert run_stage(world, stage, out, subject, "--seed", "3", checkpoint=checkpoint) == 0
     rows = read_rows(out)
     assert set(rows.columns) == STAGES[stage][1] | IDENTITY
-    named = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["tiny", "mixer", "mamba", 0.75, "ra_i", True, 3]]
-    assert rows.ratio.nunique() == 1 and rows.ratio.iloc[0] != 1
-
-
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("subject", ["original", "original/trained"])
-def test_the_original_is_measured_as_it_came_and_trained_likewise(world, stage, subject, tmp_path):
-    out = rows_file(tmp_path, stage)
-    assert run_stage(world, stage, out, subject) == 0
-    rows = read_rows(out)
-    named = rows[["family", "method", "setting", "by", "trained", "seed", "ratio"]].drop_duplicates()
-    assert named.to_numpy().tolist() == [["original", "full", 1.0, "", subject == "original/trained", 0, 1.0]]
+    found = rows[["model", "family", "method", "setting", "by", "trained", "seed"]].drop_duplicates()
+    assert found.to_numpy().tolist() == [["tiny", *named, 3]]
+    assert rows.ratio.nunique() == 1 and (rows.ratio.iloc[0] == 1) == (checkpoint == "")
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -114,19 +110,6 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
     ratios = rows.groupby("setting").ratio.unique().map(lambda ratios: ratios.item())
     assert ratios.tolist() == pytest.approx([0.25, 0.5], rel=0.2)  # a whole number of tokens, and where they stood
     assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
-
-
-def test_heads_that_know_hashhop_only_are_judged_by_ordinary_tokens_of_its_length(world, tmp_path, monkeypatch):
-    seen, look_back = [], methods.look_back
-    monkeypatch.setattr(
-        methods, "look_back", lambda model, repeated: seen.append(repeated) or look_back(model, repeated)
-    )
-    out = tmp_path / "rows.parquet"
-    assert run_stage(world, "hashhop", out, "evicted/razor_attention", budgets=[0.5]) == 0
-    ((input_ids, _),) = seen
-    sample = HashHopTokenSizes(chains=2, hops=4, pairs=8).length
-    assert sample - 4 < input_ids.shape[1] <= sample and len(input_ids) > 1
-    assert input_ids.min() >= len(HASH_SPECIALS)
 
 
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):
@@ -164,14 +147,6 @@ def test_one_process_measures_every_share_of_replaced_heads(world, unit, family,
     named = rows[["family", "method", "by", "trained"]].drop_duplicates()
     assert named.to_numpy().tolist() == [[family, "zero", "echo", False]]
     assert rows.groupby("setting").ratio.first().to_dict() == {0.0: 1.0, 0.5: 0.5}
-
-
-def test_a_random_choice_of_heads_bears_its_seed(world, tmp_path):
-    out, profile = tmp_path / "rows.csv", tmp_path / "profile.parquet"
-    HeadProfile(torch.full((1, 2, 4), 0.5), 4, 0.5, True, 2, 64).save(profile)
-    subject = "replaced/random-kv_group-2/mean"
-    assert run_stage(world, "continuation", out, subject, "--profile", str(profile), betas=[0.5]) == 0
-    assert read_rows(out).seed.unique().tolist() == [2]
 
 
 def test_a_pooled_model_is_set_beside_its_original(world, tmp_path):

@@ -9,7 +9,6 @@ AUTO = "from transformers import AutoConfig, AutoModelForCausalLM"
 ORDERS = {
     "library first": f"{AUTO}\nimport recurformer",
     "a stock model first": f"import recurformer\nfrom transformers import LlamaForCausalLM\n{AUTO}",
-    "a mixer first": f"import recurformer.model.mixers\n{AUTO}",
 }
 
 

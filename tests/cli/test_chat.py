@@ -102,21 +102,13 @@ def test_a_stopped_answer_is_forgotten_and_nothing_else(pair):
     assert torch.equal(conversation.ids, ids)
 
 
-def test_bytes_that_are_no_text_do_not_end_a_conversation(pair, tmp_path, monkeypatch, capsys):
-    save_checkpoint(tmp_path / "model", *pair)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Hello\nH\xfcllo\n and then?\n"), encoding="utf-8"))
-    assert main(["chat", str(tmp_path / "model"), "--tokens", str(TOKENS)]) == 0
-    shown, errors = capsys.readouterr()
-    answers, _ = rereading(*pair, ["Hello", " and then?"])
-    assert all(answer in shown for answer in answers)
-    assert errors.endswith("recurformer chat: this line is left out, it holds bytes that are not utf-8\n")
-
-
 def test_in_a_terminal(pair, tmp_path, monkeypatch, capsys):
     save_checkpoint(tmp_path / "model", *pair)
-    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n\n/reset\nHello\n" + "x" * 2100 + "\n"))
+    typed = b"Hello\nH\xfcllo\n and then?\n\n/reset\nHello\n" + b"x" * 2100 + b"\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
     assert main(["chat", str(tmp_path / "model"), "--tokens", str(TOKENS)]) == 0
     shown, errors = capsys.readouterr()
-    ((answer,), _) = rereading(*pair, ["Hello"])
-    assert shown.count(answer) == 2
+    (first, second), _ = rereading(*pair, ["Hello", " and then?"])
+    assert shown.count(first) >= 2 and second in shown
+    assert "recurformer chat: this line is left out, it holds bytes that are not utf-8\n" in errors
     assert "it is longer than the 2048 that the model can read: /reset it, or lower --tokens" in errors

@@ -74,14 +74,6 @@ def test_a_recording_is_evidence_where_the_study_has_none(measured, tmp_path):
     assert (claim["verdict"], claim["evidence"]["source"]) == ("reproduced", "recorded/card")
 
 
-def test_a_block_of_another_size_is_not_at_the_papers_scale(measured, tmp_path):
-    record("card", measured("card/results/caches"))
-    assert decide(measured("results/caches", d_state=8), "--out", "small.json") == 0
-    assert verdicts("small.json")[CELL] == "consistent"
-    assert decide("results/caches/complexity.csv", "--recorded", "recorded", "--out", "both.json") == 0
-    assert verdicts("both.json")[CELL] == "reproduced"
-
-
 @pytest.mark.parametrize(("power", "code"), [(0, 0), (1, 1)])
 def test_a_contradicted_claim_fails_the_command_when_asked(measured, tmp_path, capsys, power, code):
     out = str(tmp_path / "claims.json")

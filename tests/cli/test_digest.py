@@ -78,11 +78,7 @@ def users_of(module):
         ("heads/select.py", {"select", "needle", "hashhop"}, {"train-hashhop", "convert"}),
         ("measure/hashhop.py", {"hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
-        (
-            "data/windows.py",
-            {"train", "recover", "continuation", "sink"},
-            {"train-hashhop", "profile-hashhop", "mqar"},
-        ),
+        ("data/windows.py", {"train", "recover", "continuation", "sink"}, {"train-hashhop", "profile-hashhop", "mqar"}),
         ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("cli/main.py", set(), set(STAGES)),
         ("train/trackers.py", set(), TRAININGS),

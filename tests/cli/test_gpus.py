@@ -7,15 +7,12 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from benchmarks.__main__ import main as benchmarks
 from recurformer.cli import main as command
 from recurformer.cli.stage import STAGES
 from recurformer.gpus import own_gpus
-from tests import forks
 
 GPUS = ["GPU-aaaa", "GPU-bbbb"]
 WORK = """
@@ -110,16 +107,12 @@ def test_more_gpus_than_there_are_are_refused(machine):
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_a_machine_without_gpus_changes_nothing(machine, monkeypatch):
+def test_a_machine_without_gpus_changes_nothing_and_a_stage_that_only_changes_weights_sees_none(machine, monkeypatch):
+    with own_gpus(0):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     monkeypatch.setenv("PATH", str(machine.parent))
     with own_gpus(1):
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
-def test_a_stage_that_only_changes_weights_sees_no_gpu(machine):
-    with own_gpus(0):
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_a_stage_of_the_command_has_a_gpu_for_itself(machine, monkeypatch):
@@ -130,18 +123,3 @@ def test_a_stage_of_the_command_has_a_gpu_for_itself(machine, monkeypatch):
     assert command.main(words) == 0
     assert seen == GPUS[:1]
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
-def test_what_measures_a_device_waits_for_a_gpu_of_its_own_too(machine, tmp_path):
-    holder, log = start(machine, count=2, seconds=600), tmp_path / "benchmarks.log"
-    wait_until_held(machine, holder)
-    with log.open("w") as said:
-        waiting = forks.start(partial(benchmarks, ["scan", "--device", "cuda"]), tmp_path, said, said)
-    try:
-        while "waiting for a GPU that nobody uses\n" not in log.read_text():
-            assert waiting.exitcode is None
-            time.sleep(0.02)
-    finally:
-        for process in (waiting, holder):
-            process.kill()
-        holder.wait()

@@ -10,7 +10,7 @@ import torch
 from recurformer import HeadProfile
 from recurformer.cli.main import main
 from recurformer.data.backbones import open_random, save_backbone
-from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, read_scores, score_rows
+from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
 SHAPE = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEADS, "initializer_range": 0.3}
@@ -66,13 +66,6 @@ def test_select_takes_measured_scores(place):
     for unit in ("kv_group", "head", "layer"):
         assert run(place, command, f"--settings '{{by: retrieval, unit: {unit}}}'") == 0
         assert json.loads(chosen.read_text())["heads"] == rank_heads(scores, KV_HEADS, 0.5, unit)
-
-
-def test_scores_of_several_seeds_are_averaged(tmp_path):
-    one, other = torch.rand(2, LAYERS, HEADS, dtype=torch.float64)
-    rows = [score_rows("tiny", "echo", 0, one), score_rows("tiny", "echo", 1, other)]
-    pd.concat(rows).to_parquet(tmp_path / "scores.parquet")
-    torch.testing.assert_close(read_scores(tmp_path / "scores.parquet", "echo"), (one + other) / 2)
 
 
 def refused(capsys, place, *words) -> str:

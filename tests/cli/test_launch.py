@@ -23,12 +23,18 @@ TWO = ONE | {"distributed": {"precision": "float32", "processes": 2}}
 """Settings of a training in one process, and in two."""
 
 
+def checkpoints(folder):
+    """Steps of the complete ones."""
+    complete = folder.glob("trained.checkpoints/*/checkpoint-*/complete")
+    return {int(path.parent.name.removeprefix("checkpoint-")) for path in complete}
+
+
 def started(call, folder, step):
-    """A training in a fork that has written the checkpoint of `step`, and the file of what it says of errors."""
+    """A training in a fork that has written a checkpoint of `step` or later, and the file of what it says of errors."""
     log = folder.with_suffix(".log")
     with log.open("w") as errors, open(os.devnull, "w") as nowhere:
         run = forks.start(call, folder, nowhere, errors)
-    while not list(folder.glob(f"trained.checkpoints/*/checkpoint-{step}/complete")):
+    while max(checkpoints(folder), default=0) < step:
         assert run.exitcode is None, log.read_text()
         time.sleep(0.05)
     return run, log
@@ -60,17 +66,23 @@ def losses(folder):
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_whole_says_why_and_is_resumed(training, tmp_path):
+def test_a_training_whose_launcher_and_then_a_process_are_ended_is_resumed_as_if_undisturbed(training, tmp_path):
     launcher, log, processes = launched(training, tmp_path, 2)
+    os.kill(launcher.pid, signal.SIGTERM)
+    code, said = end(launcher, log)
+    assert said[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
+    assert code == 1
+    assert all_end(processes.values())
+
+    launcher, log, processes = launched(training, tmp_path, 6)
     processes["1"].kill()
     code, said = end(launcher, log)
     assert code == 1
     assert said[-1] == "recurformer train-hashhop: process 1 of 2: killed by SIGKILL; the others were ended"
     assert not [process for process in processes.values() if process.is_running()]
-
     assert [path.name for path in tmp_path.iterdir()] == ["trained.checkpoints"]
 
-    code, said = end(*launched(training, tmp_path, 8)[:2])
+    code, said = end(*launched(training, tmp_path, 10)[:2])
     assert code == 0
     assert "keeps a run by other settings" not in " ".join(said)
     record = read_record(tmp_path / "run.json")
@@ -82,21 +94,6 @@ def test_a_killed_training_ends_whole_says_why_and_is_resumed(training, tmp_path
     assert main.main(training(one, **ONE)) == 0
     assert losses(tmp_path) == pytest.approx(losses(one), rel=1e-3)
     assert read_record(one / "run.json")["training"]["processes"] == 1
-
-
-@pytest.mark.slow
-def test_a_launcher_that_is_asked_to_end_ends_its_processes_and_one_process_starts_again(training, tmp_path, capsys):
-    launcher, log, processes = launched(training, tmp_path, 2)
-    os.kill(launcher.pid, signal.SIGTERM)
-    code, said = end(launcher, log)
-    assert said[-1].startswith("recurformer train-hashhop: ended by SIGTERM")
-    assert code == 1
-    assert all_end(processes.values())
-
-    assert main.main(training(tmp_path, **ONE)) == 0
-    said = capsys.readouterr().err
-    assert "trained.checkpoints: keeps a run by other settings or other code; this one starts anew" in said
-    assert len(losses(tmp_path)) == 24
 
 
 def test_a_process_gives_its_reason_to_the_launcher(training, tmp_path, monkeypatch, capsys):

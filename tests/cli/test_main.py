@@ -14,12 +14,6 @@ from recurformer.cli.stage import NAME, checkpoint, stage
 from recurformer.study import Mamba, Perplexity
 
 
-def test_help_names_every_stage(capsys):
-    assert main(["--help"]) == 0
-    printed = capsys.readouterr().out
-    assert all(stage in printed for stage in STAGES)
-
-
 def test_every_stage_explains_itself_without_torch():
     """In one process: what one stage imports, the next one finds."""
     code = (
@@ -77,12 +71,12 @@ def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(tmp_path)
 
 
 def test_a_reader_that_leaves_is_no_fault():
-    command = f"{sys.executable} -m recurformer.cli.main study --schema | (exec 0<&-; sleep 2); exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m recurformer.cli.main study --schema | (exec 0<&-; sleep 1); exit ${{PIPESTATUS[0]}}"
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "study --schema", "adapt --help"])
+@pytest.mark.parametrize("words", ["--help", "study --schema"])
 def test_a_full_disk_below_the_output_is_one_line(words):
     with open("/dev/full", "w") as full:
         answer = subprocess.run(
@@ -124,7 +118,7 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --settings tokens = 0: ")
 
 
-@pytest.mark.parametrize("module", ["recurformer.cli.main", "pydantic", "torch"])
+@pytest.mark.parametrize("module", ["recurformer.cli.main", "torch"])
 def test_a_stop_during_an_import_is_one_line(module, tmp_path):
     code = (
         "import os, signal, sys, time, wrapt\nfrom recurformer.__main__ import main\n"
@@ -146,8 +140,6 @@ def test_a_stop_during_an_import_is_one_line(module, tmp_path):
             1,
             "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1 the command",
         ),
-        (AttributeError(), 1, "recurformer weigh-it: AttributeError (unexpected; with RECURFORMER_DEBUG=1 the command"),
-        (BrokenPipeError(32, "Broken pipe"), 1, "recurformer weigh-it: [Errno 32] Broken pipe\n"),
         (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
     ],
 )

@@ -104,12 +104,6 @@ def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatc
     assert first in out and "not kept" not in out
 
 
-def test_only_the_run_that_wrote_it_when_asked(study, capsys):
-    out = traced(capsys, "results/caches/cache.csv", "--direct")
-    assert study["cache"] in out
-    assert study["profile"] not in out
-
-
 def test_a_claim_leads_to_its_runs_and_a_run_to_its_claims_and_files(study, capsys):
     assert study["profile"] in traced(capsys, CELL)
     out = traced(capsys, study["cache"][:8])

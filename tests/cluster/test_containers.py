@@ -11,8 +11,7 @@ from tests.cluster.workspace import ROOT
 
 FOLDER = ROOT / "containers"
 HOME = PurePosixPath("/opt/recurformer")
-SCRIPTS = {"install": 2, "install-cuda": 1}
-"""How often each calls pip for locked versions."""
+SCRIPTS = ("install", "install-cuda")
 
 
 def oci():
@@ -40,15 +39,10 @@ def test_what_installs_the_package_is_copied():
     assert {f"containers/{name}" for name in SCRIPTS} <= set(copied)
 
 
-@pytest.mark.parametrize(("name", "locked"), SCRIPTS.items())
-def test_the_script_is_sound(name, locked):
-    script = FOLDER / name
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    assert script.stat().st_mode & 0o111
-    assert (
-        len(re.findall(r"pip install .*(?:--requirement|--constraint) requirements\.lock", script.read_text()))
-        == locked
-    )
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_sound(name):
+    assert subprocess.run(["bash", "-n", FOLDER / name], check=False).returncode == 0
+    assert (FOLDER / name).stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize(

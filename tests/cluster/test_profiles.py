@@ -1,7 +1,5 @@
 """Every profile is explained, and its plugin takes each of its keys."""
 
-import re
-import shutil
 import tomllib
 
 import pytest
@@ -25,14 +23,6 @@ def dry_run(profile, folder):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_line_above_explains_each_key(profile):
-    lines = read(profile).splitlines()
-    keys = [number for number, line in enumerate(lines) if re.match(r"(  )?[\w-]+:(?! [*&])", line)]
-    assert len(keys) > 5
-    assert [lines[number] for number in keys if not lines[number - 1].lstrip().startswith("# ")] == []
-
-
-@pytest.mark.parametrize("profile", PROFILES)
 def test_an_extra_brings_the_plugin(profile):
     assert yaml.safe_load(read(profile))["executor"] == profile
     names = {Requirement(line).name for line in EXTRAS[profile]}
@@ -45,12 +35,3 @@ def test_the_plugin_takes_every_key(profile, tmp_path):
     answer = dry_run(f"workflow/profiles/{profile}", link_workflow(tmp_path))
     assert answer.returncode == 0, answer.stderr
     assert "rule mqar:" in answer.stdout + answer.stderr
-
-
-def test_a_key_that_no_plugin_knows_is_refused(tmp_path):
-    needs("slurm")
-    bad = shutil.copytree(ROOT / "workflow/profiles/slurm", tmp_path / "bad") / "profile.yaml"
-    bad.write_text(bad.read_text().replace("slurm-status-command", "slurm-status-comand"))
-    answer = dry_run(bad.parent, link_workflow(tmp_path))
-    assert answer.returncode != 0
-    assert "slurm-status-comand" in answer.stderr

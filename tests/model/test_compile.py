@@ -4,25 +4,22 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny_models import ALL, MAMBA, PAD, PAIRS, difference, make_backbone, shared_converted, tokens, without_zeros
+from tiny_models import ALL, MAMBA, PAD, PAIRS, WINDOW, difference, make_backbone, tokens, without_zeros
 from transformers import StaticCache
 
 from recurformer.model.convert import convert
 from recurformer.model.mixers import MIXERS
 
-LENGTHS = (5, 7, 64, 65, 130, 301)  # on both sides of a block of 64
-WINDOW = {"window_tokens": 5, "sink_tokens": 2}
-every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+LENGTHS = (5, 64, 65, 130)  # on both sides of a block of 64
 
 
-def make(mixer, heads=([0], ALL)):
-    """A ragged layer and one without attention."""
+def make(mixer, heads):
     base = make_backbone("qwen2_gqa", num_hidden_layers=len(heads), max_position_embeddings=512)
     return without_zeros(convert(base, heads, mixer, **MAMBA | WINDOW)).requires_grad_(False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixer", ["mamba", "gated", "window_state", "mean"])  # all kinds of state and of blocks
+@pytest.mark.parametrize("mixer", ["mamba", "window_state", "mean"])  # all kinds of state and of blocks
 @torch.no_grad()
 def test_compiled_code_serves_every_length(mixer):
     model, graphs = make(mixer, heads=([0],)), []
@@ -50,12 +47,12 @@ def padded(length):
     return ids, mask
 
 
-@every_mixer
+@pytest.mark.parametrize(("mixer", "heads"), [*((name, [0]) for name in MIXERS), ("mamba", ALL)])
 @torch.no_grad()
-def test_a_compiled_loop_fills_a_mask_of_full_length(mixer):
+def test_a_compiled_loop_fills_a_mask_of_full_length(mixer, heads):
     """Columns of later tokens follow those of the newest."""
     torch.compiler.reset()
-    model, (ids, real) = make(mixer), padded(12)
+    model, (ids, real) = make(mixer, [heads]), padded(12)
     compiled, cache = torch.compile(model, backend="eager"), StaticCache(config=model.config, max_cache_len=12)
     mask, logits = torch.zeros_like(real), []
     for start, stop in pairwise((0, 9, 10, 11, 12)):
@@ -66,10 +63,11 @@ def test_a_compiled_loop_fills_a_mask_of_full_length(mixer):
     assert difference(torch.cat(logits, 1)[real.bool()], expected[real.bool()]) < 1e-4
 
 
-@pytest.mark.parametrize(("backbone", "heads"), PAIRS)
-def test_every_family_compiles_into_one_graph(backbone, heads):
+@pytest.mark.parametrize("backbone", dict(PAIRS))
+def test_every_family_compiles_into_one_graph(backbone):
     torch.compiler.reset()
-    model, (ids, mask) = shared_converted(backbone, heads), padded(12)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    base = make_backbone(backbone, num_hidden_layers=1, layer_types=["full_attention"])
+    model = convert(base, [[1, 3, 4, 5]], **MAMBA)
+    compiled, (ids, mask) = torch.compile(model, fullgraph=True, backend="eager"), padded(12)
     given = {"attention_mask": mask, "use_cache": False}
     assert difference(compiled(ids, **given).logits[mask.bool()], model(ids, **given).logits[mask.bool()]) < 1e-6

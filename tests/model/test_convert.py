@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers.models.llama.modeling_llama import repeat_kv
 
-from recurformer.model.convert import convert, split_weights
+from recurformer.model.convert import convert
 from recurformer.model.layout import head_layout
 
 
@@ -108,15 +108,13 @@ def test_eager_decoding_with_ragged_groups_equals_a_full_forward():
     full = model(ids, use_cache=False, output_attentions=True)
     cache = model(ids[:, :8], use_cache=True).past_key_values
     for position in range(8, 12):
-        piece = ids[:, position : position + 1]
-        step = model(piece, past_key_values=cache, use_cache=True, output_attentions=True)
+        step = model(ids[:, position : position + 1], past_key_values=cache, output_attentions=True)
         assert difference(step.logits[:, 0], full.logits[:, position]) < 1e-5
         for weights, expected in zip(step.attentions, full.attentions, strict=True):
-            assert weights.shape[1] == expected.shape[1]
             assert difference(weights[:, :, 0], expected[:, :, position, : position + 1]) < 1e-5
 
 
-def test_gradients_of_the_original_are_untouched():
+def test_the_original_is_untouched():
     base = make_backbone("llama_mha")
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     model = convert(base, HEADS["mixed"], **MAMBA)
@@ -237,7 +235,7 @@ def test_a_head_set_and_its_complement_partition_the_heads(data, kv_heads, group
     assert [layout.kv_heads[p] for p in layout.value_head_of_replaced] == [h // group for h in layout.replaced]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), backbone=st.sampled_from([name for name in BACKBONES if name not in dict(PAIRS)]))
 def test_slicing_and_merging_back_restores_the_original(data, backbone):
     base = make_backbone(backbone)
@@ -247,10 +245,3 @@ def test_slicing_and_merging_back_restores_the_original(data, backbone):
     merged = merge_weights(model.state_dict(), original, model.config)
     assert merged.keys() == original.keys()
     assert all(torch.equal(merged[name], original[name]) for name in original)
-    complement = [sorted(set(ALL) - set(layer)) for layer in heads]
-    other = split_weights(original, convert(base, complement, **MAMBA).config)
-    for index, (gone, kept) in enumerate(zip(heads, complement, strict=True)):
-        name = f"model.layers.{index}.self_attn.q_proj.weight"
-        if gone and kept:  # every row of the query projection is in exactly one of the two
-            both = torch.cat([model.state_dict()[name], other[name]])
-            assert torch.equal(both[np.argsort(rows([*kept, *gone], 8))], original[name])

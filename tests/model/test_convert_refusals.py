@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tiny_models import BACKBONES, HEADS, MAMBA, difference, make_backbone, tokens
-from torch import Tensor, nn
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, Olmo2Config, Olmo2ForCausalLM
 
 from recurformer.model.config import CONFIGS, RecurFormerLlamaConfig
@@ -16,10 +16,8 @@ from recurformer.model.layout import check_stock
     [
         ([[], []], "heads names 2 layers, but the model has 3"),
         ([[], [6], []], r"heads\[1\] names head 6, but the layer's query heads are 0 to 5"),
-        ([[], [], [-1]], r"heads\[2\] names head -1"),
         ([[0, 1, 0], [], []], r"heads\[0\] names head 0 twice"),
         ([[0.5], [], []], r"heads\[0\]=\[0.5\] must be a list"),
-        ([0, 1, 2], r"heads\[0\]=0 must be a list"),
     ],
 )
 def test_wrong_heads_are_refused_in_one_line(heads, message):
@@ -84,7 +82,7 @@ def test_layers_with_a_sliding_window_stay_as_they_are():
         convert(make_backbone("gemma3_text", use_bidirectional_attention=True), HEADS["mixed"])
 
 
-@pytest.mark.parametrize("backbone", ["qwen2_gqa", "qwen3", "smollm3"])
+@pytest.mark.parametrize("backbone", ["qwen2_gqa", "smollm3"])
 def test_sliding_layers_of_other_families_stay_too(backbone):
     model_class, make_config = BACKBONES[backbone]
     kinds = ["full_attention", "sliding_attention", "full_attention"]
@@ -95,20 +93,6 @@ def test_sliding_layers_of_other_families_stay_too(backbone):
     wide = convert(base, HEADS["mixed"], "window", window_tokens=15)
     assert wide.config.layer_types[1] == "sliding_attention"
     assert difference(wide(ids).logits, base(ids).logits) < 1e-5
-
-
-class Int8Tensor(Tensor):
-    """Like torchao's: rows of int8 with scales behind the shape and dtype of the weight, and no way to take rows."""
-
-    @staticmethod
-    def __new__(cls, shape):
-        return Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bfloat16)
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
-        if function in {torch.ops.aten.detach.default, torch.ops.aten.clone.default}:
-            return cls(arguments[0].shape)
-        raise IndexError("index 8 is out of bounds for dimension 0 with size 1")
 
 
 class PackedLinear(nn.Module):
@@ -123,10 +107,6 @@ def uint8_weight(model):
     model.lm_head.weight = nn.Parameter(torch.zeros(40, 48, dtype=torch.uint8), requires_grad=False)
 
 
-def weight_subclass(model):
-    model.model.layers[1].self_attn.v_proj.weight = nn.Parameter(Int8Tensor((16, 48)), requires_grad=False)
-
-
 def packed_layer(model):
     model.model.layers[1].self_attn.o_proj = PackedLinear()
 
@@ -135,7 +115,6 @@ def packed_layer(model):
     ("quantize", "message"),
     [
         (uint8_weight, "weights of type torch.uint8"),
-        (weight_subclass, "weights of type Int8Tensor"),
         (packed_layer, "o_proj of layer 1 is a PackedLinear, not an ordinary linear layer"),
     ],
 )

@@ -108,79 +108,55 @@ def test_the_environment_rules_over_convolution_and_steps_too(monkeypatch):
             assert reason == "RECURFORMER_SCAN is torch"
 
 
-def test_an_unknown_number_of_taps_is_refused():
-    x, weight, bias, _ = (x.detach() for x in rows_and_taps(1, 9, 8, 5))
-    with pytest.raises(ValueError, match="not 5"):
-        convolve_rows(x, weight, bias, None)
-
-
 B, L, D, N, K, S, F = 3, 40, 5, 4, 4, 2, 6  # rows, tokens, channels, states, taps, step features, features
 
 
-def zeros(*shapes):
-    return [-torch.ones(shape) for shape in shapes]
-
-
-def scan_tensors():
-    shapes = (B, L, D), (B, L, D), (N, D), (B, L, N), (B, L, N), (D,), (B, L, D), (D,), (B, N, D)
-    return dict(zip(NAMES, zeros(*shapes), strict=True))
-
-
-def scan_back(grad_y, grad_last, starts, **tensors):
-    return scan_rows_backward(grad_y, grad_last, starts, *tensors.values(), True)
-
-
-def convolution_tensors():
-    names = "x", "weight", "bias", "history"
-    return dict(zip(names, (x.detach() for x in rows_and_taps(B, L, D, K)), strict=True))
-
-
+SCAN = dict(
+    zip(NAMES, [(B, L, D), (B, L, D), (N, D), (B, L, N), (B, L, N), (D,), (B, L, D), (D,), (B, N, D)], strict=True)
+)
+CONVOLUTION = {"x": (B, L, D), "weight": (D, K), "bias": (D,), "history": (B, D, K - 1)}
+STEP = [(B, D), (B, D), (D, N), (B, N), (B, N), (D,), (B, D), (B, D, N)]
+BLOCK = [
+    (B, F),
+    (2 * D, F),
+    (D, 1, K),
+    (D,),
+    (S + 2 * N, D),
+    (S + 2 * N,),
+    (D, S),
+    (D,),
+    (D, N),
+    (D,),
+    (B, D, K),
+    (B, D, N),
+]
 OPERATORS = {
-    "scan": (lambda **tensors: scan_rows(*tensors.values(), False), scan_tensors),
+    "scan": (lambda **tensors: scan_rows(*tensors.values(), False), SCAN),
     "scan backward": (
-        scan_back,
-        lambda: (
-            dict(zip(("grad_y", "grad_last", "starts"), zeros((B, L, D), (B, N, D), (B, 2, N, D)), strict=True))
-            | scan_tensors()
-        ),
+        lambda **tensors: scan_rows_backward(*tensors.values(), True),
+        {"grad_y": (B, L, D), "grad_last": (B, N, D), "starts": (B, 2, N, D)} | SCAN,
     ),
-    "convolution": (lambda **tensors: convolve_rows(*tensors.values()), convolution_tensors),
+    "convolution": (lambda **tensors: convolve_rows(*tensors.values()), CONVOLUTION),
     "convolution backward": (
         lambda **tensors: convolve_rows_backward(*tensors.values()),
-        lambda: {"grad_y": torch.ones(B, L, D), **convolution_tensors()},
+        {"grad_y": (B, L, D)} | CONVOLUTION,
     ),
     "state step": (
         lambda **tensors: cpp.state_step(StepInputs(**tensors)),
-        lambda: dict(
-            zip(
-                StepInputs._fields,
-                zeros((B, D), (B, D), (D, N), (B, N), (B, N), (D,), (B, D), (B, D, N)),
-                strict=True,
-            )
-        ),
+        dict(zip(StepInputs._fields, STEP, strict=True)),
     ),
-    "convolution step": (
-        cpp.conv_step,
-        lambda: dict(zip(("x", "window", "weight", "bias"), zeros((B, D), (B, D, K), (D, K), (D,)), strict=True)),
-    ),
-    "product": (
-        cpp.product,
-        lambda: dict(zip(("x", "weight", "bias"), zeros((B, F), (D, F), (D,)), strict=True)),
-    ),
+    "convolution step": (cpp.conv_step, {"x": (B, D), "window": (B, D, K), "weight": (D, K), "bias": (D,)}),
+    "product": (cpp.product, {"x": (B, F), "weight": (D, F), "bias": (D,)}),
     "block step": (
         lambda **tensors: cpp.block_step(BlockInputs(**tensors)),
-        lambda: dict(
-            zip(
-                BlockInputs._fields,
-                zeros(
-                    (B, F), (2 * D, F), (D, 1, K), (D,), (S + 2 * N, D), (S + 2 * N,), (D, S), (D,), (D, N), (D,),
-                    (B, D, K), (B, D, N),
-                ),
-                strict=True,
-            )
-        ),
+        dict(zip(BlockInputs._fields, BLOCK, strict=True)),
     ),
-}  # fmt: skip
+}
+"""Name -> how it is called, and the shape of each tensor."""
+
+
+def given(operator):
+    return {name: -torch.ones(shape) for name, shape in OPERATORS[operator][1].items()}
 
 
 FREE = {("convolution", "x", 1), ("product", "x", 0)}
@@ -189,10 +165,9 @@ FREE = {("convolution", "x", 1), ("product", "x", 0)}
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_size_is_checked(operator):
-    run, make = OPERATORS[operator]
-    run(**make())
-    wrong = []
-    for name, x in make().items():
+    run, tensors, wrong = OPERATORS[operator][0], given(operator), []
+    run(**tensors)
+    for name, x in tensors.items():
         for dim in range(x.dim()):
             if (operator, name, dim) in FREE:
                 continue
@@ -202,20 +177,12 @@ def test_every_size_is_checked(operator):
         wrong += [(name, x[..., None]), (name, x.double())]
     for name, x in wrong:
         with pytest.raises((RuntimeError, ValueError), match=r"^C\+\+ kernels: |^too many values to unpack") as error:
-            run(**make() | {name: x})
+            run(**given(operator) | {name: x})
         assert "\n" not in str(error.value), (name, x.shape)
 
 
 @pytest.mark.parametrize("operator", ["state step", "convolution step", "product", "block step"])
 def test_gaps_between_numbers_are_refused(operator):
-    run, make = OPERATORS[operator]
-    for name, x in make().items():
+    for name, x in given(operator).items():
         with pytest.raises(RuntimeError, match=rf"^C\+\+ kernels: {name} has gaps"):
-            run(**make() | {name: torch.stack([x, x], -1)[..., 0]})
-
-
-def test_a_missing_tensor_is_refused():
-    run, make = OPERATORS["block step"]
-    for name in ("bias", "D", "window", "state"):
-        with pytest.raises(RuntimeError, match=rf"^C\+\+ kernels: {name} must be .*, but it is None"):
-            run(**make() | {name: None})
+            OPERATORS[operator][0](**given(operator) | {name: torch.stack([x, x], -1)[..., 0]})

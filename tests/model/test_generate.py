@@ -1,23 +1,35 @@
-"""Checks that every way to run the same tokens gives the same answer, which `test_mixers.py` calls for every mixer; and
-what generation refuses: masks, caches and modes that the state cannot honour."""
+"""Every way to generate writes the same, for every mixer and family; and what generation refuses: masks, caches and
+modes that the state cannot honour.
+"""
 
 import pytest
 import torch
-from tiny_models import HEADS, MAMBA, PAD, difference, make_backbone, shared_converted, tokens
+from tiny_models import (
+    ALL,
+    BY_GROUP,
+    MAMBA,
+    PAD,
+    difference,
+    every_case,
+    every_mixer,
+    make_backbone,
+    shared_converted,
+    shared_mixed,
+    tokens,
+)
 from transformers import Cache, CompileConfig, DynamicCache, StaticCache
 
+from recurformer.model import modeling
 from recurformer.model.convert import convert
+from recurformer.model.mixers import MIXERS
 
-LENGTH, NEW = 13, 6
+LENGTH, NEW, CUT = 13, 4, 5  # tokens of a prompt, written ones, and how much shorter the other prompt is
 GREEDY = {"do_sample": False, "max_new_tokens": NEW, "return_dict_in_generate": True, "output_logits": True}
-some_models = pytest.mark.parametrize(
-    ("backbone", "heads"),
-    [("llama_mha", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "attention_free_first")],
-)
+STATIC = {"cache_implementation": "static", "disable_compile": True}
 
 
 def generate(model, ids, **arguments):
-    """Tokens (B, L + NEW) and the logits (B, NEW, vocabulary) that chose them."""
+    """Tokens (B, L + NEW), the logits (B, NEW, vocabulary) that chose them, and the cache."""
     attention_mask = arguments.pop("attention_mask", torch.ones_like(ids))
     result = model.generate(ids, attention_mask=attention_mask, **GREEDY | arguments)
     return result.sequences, torch.stack(result.logits, 1), result.past_key_values
@@ -28,53 +40,48 @@ def check_same(result, expected, tolerance=1e-4):
     assert difference(result[1], expected[1]) < tolerance
 
 
-def check_greedy(model):
-    ids = tokens(2, LENGTH)
-    check_same(generate(model, ids), generate(model, ids, use_cache=False))
+def check_left_padding(model, *ways):
+    """Two prompts in a batch, the first padded, in each way: what is written of each one alone, without a cache."""
+    prompts = tokens(1, LENGTH - CUT, seed=1), tokens(1, LENGTH, seed=2)
+    padded = torch.cat([torch.cat([torch.full((1, CUT), PAD), prompts[0]], 1), prompts[1]])
+    mask = torch.ones_like(padded)
+    mask[0, :CUT] = 0
+    alone = [generate(model, ids, use_cache=False) for ids in prompts]
+    for way in ways:
+        both = generate(model, padded, attention_mask=mask, **way)
+        for row, expected in enumerate(alone):
+            check_same([part[row : row + 1] for part in both[:2]], expected)
 
 
-def check_chunked_forward(model, cuts):
-    ids = tokens(2, LENGTH)
-    full, cache, parts = model(ids, use_cache=False).logits, DynamicCache(config=model.config), []
-    for start, stop in zip((0, *cuts), (*cuts, LENGTH), strict=True):
-        parts.append(model(ids[:, start:stop], past_key_values=cache, use_cache=True).logits)
-    assert difference(torch.cat(parts, 1), full) < 1e-4
-    assert cache.get_seq_length() == LENGTH
-
-
-def check_left_padding(model, **arguments):
-    short, long = tokens(1, LENGTH - 5, seed=1), tokens(1, LENGTH, seed=2)
-    padded = torch.cat([torch.full((1, 5), PAD), short], 1)
-    mask = torch.ones(2, LENGTH, dtype=torch.long)
-    mask[0, :5] = 0
-    both = generate(model, torch.cat([padded, long]), attention_mask=mask, **arguments)
-    for row, ids in enumerate((short, long)):
-        alone = generate(model, ids)
-        check_same([both[0][row : row + 1], both[1][row : row + 1]], alone)
-
-
-def check_continuation(model, pieces):
-    """A returned cache is continued by several new tokens at once."""
-    ids = tokens(2, LENGTH)
+@every_case
+def test_every_way_to_generate_writes_what_reading_all_again_writes(mixer, backbone, heads):
+    model, ids = shared_mixed(mixer, backbone, heads), tokens(2, LENGTH)
+    # in chunks of one the library's mask function takes every token for a generated one
+    check_left_padding(model, {}, {"prefill_chunk_size": 3}, STATIC, STATIC | {"prefill_chunk_size": 1})
     first = generate(model, ids)
-    history = torch.cat([first[0], tokens(2, pieces, seed=3)], 1)
+    history = torch.cat([first[0], tokens(2, 4, seed=3)], 1)  # several tokens at once go on from a returned cache
     check_same(generate(model, history, past_key_values=first[2]), generate(model, history, use_cache=False))
 
 
-@some_models
-def test_static_cache_with_padding_and_chunked_prefill(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
-    static = {"cache_implementation": "static", "disable_compile": True}
-    check_left_padding(model, **static)
-    for size in (1, 4):  # the library's mask function takes every single token for a generated one
-        check_left_padding(model, prefill_chunk_size=size, **static)
-    check_same(generate(model, ids, prefill_chunk_size=4, **static), generate(model, ids))
+@every_mixer
+def test_beams(mixer):
+    model, ids = shared_mixed(mixer, heads="ragged"), tokens(2, LENGTH)
+    beams = {"num_beams": 3, "max_new_tokens": 5, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    assert torch.equal(model.generate(ids, **beams), model.generate(ids, use_cache=False, **beams))
+
+
+@pytest.mark.parametrize("mixer", [BY_GROUP, *(name for name in MIXERS if name != "zero")])
+def test_the_check_sees_a_dropped_padding_mask(mixer, monkeypatch):
+    monkeypatch.setattr(modeling, "recurrent_mask", lambda attention_mask, length, cache: None)
+    with pytest.raises(AssertionError):
+        check_left_padding(shared_mixed(mixer), {})
 
 
 @pytest.mark.parametrize("mixer", ["mamba", "window"])
 def test_generate_compiles_the_step_of_a_static_cache(mixer):
     """As it does on a GPU: into one graph, for all tokens after the prompt."""
-    model, ids, graphs = convert(make_backbone("qwen2_gqa"), HEADS["ragged"], mixer, **MAMBA), tokens(2, LENGTH), []
+    base = make_backbone("qwen2_gqa", num_hidden_layers=2)
+    model, ids, graphs = convert(base, [[1, 3, 4, 5], ALL], mixer, **MAMBA), tokens(2, LENGTH), []
 
     def counted(graph, inputs):
         graphs.append(graph)
@@ -88,21 +95,12 @@ def test_generate_compiles_the_step_of_a_static_cache(mixer):
     assert len(graphs) == 1
 
 
-@some_models
-def test_embeddings_may_stand_for_the_prompt(backbone, heads):
-    model, ids = shared_converted(backbone, heads), tokens(2, LENGTH)
+def test_embeddings_may_stand_for_the_prompt():
+    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(2, LENGTH)
     arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NEW, "do_sample": False}
     arguments |= {"eos_token_id": 3, "pad_token_id": 0}
     written = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **arguments)
     assert torch.equal(written, model.generate(ids, **arguments)[:, LENGTH:])
-
-
-def test_the_base_model_answers_in_the_form_that_is_asked_for():
-    model, ids = shared_converted("qwen2_gqa", "ragged"), tokens(1, 4)
-    cache = model(ids, use_cache=True).past_key_values
-    assert model.model(ids, return_dict=None).last_hidden_state.shape == (1, 4, 48)
-    assert isinstance(model.model(ids, return_dict=False), tuple)
-    assert model(ids[:, :1], past_key_values=cache, is_causal=True).logits.isfinite().all()
 
 
 def test_assisted_decoding_is_refused():
@@ -121,11 +119,11 @@ def test_packed_sequences_are_refused():
             model(ids, attention_mask=mask, position_ids=packed)
     with pytest.raises(ValueError, match="packed sequences"):
         model(ids, seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]))
-    compiled, places = torch.compile(model, backend="eager"), torch.arange(8).unsqueeze(0)
-    for mask in (None, ones):
-        compiled(ids, attention_mask=mask, position_ids=places)
-        with pytest.raises(RuntimeError, match="packed sequences"):
-            compiled(ids, attention_mask=mask, position_ids=packed)
+    small = convert(make_backbone("llama_mha", num_hidden_layers=1), [[0, 1]], "window", window_tokens=3)
+    compiled, places = torch.compile(small, backend="eager"), torch.arange(8).unsqueeze(0)
+    compiled(ids, attention_mask=ones, position_ids=places)
+    with pytest.raises(RuntimeError, match="packed sequences"):
+        compiled(ids, attention_mask=ones, position_ids=packed)
     shifted = model(ids, position_ids=torch.arange(5, 13).unsqueeze(0), use_cache=False)  # not packed: one run
     assert difference(shifted.logits, model(ids, use_cache=False).logits) < 1e-5
     rows = torch.stack([torch.arange(8), torch.arange(8) + 5])
@@ -155,7 +153,6 @@ def test_masks_that_the_state_cannot_honour_are_refused(backbone):
         model.model()
 
 
-@pytest.mark.parametrize("heads", ["mixed", "attention_free_first", "beta_one"])
 @pytest.mark.parametrize(
     "make_cache",
     [
@@ -168,10 +165,9 @@ def test_masks_that_the_state_cannot_honour_are_refused(backbone):
     ],
     ids=["no config", "backbone's", "backbone's, static", "too few", "too many", "other order"],
 )
-def test_a_cache_of_other_layers_is_refused_in_one_line(heads, make_cache):
-    model, ids = shared_converted("llama_mha", heads), tokens(2, 4)
-    compiled = torch.compile(model.model, backend="eager")
-    for run in (model, compiled, model.generate):
+def test_a_cache_of_other_layers_is_refused_in_one_line(make_cache):
+    model, ids = shared_converted("llama_mha", "attention_free_first"), tokens(2, 4)
+    for run in (model, model.generate):
         with pytest.raises(ValueError, match=r"past_key_values: layer .*DynamicCache\(config=model.config\)") as error:
             run(ids, past_key_values=make_cache(model.config))
         assert "\n" not in str(error.value)

@@ -31,26 +31,20 @@ def make_cache():
     return DynamicCache(config=config)
 
 
-def run_in_pieces(block, x, cuts, padding_mask=None):
-    cache, parts = make_cache(), []
-    for start, stop in zip((0, *cuts), (*cuts, x.shape[1]), strict=True):
-        mask = None if padding_mask is None else padding_mask[:, start:stop]
-        parts.append(block(x[:, start:stop], cache, mask))
-    return torch.cat(parts, 1)
+def run_in_pieces(block, x, cuts):
+    cache = make_cache()
+    pieces = zip((0, *cuts), (*cuts, x.shape[1]), strict=True)
+    return torch.cat([block(x[:, start:stop], cache) for start, stop in pieces], 1)
 
 
-def check_continuation(block, cuts):
-    x = torch.randn(2, LENGTH, WIDTH)
-    assert difference(run_in_pieces(block, x, cuts), block(x)) < 1e-5
-
-
-CUTS = [(1,), (2, 3), (12, 24), (33,), (5, 6, 7, 8, 30), tuple(range(1, LENGTH))]
+CUTS = [(2, 3), (33,), tuple(range(1, LENGTH))]
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: f"{len(cuts)}-{cuts[0]}")
 @pytest.mark.parametrize("d_conv", [1, 2, 4])
 def test_pieces_equal_one_run(cuts, d_conv):
-    check_continuation(make_block(d_conv=d_conv), cuts)
+    block, x = make_block(d_conv=d_conv), torch.randn(2, LENGTH, WIDTH)
+    assert difference(run_in_pieces(block, x, cuts), block(x)) < 1e-5
 
 
 def make_mixer(block):
@@ -68,15 +62,6 @@ def torch_path(monkeypatch):
     for name in ("mamba_inner_fn", "mamba_selective_scan", "mamba_selective_state_update"):
         function = getattr(modeling_mamba, name)
         monkeypatch.setattr(modeling_mamba, name, getattr(function, "__wrapped__", function))
-
-
-def test_mixer_state_dict_loads_and_agrees(torch_path):
-    block = make_block()
-    mixer = make_mixer(block)
-    fresh = MambaBlock(WIDTH, d_state=5, d_conv=4, expand=2, dt_rank=3, layer_index=0)
-    fresh.load_state_dict(mixer.state_dict(), strict=True)
-    x = torch.randn(2, LENGTH, WIDTH)
-    assert difference(fresh(x), mixer(x)) < 1e-5
 
 
 def test_mixer_agrees_under_padding_and_in_single_steps(torch_path):

@@ -11,7 +11,7 @@ from recurformer.model.layout import head_layout
 from recurformer.model.mixer import CHUNK, ReplacedHeads, decayed_recurrence
 from recurformer.model.mixers import MIXERS
 
-DIM, HEADS, LENGTH, WINDOW, SINKS = 8, 5, 200, 12, 3  # several chunks and blocks
+DIM, HEADS, LENGTH, WINDOW, SINKS = 8, 5, 140, 12, 3  # several chunks and blocks
 OF_KV_HEAD = [0, 0, 0, 1, 1]  # of six query heads over two KV heads the last attends
 
 
@@ -121,7 +121,7 @@ DEFINITIONS = {
     "mean": mean_by_slices,
     "zero": lambda mixer, values, heads: values.new_zeros(*values.shape[:2], HEADS * DIM),
 }
-CUTS = [(), (1,), (2, 3, 4, 90), (64, 128), tuple(range(1, LENGTH))]
+CUTS = [(), (2, 3, 4, 90), (64, 128), tuple(range(1, LENGTH))]
 every_mixer = pytest.mark.parametrize("name", DEFINITIONS)
 
 
@@ -138,8 +138,7 @@ def test_outputs_are_those_of_the_definition(name, cuts):
 @every_mixer
 @torch.no_grad()
 def test_single_precision_is_near(name):
-    exact, (values, heads) = make_mixer(name), make_inputs()
-    expected = DEFINITIONS[name](exact, values, heads)
+    expected = DEFINITIONS[name](make_mixer(name), *make_inputs())
     result = run(make_mixer(name, torch.float32), *make_inputs(dtype=torch.float32))
     assert torch.allclose(result.double(), expected, rtol=0, atol=1e-5)
 

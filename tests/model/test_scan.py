@@ -1,6 +1,5 @@
 """The selective scan: every backend against the definition, and as an operator of torch."""
 
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -62,7 +61,7 @@ def test_mamba_ssm_equals_reference_on_a_gpu():
     assert deviation(selective_scan(**on_gpu, delta_softplus=True, backend="mamba_ssm").cpu(), exact.double()) < 1e-4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3 * BLOCK), st.integers(1, 9)),
     without=st.sets(st.sampled_from(OPTIONAL)),
@@ -127,15 +126,6 @@ def test_extreme_decays_stay_finite(backend, scale, shift):
     assert all(grad.isfinite().all() for grad in grads)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm"])
-@pytest.mark.parametrize("length", [1, 40])
-def test_inputs_are_left_alone(backend, length, kernel_double):
-    inputs = make_inputs(1, 3, length, 2, dtype=torch.float32)
-    before = {name: x.detach().clone() for name, x in inputs.items()}
-    selective_scan(**inputs, delta_softplus=True, backend=backend).sum().backward()
-    assert all(torch.equal(inputs[name], before[name]) for name in inputs)
-
-
 @pytest.mark.parametrize("backend", ["reference", "torch", "mamba_ssm", pytest.param("cpp", marks=needs_kernels)])
 @pytest.mark.parametrize("length", [1, 50])
 def test_bfloat16_inputs_keep_a_float32_state(backend, length, kernel_double):
@@ -181,13 +171,21 @@ def test_inputs_and_block_starts_are_saved_only(backend):
     assert sum(saved) <= sum(x.numel() for x in inputs.values()) + starts
 
 
+def test_the_references_backward_pass_has_linear_cost():
+    pending, names = [selective_scan(**make_inputs(1, 2, 12, 2), backend="reference").grad_fn], set()
+    while pending:
+        node = pending.pop()
+        names.add(type(node).__name__)
+        pending += [following for following, _ in node.next_functions if following is not None]
+    assert "UnbindBackward0" in names
+    assert not names & {"SelectBackward0", "IndexBackward0", "SliceBackward0"}  # each fills a whole tensor per step
+
+
 def test_meta_device_gives_shapes_at_once():
     inputs = {n: x.detach().to("meta") for n, x in make_inputs(1, 4, 2, 3, dtype=torch.float32).items()}
     for name in ("u", "delta", "B", "C", "z"):
         inputs[name] = torch.empty(*inputs[name].shape[:2], 10**6, device="meta")
-    start = time.perf_counter()
     y, last = selective_scan(**inputs, delta_softplus=True, return_last_state=True)
-    assert time.perf_counter() - start < 1
     assert y.is_meta and y.shape == (1, 4, 10**6) and last.shape == (1, 4, 3)
 
 
@@ -228,8 +226,7 @@ def test_default_backends(monkeypatch):
     monkeypatch.setattr(native, "load_library", lambda: native.Library(object(), "AVX2", "a file"))
     for inputs in (single, double, odd_width, one_step):
         selective_scan(**inputs, delta_softplus=True)
-    selective_scan(**single)  # without softplus
-    assert called == ["cpp", "reference", "torch", "reference", "torch"]
+    assert called == ["cpp", "reference", "torch", "reference"]
     called.clear()
     monkeypatch.setenv("RECURFORMER_SCAN", "reference")
     selective_scan(**single)

@@ -54,19 +54,13 @@ def test_strided_rows_of_a_projection_are_not_copied(monkeypatch):
     assert seen[0].u_stride == seen[0].B_stride == projection.shape[-1]
 
 
-@pytest.mark.parametrize(
-    "x", [torch.randn(3, 24, 1), torch.randn(3, 1, 7), torch.randn(1, 1, 1)], ids=lambda x: str(x.shape)
-)
-def test_odd_strides_of_single_rows_and_channels(x):
+def test_odd_strides_of_single_rows_and_channels():
     """A dimension of size one may have any stride."""
-    batch, channels, length = x.shape
-    inputs = make_inputs(batch, channels, length, 4, dtype=torch.float32)
-    odd = torch.as_strided(
-        torch.randn(1000, generator=torch.Generator().manual_seed(0)),
-        x.shape,
-        [channels * length, 1 if channels > 1 else 5, 3 if channels == 1 else 17],
-    )
-    compare(inputs | {"u": odd.requires_grad_()}, "cpp")
+    inputs, numbers = make_inputs(1, 1, 1, 4, dtype=torch.float32), torch.randn(9)
+    compare(inputs | {"u": torch.as_strided(numbers, (1, 1, 1), [1, 5, 3]).requires_grad_()}, "cpp")
+    inputs = make_inputs(3, 24, 1, 4, dtype=torch.float32)
+    numbers = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    compare(inputs | {"u": torch.as_strided(numbers, (3, 24, 1), [24, 1, 17]).requires_grad_()}, "cpp")
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(20, 0), (1, -9), (1, 40)])
@@ -113,6 +107,7 @@ def test_operator_is_well_formed():
 
 def test_the_library_is_built_once_and_whole(tmp_path, monkeypatch):
     monkeypatch.setenv(native.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(native, "OPTIMISE", tuple(flag for flag in native.OPTIMISE if flag[:2] != "-O"))
     path = native.build("DEFAULT")
     made = path.stat().st_mtime_ns
     assert native.build("DEFAULT") == path and path.stat().st_mtime_ns == made

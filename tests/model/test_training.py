@@ -3,22 +3,15 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from test_generate import LENGTH
-from test_mixers import CASES as MIXER_CASES
-from test_mixers import every_mixer, make
-from tiny_models import HEADS, MAMBA, difference, make_backbone, make_converted, shared_converted, tokens
+from tiny_models import CASES, HEADS, MAMBA, difference, every_mixer, make_backbone, make_converted, make_mixed, tokens
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
 import recurformer
 from recurformer.model.convert import convert
-from recurformer.model.fused import folded
 from recurformer.model.mixers import MIXERS
-from recurformer.train.optimiser import parameter_groups
 
-CASES = [("llama_mha", "mixed"), ("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged"), ("mistral_gqa", "mixed")]
-SLOW = pytest.mark.slow
-some_models = pytest.mark.parametrize(("backbone", "heads"), CASES)
+LENGTH = 13
 
 
 def gradients(model, ids):
@@ -27,14 +20,14 @@ def gradients(model, ids):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize(("mixer", "backbone", "heads"), [case for case in MIXER_CASES if case[0] != "zero"])
+@pytest.mark.parametrize(("mixer", "backbone", "heads"), [case for case in CASES if case[0] != "zero"])
 def test_every_parameter_gets_a_gradient(mixer, backbone, heads):
-    model = make(mixer, backbone, heads).train()
+    model = make_mixed(mixer, backbone, heads).train()
     for name, gradient in gradients(model, tokens(2, 40)).items():
         assert gradient.isfinite().all() and gradient.any(), name
 
 
-@some_models
+@pytest.mark.parametrize(("backbone", "heads"), [("llama_gqa_tied", "beta_one"), ("qwen2_gqa", "ragged")])
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant):
     model, ids = make_converted(backbone, heads).train(), tokens(2, 40)
@@ -47,10 +40,10 @@ def test_checkpointing_leaves_the_gradients_alone(backbone, heads, use_reentrant
     assert len(calls) == 2  # it ran again for the backward pass
 
 
-@pytest.mark.parametrize("heads", ["mixed", "beta_one", "ragged"])
+@pytest.mark.parametrize("heads", ["mixed", "ragged"])
 @pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "zero"])
 def test_bfloat16_stays_near_float32(mixer, heads):
-    model, ids = make(mixer, heads=heads), tokens(2, 30)
+    model, ids = make_mixed(mixer, heads=heads), tokens(2, 30)
     expected = model(ids).logits
     model = model.to(torch.bfloat16)
     result = model(ids, use_cache=True)
@@ -76,12 +69,11 @@ class Repetitions(Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
+def test_trainer_learns_and_its_checkpoint_loads(tmp_path):
     model = make_converted("qwen2_gqa", "ragged")
     arguments = TrainingArguments(
         output_dir=str(tmp_path), max_steps=25, per_device_train_batch_size=8, learning_rate=3e-3, logging_steps=5,
-        save_steps=25, report_to=[], use_cpu=True, disable_tqdm=True, bf16=bf16, gradient_checkpointing=True,
+        save_steps=25, report_to=[], use_cpu=True, disable_tqdm=True, bf16=True, gradient_checkpointing=True,
         dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = Trainer(model=model, args=arguments, train_dataset=Repetitions(), eval_dataset=Repetitions())
@@ -93,13 +85,11 @@ def test_trainer_learns_and_its_checkpoint_loads(tmp_path, bf16):
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in loaded.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("mixer", "heads"),
-    [("mamba", "ragged"), ("gated", "mixed"), ("mean", "mixed"), pytest.param("window_state", "ragged", marks=SLOW)],
-)
-def test_forward_and_backward_compile_in_one_graph(mixer, heads):
+@pytest.mark.parametrize("mixer", ["mamba", "window_state"])
+def test_forward_and_backward_compile_in_one_graph(mixer):
     torch.compiler.reset()
-    model, ids = make(mixer, heads=heads).train(), tokens(2, 40)
+    base = make_backbone("qwen2_gqa", num_hidden_layers=2)
+    model, ids = convert(base, [[1, 3, 4, 5], [0, 1, 2, 3, 4, 5]], mixer, **MAMBA).train(), tokens(2, 40)
     expected, expected_logits = gradients(model, ids), model(ids, use_cache=False).logits
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     model.zero_grad()
@@ -110,12 +100,10 @@ def test_forward_and_backward_compile_in_one_graph(mixer, heads):
         assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize(
-    ("backbone", "heads"), [("qwen2_gqa", "ragged"), pytest.param("llama_gqa_tied", "beta_one", marks=SLOW)]
-)
-def test_decoding_compiles_in_one_graph(backbone, heads):
+def test_decoding_compiles_in_one_graph():
     torch.compiler.reset()
-    model, ids = shared_converted(backbone, heads), tokens(2, 14)
+    base = make_backbone("qwen2_gqa", num_hidden_layers=2)
+    model, ids = convert(base, [[1, 3, 4, 5], [0, 1, 2, 3, 4, 5]], **MAMBA), tokens(2, 14)
     expected = model(ids, use_cache=False).logits
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     cache = StaticCache(config=model.config, max_cache_len=32)
@@ -135,9 +123,10 @@ def test_decoding_compiles_in_one_graph(backbone, heads):
 def test_compiled_code_multiplies_by_the_factors():
     """Fused weights would be frozen into it, and go stale unseen."""
     torch.compiler.reset()
-    model, ids = make_converted("qwen2_gqa", "ragged"), tokens(2, 9)
+    base = make_backbone("qwen2_gqa", num_hidden_layers=1)
+    model, ids = convert(base, [[1, 3, 4, 5]], **MAMBA), tokens(2, 9)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    with folded(model):
+    with recurformer.folded(model):
         model(ids)  # fuses the weights
         assert difference(compiled(ids).logits, model(ids).logits) < 1e-5
         model.model.layers[0].self_attn.o_proj.weight.mul_(2)
@@ -155,7 +144,7 @@ def test_inductor():
 
 @every_mixer
 def test_gradients_pass_through_a_cache(mixer):
-    model, ids = make(mixer).train(), tokens(1, LENGTH)
+    model, ids = make_mixed(mixer).train(), tokens(1, LENGTH)
     gradients = []
     for cuts in ((LENGTH,), (6, 1, LENGTH - 7)):
         x = model.model.embed_tokens(ids).detach().requires_grad_()
@@ -164,16 +153,6 @@ def test_gradients_pass_through_a_cache(mixer):
             last = model(inputs_embeds=piece, past_key_values=cache, use_cache=True).logits[:, -1]
         gradients.append(torch.autograd.grad(last.square().sum(), x)[0])
     assert difference(*gradients) < 1e-4
-
-
-def test_new_parameters_learn_at_the_rate_of_mixers():
-    model = make("gated")
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    rates = {names[id(p)]: group["lr"] for group in parameter_groups(model, 1.0, 2.0, 0.1) for p in group["params"]}
-    new = {name for name, rate in rates.items() if rate == 2.0}
-    prefixes = [f"model.layers.{layer}.self_attn.gated." for layer in (0, 2)]
-    assert new == {prefix + name for prefix in prefixes for name in ("A_log", "D", "dt_proj.weight", "dt_proj.bias")}
-    assert {rate for name, rate in rates.items() if name not in new} == {1.0}
 
 
 def test_conversion_starts_each_mixer_by_its_own_rules():
@@ -205,7 +184,6 @@ def adapted(backbone, heads, targets):
     [
         ("llama_mha", "mixed", "all-linear"),
         ("llama_gqa_tied", "beta_one", ["in_proj"]),
-        ("qwen2_gqa", "ragged", ["in_proj"]),
         ("qwen2_gqa", "ragged", "all-linear"),
     ],
 )

@@ -1,7 +1,11 @@
-"""Tiny backbones with large weights, and sets of heads to replace, so that a wrong state or mask shows."""
+"""Tiny backbones with large weights, sets of heads to replace, and the matrix of mixers and families, in whose models a
+wrong state or mask shows.
+"""
 
 from functools import cache, partial
+from itertools import cycle
 
+import pytest
 import torch
 import transformers
 from torch import Tensor
@@ -17,6 +21,7 @@ from transformers import (
 
 from recurformer.model.convert import convert
 from recurformer.model.families import FAMILIES
+from recurformer.model.mixers import MIXERS
 
 QUERY_HEADS, LAYERS, VOCABULARY = 6, 3, 40
 PAD = 1  # an ordinary token: embedding rows of the config's pad token are zero and would hide a leak
@@ -111,6 +116,55 @@ def make_converted(backbone: str, heads: str, seed: int = 0) -> PreTrainedModel:
 def shared_converted(backbone: str, heads: str) -> PreTrainedModel:
     """Return a converted model that several tests read; do not change it."""
     return make_converted(backbone, heads).requires_grad_(False)
+
+
+OTHERS = [name for name in MIXERS if name != "mamba"]
+BY_GROUP, PACKED = "windows", "packed"  # the mixer `window` with a size for each KV head; and bits
+WINDOW = {"window_tokens": 5, "sink_tokens": 2}  # shorter than the inputs
+SHARING = [("llama_mha", "mixed"), ("qwen2_gqa", "mixed"), ("qwen2_gqa", "ragged")]
+"""Heads of which every query has its own key and value, whole groups, and parts of groups."""
+READING = ["window", "linear", "retention", "window_state"]
+FAMILY_CASES = [(mixer, *pair) for mixer, pair in zip(cycle(READING), PAIRS, strict=False)]
+"""Every family with a mixer that reads queries and keys."""
+CASES = [("mamba", *pair) for pair in MATRIX] + FAMILY_CASES
+CASES += [(mixer, *pair) for mixer in [*OTHERS, BY_GROUP, PACKED] for pair in SHARING]
+CASES = list(dict.fromkeys(CASES))
+every_case = pytest.mark.parametrize(("mixer", "backbone", "heads"), CASES)
+every_mixer = pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP, PACKED])
+
+
+def by_group(backbone: str, heads: str, in_turn: tuple[int, ...]) -> list[list[int]]:
+    """Return numbers in turn for the KV heads that replaced heads read."""
+    per_group = QUERY_HEADS // make_backbone(backbone).config.num_key_value_heads
+    numbers = cycle(in_turn)
+    return [[next(numbers) for _ in {head // per_group for head in layer}] for layer in HEADS[heads]]
+
+
+def named(mixer: str, backbone: str, heads: str) -> tuple[str, dict[str, list[list[int]]]]:
+    """Return the name of a mixer in the registry, and the sizes that it stands for, windows shorter than the inputs."""
+    sizes = {}
+    if mixer in (BY_GROUP, PACKED):
+        sizes["window_tokens"] = by_group(backbone, heads, (5, 3, 8))
+    if mixer == PACKED:
+        sizes["window_bits"] = by_group(backbone, heads, (4, 8, 16, 8))
+    return ("window" if sizes else mixer), sizes
+
+
+def make_mixed(mixer: str, backbone: str = "qwen2_gqa", heads: str = "mixed") -> PreTrainedModel:
+    """Return a new model of a mixer, none of whose parameters is zero."""
+    name, sizes = named(mixer, backbone, heads)
+    torch.manual_seed(0)
+    model = without_zeros(carrying_far(convert(make_backbone(backbone), HEADS[heads], name, **MAMBA | WINDOW | sizes)))
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith(".center"):
+            buffer.normal_()
+    return model.double() if mixer == PACKED else model  # float32 would round the numbers of two ways apart
+
+
+@cache
+def shared_mixed(mixer: str, backbone: str = "qwen2_gqa", heads: str = "mixed") -> PreTrainedModel:
+    """Return a model of a mixer that several tests read; do not change it."""
+    return make_mixed(mixer, backbone, heads).requires_grad_(False)
 
 
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:

@@ -29,31 +29,18 @@ MATCH = (
 ROWS = {
     # Parquet
     "articles cut": (PROFILE, cut("articles.parquet"), "articles.parquet: not a readable Parquet file"),
-    "articles missing": (PROFILE, remove("articles.parquet"), "articles.parquet: not a readable Parquet file"),
     "articles a pickle": (PROFILE, write("articles.parquet", pickle.dumps(Payload())), "articles.parquet: not a read"),
     "articles without text": (
         PROFILE,
         columns("articles.parquet", "text"),
         "articles.parquet: column 'text' is missing",
     ),
-    "articles without title": (
-        PERPLEXITY,
-        columns("articles.parquet", "title"),
-        "articles.parquet: column 'title' is missing; write it by `recurformer corpus`",
-    ),
     "no training article": (
         PROFILE,
         frame("articles.parquet", title=["a"], text=["b"], split=["validation"]),
         "articles.parquet: no article in split 'train'",
     ),
-    "profile cut": (SELECT, cut("profile.parquet"), "profile.parquet: not a head profile"),
     "profile without rr": (SELECT, columns("profile.parquet", "rr"), "profile.parquet: not a head profile"),
-    "profile a folder": (
-        SELECT,
-        both(remove("profile.parquet"), lambda w: (w / "profile.parquet").mkdir()),
-        "profile.pa",
-    ),
-    "scores other": (SCORES, frame("scores.parquet", a=[1]), "scores.parquet: no head scores"),
     "scores of words": (
         SCORES,
         frame("scores.parquet", by=["echo"], layer=[0], head=[0], score=["high"]),
@@ -61,20 +48,13 @@ ROWS = {
     ),
     # JSON of heads
     "heads missing": (CONVERT, remove("heads.json"), "heads.json: not a selection written by `recurformer select`"),
-    "heads cut": (CONVERT, cut("heads.json"), "heads.json: not a selection"),
-    "heads a list": (CONVERT, write("heads.json", "[[0], [1]]"), "heads.json: not a selection"),
     "heads of words": (CONVERT, heads([["0"], []]), "heads is not a list of integers for each layer"),
-    "heads of objects": (CONVERT, heads([{}, {}]), "heads is not a list of integers for each layer"),
     "heads true": (CONVERT, heads([[True], [0]]), "heads is not a list of integers for each layer"),
-    "heads a number": (CONVERT, heads([0, 1]), "heads.json: not a selection"),
-    "heads nothing": (CONVERT, heads(None), "heads.json: not a selection"),
     "heads bytes": (CONVERT, write("heads.json", b"\xff\xfe"), "heads.json: not a selection"),
     "head out of range": (CONVERT, heads([[0], [4]]), "heads[1] names head 4, but the layer's query heads are 0 to 3"),
     "adapt, texts missing": (f"{ADAPT} nowhere.txt", lambda world: None, "nowhere.txt: cannot be read (No such file"),
-    "adapt, weights cut": (f"{ADAPT} articles.parquet", cut("backbone/model.safetensors"), "backbone: not a readable"),
     # checkpoints
     "weights cut": (PROFILE, cut("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
-    "weights missing": (PROFILE, remove("backbone/model.safetensors"), "backbone: not a readable checkpoint"),
     "weights a pickle": (PROFILE, weights_with_code("pytorch_model.bin"), "backbone: not a readable checkpoint"),
     "a pickle named safetensors": (
         PROFILE,
@@ -100,7 +80,6 @@ ROWS = {
         remove("backbone/config.json"),
         "backbone: no checkpoint, there is no config.json",
     ),
-    "configuration cut": (PROFILE, cut("backbone/config.json"), "backbone: no readable tokenizer in it"),
     "configuration a list": (PROFILE, write("backbone/config.json", "[]"), "backbone: no readable tokenizer"),
     "unknown architecture": (
         PROFILE,
@@ -117,7 +96,6 @@ ROWS = {
         edit("converted/config.json", recurrent_heads=[[9], []]),
         "converted: not a readable checkpoint",
     ),
-    "converted again": ("convert converted out --heads heads.json", lambda world: None, "the model is a converted one"),
     "converted cut": (
         TRAIN,
         cut("converted/model.safetensors", 0.9),
@@ -134,31 +112,10 @@ ROWS = {
         write("mqar.csv", "beta,correct\n0.5,12\n0.5,many\n"),
         "mqar.csv: column correct must hold numbers, not 'many'",
     ),
-    "a log cut": (
-        "figure figure3 metrics.jsonl --out o.svg",
-        write("metrics.jsonl", '{"a": 1}\n{"a'),
-        "metrics.jsonl: un",
-    ),
     "an unknown output": (
         "figure figure6 profile.parquet --out out.gif",
         lambda world: None,
         "out.gif: a figure is written as .svg, .png",
-    ),
-    "an unknown table": ("claims profile.parquet --out out.pdf", lambda world: None, "out.pdf: a ledger is written as"),
-    "a ledger of texts": (
-        "claims --ledger l.json",
-        lambda world: (world / "l.json").write_text('{"counts": {"reproduced": "x"}, "claims": []}'),
-        "l.json: not a ledger written by `recurformer cl",
-    ),
-    "a ledger without claims": (
-        "trace table1 --ledger l.json",
-        lambda world: (world / "l.json").write_text('{"counts": {}, "claims": [{}]}'),
-        "l.json: not a ledger written by `recurformer cl",
-    ),
-    "a ledger without counts": (
-        "claims --ledger l.json --fail-on contradicted",
-        write("l.json", '{"counts": {}, "claims": []}'),
-        "l.json: not a ledger written by `recurformer cl",
     ),
     "a ledger whose evidence names no runs": (
         "trace table1/a --ledger l.json",
@@ -174,7 +131,6 @@ ROWS = {
         "l.json: not a ledger written by `recurformer cl",
     ),
     "matched without ratio": (MATCH, frame("rows.csv", a=[1]), "--match rows.csv: has no column ratio"),
-    "matched empty": (MATCH, write("rows.csv"), "--match rows.csv: has no column ratio"),
     "outputs below a file": (
         f"{SELECT}".replace("out.json", "heads.json/out.json"),
         lambda world: None,

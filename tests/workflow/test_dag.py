@@ -3,11 +3,12 @@
 import json
 import re
 from collections import defaultdict
+from itertools import product
 
 import pytest
 import yaml
 
-from recurformer.cli.main import STAGES
+from recurformer.cli.main import STAGES, arguments_of, take_settings
 from recurformer.cli.stage import flat
 from recurformer.paper import SETTINGS
 from recurformer.records import packed, record_of
@@ -30,6 +31,12 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     assert ("cache_peak" in planned.counts) == (study == "gpu")
     assert ("longest_input" in planned.counts) == (study in {"gpu", "paper"})
     assert planned.counts["needle"] == planned.counts["continuation"] > 0
+
+
+def test_stages_take_the_words_that_rules_give_them(dry):
+    commands = dry("gpu").commands + dry("smoke").commands
+    for (stage, _), words in {(stage, option(words, "--settings")): words for _, stage, *words in commands}.items():
+        take_settings(STAGES[stage], arguments_of(STAGES[stage], words))
 
 
 def option(words, name):
@@ -75,8 +82,9 @@ def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):
     assert models > {f"results/paper/language/qwen2-7b/{subject}/seed-0" for subject in subjects}
 
 
-def test_one_figure_needs_only_its_own_jobs(dry):
+def test_a_target_needs_only_its_own_jobs(dry):
     assert set(dry("default", "figures/figure4.svg").counts) == {"figure", "mqar", "total"}
+    assert not {"mqar", "perplexity", "cache"} & set(dry("smoke", "ablations").counts)
 
 
 MEASURED = "perplexity hashhop influence needle continuation ablation-lm-eval hashhop-sizes"
@@ -101,11 +109,25 @@ def test_what_is_compared_is_trained_alike(dry):
     assert {stage: len(recipes) for stage, recipes in trained.items()} == {"train": 1, "train-hashhop": 1}
 
 
-def test_the_paper_study_shows_the_head_of_figure_2(dry):
-    """The 18th head of the 24th layer of Llama2-7B; no head is named for the others."""
-    sinks = [words for _, stage, *words in dry("paper").commands if stage == "sink"]
-    named = {option(words, "--name"): settings_of(words).get("shown") for words in sinks}
-    assert named == {"llama2-7b": {"layer": 23, "head": 17}, "qwen2-0.5b": None, "qwen2-7b": None}
+def test_the_paper_study_trains_all_that_its_grid_states_and_shows_the_head_of_figure_2(dry):
+    study, commands = yaml.safe_load((ROOT / "config/paper.yaml").read_text()), dry("paper").commands
+    recall = {
+        tuple(float(option(words, f"--{name}")) for name in ("beta", "rate", "seed"))
+        for _, stage, *words in commands
+        if stage == "mqar"
+    }
+    assert recall == set(product(study["betas"], study["mqar"]["learning_rates"], study["mqar"]["seeds"]))
+    own = re.compile(r"results/paper/hashhop/[^/]+/(original|heads/ra_i-kv_group-0/beta-[\d.]+/mamba)/")
+    hops = {
+        (option(words, "--name"), float(option(words, "--beta")))
+        for _, stage, *words in commands
+        if stage == "train-hashhop" and own.match(words[1])
+    }
+    assert hops == set(product(study["hashhop"]["backbones"], study["betas"]))
+    shown = {
+        option(words, "--name"): settings_of(words).get("shown") for _, stage, *words in commands if stage == "sink"
+    }
+    assert shown == dict.fromkeys(study["language"]["backbones"]) | study["language"]["sink_heads"]
 
 
 def test_a_backbone_too_large_for_one_card_is_trained_over_several(dry):
@@ -144,11 +166,6 @@ def test_a_bad_configuration_is_refused_before_any_job(tmp_path):
     assert "betas.1 = 1.5" in answer.err
     assert sum("study:" in line for line in answer.err.splitlines()) == 1
     assert "rule" not in answer.out
-
-
-def test_the_package_does_not_know_the_workflow():
-    for path in (ROOT / "src").rglob("*.py"):
-        assert not re.search(r"^\s*(from|import) snakemake", path.read_text(), re.MULTILINE), path
 
 
 RECORDED = ROOT / "recorded/cpu"

@@ -8,7 +8,6 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from recurformer import __version__
 from tests.workflow.dry_runs import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -60,10 +59,3 @@ def test_conda_takes_python_of_the_lock_and_packages_as_make_does():
     ]
     (install,) = re.findall(r"pip install (?:--\S+ )*(-r .*)", (ROOT / "Makefile").read_text())
     assert " ".join(packages["pip"]) == install
-
-
-def test_the_citation_is_of_this_package_and_its_paper():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == PROJECT["version"] == __version__
-    assert citation["license"] == PROJECT["license"]
-    assert citation["references"][0]["url"] == "https://arxiv.org/abs/2410.12850"

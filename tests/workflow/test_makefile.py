@@ -43,11 +43,7 @@ def test_clean_leaves_the_texts_about_the_folders_also_without_a_repository(fold
 
 @pytest.mark.parametrize(
     ("line", "report"),
-    [
-        ("study: default", "results/report.html"),
-        ("study: mine # of text", "results/mine/report.html"),
-        ('study: "007"', "results/007/report.html"),
-    ],
+    [("study: default", "results/report.html"), ('study: "007" # of text', "results/007/report.html")],
 )
 def test_a_report_lies_in_the_folder_of_its_study(folder, line, report):
     (folder / "study.yaml").write_text(f"{line}\nseed: 0\n")
@@ -108,22 +104,6 @@ def test_an_environment_of_another_folder_is_named_and_kept(folder, install, tmp
     assert (moved / ".venv/.installed").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_named(folder, install):
-    install(folder)
-    (folder / ".venv/bin/python").unlink()
-    (folder / ".venv/bin/python").symlink_to("/nowhere/python3.9")
-    assert install(folder, code=2)[0].startswith("make: .venv was made in another folder or by a Python that is gone")
-
-
-def test_an_environment_without_pip_gets_it(folder, install):
-    """Other programs than Python's own make such ones."""
-    python = folder / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho No module named pip\nexit 1\n")
-    python.chmod(0o755)
-    assert len(install(folder)[1]) == 1
-
-
 def test_an_install_that_was_killed_is_made_again(folder, install):
     assert len(install(folder, code=2, KILLED="killed")[1]) == 1
     assert len(install(folder)[1]) == 1
@@ -145,16 +125,3 @@ def test_a_run_leaves_the_lock_of_another_alone(folder, install):
     words = [f"{target} --cores 2 --configfile config/{study}.yaml" for target, study in runs]
     assert (folder / "called").read_text().splitlines() == words
     assert lock.exists()
-
-
-def test_two_folders_may_share_an_environment_and_each_runs_its_own_code(folder, install, tmp_path):
-    other = tmp_path / "other"
-    shared = {"MAKEFLAGS": f"VENV={tmp_path}/shared"}
-    install(folder, **shared)
-    other.mkdir()
-    for file in folder.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    (other / "python").chmod(0o755)
-    assert len(install(other, **shared)[1]) == 1
-    assert install(other, **shared)[1] == []
-    assert len(install(folder, **shared)[1]) == 1

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import pytest
 
@@ -29,11 +28,6 @@ def test_a_run_says_for_how_long_it_will_go_on(tmp_path):
             (tmp_path / target).touch()
         place.write_text(json.dumps(json.loads(place.read_text()) | {"seconds": 600.0}))
     assert said(DryRun(tmp_path, *words, "--forceall")) == ["study smoke: 2 jobs to go, about 10 minutes"]
-
-
-def test_the_default_study_knows_its_rules_before_its_first_run(dry):
-    (line,) = said(dry("default", "all"))
-    assert re.fullmatch(r"study default: \d+ jobs to go, about \d+ minutes", line)
 
 
 @pytest.mark.parametrize(("end", "times"), [("kill -9 $$", 1), ("exit 1", 0)])
