@@ -136,6 +136,20 @@ def test_heads_at_random_are_drawn_by_the_seed_of_each_training(tmp_path):
     assert drawn == {("random-kv_group-0", "0"), ("random-kv_group-1", "1")}
 
 
+def test_a_curve_of_recovery_is_measured_where_it_is_drawn_alone(tmp_path):
+    """Its points cost as much as a part of the training; nothing shows those of an ablation's models."""
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    study["ablations"]["language"] |= {"trained": ["mamba", "window"], "untrained": [], "selected": "window"}
+    (tmp_path / "mixers.yaml").write_text(yaml.safe_dump(study))
+    planned = DryRun(link_workflow(tmp_path), "all", "ablations", "--configfile", "mixers.yaml")
+    curves = defaultdict(set)
+    for _, stage, *words in planned.commands:
+        if stage in {"train", "recover"}:
+            curves[option(words, "--recovery") is not None].add(option(words, "--arm"))
+    assert curves[True] == {"original", "paper", "plus", "state"}
+    assert len(curves[False]) > 2 and all("window" in arm for arm in curves[False])
+
+
 def test_a_bad_configuration_is_refused_before_any_job(tmp_path):
     text = (ROOT / "config/smoke.yaml").read_text()
     (tmp_path / "bad.yaml").write_text(text.replace("betas: [0.0, 0.5, 1.0]", "betas: [0.0, 1.5]", 1))
