@@ -55,6 +55,16 @@ def test_a_report_lies_in_the_folder_of_its_study(folder, line, report):
     assert f"--report {report} " in said
 
 
+@pytest.mark.parametrize("target", ["results", "ablations", "report"])
+def test_a_study_that_is_not_there_is_named_in_one_line(folder, target):
+    (folder / "study.yaml").write_text("study: mine\n")
+    refused = make(folder, "--dry-run", target, "CONFIG=study.yaml missing.yaml")
+    assert refused.returncode == 2
+    (said,) = refused.stderr.splitlines()
+    assert "missing.yaml: no such study; CONFIG names files such as config/default.yaml" in said
+    assert make(folder, "--dry-run", target, "CONFIG=study.yaml").returncode == 0
+
+
 PYTHON = f"""#!{sys.executable}
 import json, os, pathlib, sys
 if sys.argv[1:3] == ["-m", "venv"]:
