@@ -21,6 +21,11 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # The environment's own packages are meant, whatever a login sets.
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER := 0
+# Snakemake asks for a name and for a home that it may write to; a user id in a container may have neither.
+export USER ?= $(shell id -u)
+ifneq ($(shell test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/results/.home
+endif
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 unexport MPLBACKEND
 export PYTHONUTF8 := 1
