@@ -29,7 +29,7 @@ wildcard_constraints:
     beta=r"\d\.\d+",
     seed=r"\d+",
     task="language|hashhop",
-    subject=r"original|(?:original|evicted|combined|replaced|recovered|heads|pooled)/.+",
+    subject=r"original|(?:original|evicted|combined|replaced|priced|recovered|heads|pooled)/.+",
     change=r"original/trained|(?:heads|pooled)/.+",
     by=r"\w+",
     unit="kv_group|head|layer",
