@@ -10,7 +10,8 @@ TRACKER ?= trackio
 # A folder of workflow/profiles: who runs the jobs instead of this machine's cores (docs/clusters.md).
 PROFILE ?=
 
-STUDY = $(shell sed -nE "s/^study: *[\"']?([A-Za-z0-9_-]+).*/\1/p" $(CONFIG))
+STUDY_FILES = $(foreach file,$(CONFIG),$(or $(wildcard $(file)),$(error $(file): no such study; CONFIG names files such as config/default.yaml)))
+STUDY = $(shell sed -nE "s/^study: *[\"']?([A-Za-z0-9_-]+).*/\1/p" $(STUDY_FILES))
 REPORT = $(if $(filter default,$(lastword $(STUDY))),results,results/$(lastword $(STUDY)))/report.html
 
 INSTALLED := $(VENV)/.installed
@@ -20,6 +21,11 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # The environment's own packages are meant, whatever a login sets.
 unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER := 0
+# Snakemake asks for a name and for a home that it may write to; a user id in a container may have neither.
+export USER ?= $(shell id -u)
+ifneq ($(shell test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/results/.home
+endif
 # Numbers must not depend on a login: no telemetry, no tracker, no hub where the study needs none.
 unexport MPLBACKEND
 export PYTHONUTF8 := 1
@@ -57,18 +63,18 @@ $(VENV)/.cuda: containers/install-cuda pyproject.toml $(INSTALLED)
 cuda: $(VENV)/.cuda
 
 results: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(CONFIG)
+	$(VENV)/bin/snakemake all $(RUNNER) --configfile $(STUDY_FILES)
 
 # What the reviewers asked for: eviction methods, other mixers, other choices of heads.
 ablations: $(INSTALLED) $(PLUGIN)
-	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(CONFIG)
+	$(VENV)/bin/snakemake ablations $(RUNNER) --configfile $(STUDY_FILES)
 
 smoke: $(INSTALLED)
 	$(MAKE) results CONFIG=config/smoke.yaml
 
 # One page with the claims, every table and figure, what they cost and what made them; of a finished run, as it is.
 report: $(INSTALLED)
-	$(VENV)/bin/snakemake all --report $(REPORT) --report-stylesheet workflow/report/report.css --configfile $(CONFIG)
+	$(VENV)/bin/snakemake all --report $(REPORT) --report-stylesheet workflow/report/report.css --configfile $(STUDY_FILES)
 	@echo "$(REPORT)"
 
 test: $(INSTALLED)

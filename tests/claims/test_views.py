@@ -20,9 +20,11 @@ def ours(beta: float, by: str = "ra_i") -> tuple:
 
 
 ORIGINAL = ("original", "full", 1.0, "", True)
+UNTOUCHED = ("original", "full", 1.0, "", False)
 HASHHOP = pd.concat(
     [
         rows_of("a", 0, ORIGINAL, ours(0.5), ours(0.9), ours(0.5, "random"), *OTHERS),
+        rows_of("a", 0, UNTOUCHED),
         rows_of("a", 1, ORIGINAL, ours(0.5)),
         rows_of("b", 0, ORIGINAL, ours(0.5)),
     ],
@@ -53,9 +55,12 @@ def test_two_choices_of_heads_are_not_taken_for_one_method():
 
 
 def test_subjects_are_compared_where_others_than_the_papers_method_were_measured():
-    """Other models, seeds and fractions of heads are those of Tables 2 and 4 alone."""
+    """Other models, seeds and fractions of heads are those of Tables 2 and 4 alone. What evicts is measured on the
+    original trained likewise: an untouched one beside it would be taken for what it is compared with.
+    """
     seen = views({"hashhop": HASHHOP})["compared_hashhop"]
     assert set(seen["model"]) == {"a"} and set(seen["seed"]) == {0}
+    assert set(seen.loc[seen["family"] == "original", "trained"]) == {True}
     assert named(seen, "family", "method", "by", "setting") == {
         ("original", "full", "", 1.0), ("mixer", "mamba", "ra_i", 0.5), ("mixer", "mamba", "random", 0.5),
         *((family, method, by, setting) for family, method, setting, by, _ in OTHERS),

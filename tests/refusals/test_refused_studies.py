@@ -71,6 +71,7 @@ VALUES = [
     ("ablations/needle/depths", [1, 1.0], "ablations.needle.depths = [1, 1.0]: 1.0 is in the list"),
     # contradictions
     ("betas", [0.5, 1.0], "betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0"),
+    ("hashhop/seeds", [1, 2], "hashhop.seeds: [1, 2] lack the study's seed 0, which baselines and ablations have"),
     ("language/betas", [0.0], "language.betas: Figure 1 needs a model with replaced heads; add a fraction above 0"),
     ("language/backbones", ["gpt5"], "language.backbones: 'gpt5' has no entry in backbones"),
     ("language/sink_heads", {"tiny": {"layer": 1}}, "language.sink_heads.tiny: layer 1 and head None: give both"),

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from recurformer.cli.main import STAGES, main
-from recurformer.cli.runs import _ordered, described
+from recurformer.cli.runs import _ordered, _records, _tracked, described
 from recurformer.cli.stage import Metric, metrics_of
 from recurformer.records import find_records
 
@@ -102,13 +102,20 @@ def test_a_difference_shows_what_differs_alone(two, capsys):
 def test_a_run_with_several_records_has_the_metrics_of_all(two, capsys):
     """As in recordings whose run measured two tasks, of which each file has a record."""
     record = json.loads(Path("results/a/run.json").read_text())
-    Path("results/a/other.run.json").write_text(json.dumps(record | {"metrics": {"second": 0.25}}))
+    for name, metrics in (("run.json", {"first": 0.125}), ("other.run.json", {"second": 0.25})):
+        Path("results/a", name).write_text(json.dumps(record | {"metrics": metrics}))
     frame = table(capsys)
     assert len(frame) == 2 and frame["run"].is_unique
     both = frame[frame["run"] == record["run"]].iloc[0]
-    assert both["second"] == 0.25 and both[next(iter(record["metrics"]))] == next(iter(record["metrics"].values()))
+    assert (both["first"], both["second"]) == (0.125, 0.25)
+    assert main(["runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "first 0.125" in shown and "second 0.25" in shown
     assert main(["runs", "diff", record["run"], "b"]) == 0
-    assert "second" in capsys.readouterr().out
+    differing = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:])
+    assert differing["first"].startswith("0.125") and differing["second"].startswith("0.25")
+    tracked = {run.id: run.rows[-1][2] for run in _tracked(_records(["results"]))}
+    assert tracked[record["run"]].items() >= {"first": 0.125, "second": 0.25}.items()
 
 
 def test_names_stay_texts_and_truth_values_compare(capsys):

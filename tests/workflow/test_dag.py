@@ -11,9 +11,9 @@ import yaml
 from recurformer.cli.main import STAGES, arguments_of, take_settings
 from recurformer.cli.stage import flat
 from recurformer.paper import SETTINGS
-from recurformer.records import packed, record_of
+from recurformer.records import packed, read_record, record_of
 from recurformer.render.registry import REGISTRY
-from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow
+from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, snakemake
 
 RECOVER = {"smoke", "default", "record", "recovery"}
 
@@ -156,6 +156,39 @@ def test_heads_at_random_are_drawn_by_the_seed_of_each_training(tmp_path):
     measured = {(option(words, "--subject"), option(words, "--seed")) for words in planned.commands}
     drawn = {(subject.split("/")[1], seed) for subject, seed in measured if str(subject).startswith("heads/")}
     assert drawn == {("random-kv_group-0", "0"), ("random-kv_group-1", "1")}
+
+
+def test_no_model_is_measured_on_hashhop_twice(dry, tmp_path):
+    """A backbone that learns it in the training of all models has its baseline in the original trained likewise."""
+    measured = [words for _, stage, *words in dry("paper").commands if stage == "hashhop"]
+    subjects = [(option(words, "--name"), option(words, "--subject"), option(words, "--seed")) for words in measured]
+    assert len(subjects) == len(set(subjects)) and ("qwen2-0.5b", "original/trained", "0") in subjects
+    folder, place = link_workflow(tmp_path), "results/paper/hashhop/qwen2-0.5b/original/trained/seed-0"
+    rows = folder / place / "hashhop.parquet"
+    rows.parent.mkdir(parents=True)
+    rows.write_text("rows")
+    argv = ["recurformer", "hashhop", "trained", f"{place}/hashhop.parquet"]
+    record = {"run": "one", "argv": argv, "outputs": ["hashhop.parquet"], "stage": "hashhop"}
+    rows.with_name("hashhop.run.json").write_text(json.dumps(record))
+    copied = ["--cores", "1", "--allowed-rules", "baseline_after_training", "--configfile", "config/paper.yaml"]
+    answer = snakemake(folder, f"{place}/baseline.parquet", *copied)
+    assert answer.returncode == 0, answer.stderr
+    found = read_record(record_of(rows.with_name("baseline.parquet")))
+    assert found == record | {"argv": [*argv[:3], f"{place}/baseline.parquet"], "outputs": ["baseline.parquet"]}
+
+
+def test_a_curve_of_recovery_is_measured_where_it_is_drawn_alone(tmp_path):
+    """Its points cost as much as a part of the training; nothing shows those of an ablation's models."""
+    study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    study["ablations"]["language"] |= {"trained": ["mamba", "window"], "untrained": [], "selected": "window"}
+    (tmp_path / "mixers.yaml").write_text(yaml.safe_dump(study))
+    planned = DryRun(link_workflow(tmp_path), "all", "ablations", "--configfile", "mixers.yaml")
+    curves = defaultdict(set)
+    for _, stage, *words in planned.commands:
+        if stage in {"train", "recover"}:
+            curves[option(words, "--recovery") is not None].add(option(words, "--arm"))
+    assert curves[True] == {"original", "paper", "plus", "state"}
+    assert len(curves[False]) > 2 and all("window" in arm for arm in curves[False])
 
 
 def test_a_bad_configuration_is_refused_before_any_job(tmp_path):

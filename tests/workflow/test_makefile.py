@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -49,6 +51,30 @@ def test_a_report_lies_in_the_folder_of_its_study(folder, line, report):
     (folder / "study.yaml").write_text(f"{line}\nseed: 0\n")
     said = make(folder, "--dry-run", "report", "CONFIG=study.yaml").stdout
     assert f"--report {report} " in said
+
+
+@pytest.mark.parametrize("target", ["results", "ablations", "report"])
+def test_a_study_that_is_not_there_is_named_in_one_line(folder, target):
+    (folder / "study.yaml").write_text("study: mine\n")
+    refused = make(folder, "--dry-run", target, "CONFIG=study.yaml missing.yaml")
+    assert refused.returncode == 2
+    (said,) = refused.stderr.splitlines()
+    assert "missing.yaml: no such study; CONFIG names files such as config/default.yaml" in said
+    assert make(folder, "--dry-run", target, "CONFIG=study.yaml").returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="takes on a user id without a name")
+@pytest.mark.parametrize("home", [{}, {"HOME": "/nonexistent"}])
+def test_a_user_without_a_name_gets_one_and_a_home(home):
+    """Else Snakemake fails: "uid not found", or no permission to make a folder."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
+        shutil.copy(ROOT / "Makefile", folder)
+        os.chown(folder, 12345, -1)
+        words = ["make", "--eval", 'shown: ; @mkdir -p "$$HOME/.cache" && echo "$$USER $$HOME"', "shown"]
+        nobody = ["setpriv", "--reuid", "12345", "--clear-groups", *words]
+        environment = {"PATH": os.defpath} | home
+        said = subprocess.run(nobody, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert said.stdout == f"12345 {folder}/results/.home\n", said.stderr
 
 
 PYTHON = f"""#!{sys.executable}

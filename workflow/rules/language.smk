@@ -14,6 +14,8 @@ use rule stage as train_text with:
         record="<results>/language/{backbone}/{change}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_text/{backbone}/{change}/seed-{seed}.log",
+    wildcard_constraints:
+        change="|".join(re.escape(str(subject)) for subject in PAPERS_ON_TEXT),
     threads: 4
     params:
         **stage(
@@ -24,6 +26,30 @@ use rule stage as train_text with:
             beta=changed_beta,
             **CURVE,
         ),
+
+
+# The same of models whose curves nothing shows.
+use rule train_text as ablation_train_text with:
+    input:
+        checkpoint=before_training("language"),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        trained=directory("<results>/language/{backbone}/{change}/seed-{seed}/trained"),
+        metrics="<results>/language/{backbone}/{change}/seed-{seed}/metrics.jsonl",
+        record="<results>/language/{backbone}/{change}/seed-{seed}/trained.run.json",
+    wildcard_constraints:
+        change=r"(?:heads|pooled)/.+",
+    params:
+        **stage(
+            "train",
+            settings="language.training",
+            tokens=config["language"]["tokens"],
+            arm=arm_of,
+            beta=changed_beta,
+        ),
+
+
+ruleorder: train_text > ablation_train_text
 
 
 use rule stage as recover with:

@@ -48,6 +48,26 @@ use rule hashhop as baseline with:
         record="<results>/hashhop/{backbone}/{subject}/seed-{seed}/baseline.run.json",
     log:
         "<logs>/baseline/{backbone}/{subject}/seed-{seed}.log",
+    wildcard_constraints:
+        subject="original",
+
+
+# The original trained likewise is measured as one of the compared models: the same rows, of the same run.
+rule baseline_after_training:
+    input:
+        rows="<results>/hashhop/{backbone}/original/trained/seed-{seed}/hashhop.parquet",
+        record="<results>/hashhop/{backbone}/original/trained/seed-{seed}/hashhop.run.json",
+    output:
+        rows="<results>/hashhop/{backbone}/original/trained/seed-{seed}/baseline.parquet",
+        record="<results>/hashhop/{backbone}/original/trained/seed-{seed}/baseline.run.json",
+    log:
+        "<logs>/baseline/{backbone}/original/trained/seed-{seed}.log",
+    localrule: True
+    shell:
+        """
+        cp {input.rows:q} {output.rows:q}
+        sed -E 's/hashhop[.](parquet|run)/baseline.\\1/g' {input.record:q} >{output.record:q} 2>{log:q}
+        """
 
 
 use rule hashhop as hashhop_sizes with:

@@ -7,8 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from recurformer.claims.evidence import Evidence, Rows
-from recurformer.data.interval import Estimate
+import pandas as pd
+
+from recurformer.claims.evidence import Evidence, Rows, Undecided
+from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import BACKBONE_LABELS, CELLS
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.yaml_files import read_yaml
@@ -63,6 +65,20 @@ def at_most(bound: float, estimates: Iterable[Estimate]) -> tuple[bool, str]:
     holds = all(one.mean <= bound for one in known)
     decided = all(one.high <= bound for one in known) if holds else any(one.low > bound for one in known)
     return holds, "" if decided else OPEN
+
+
+def mean_difference(differences: pd.Series) -> Estimate:
+    """Mean of differences within a seed, by `seed` and `window`; with several seeds the wider of the intervals over
+    windows and over seeds.
+
+    Raises:
+        Undecided: there are none: no seed was measured of both.
+    """
+    known = differences.dropna()
+    if known.empty:
+        raise Undecided("no seed was measured of both sides on the same windows")
+    by_window, by_seed = (mean_interval(known.groupby(level=level).mean().to_numpy()) for level in ("window", "seed"))
+    return max(by_window, by_seed, key=lambda one: one.high - one.low)
 
 
 Judge = Callable[[Evidence], Finding]

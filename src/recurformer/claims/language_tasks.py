@@ -36,6 +36,7 @@ def _pairs(rows: pd.DataFrame) -> pd.DataFrame:
     both = converted.merge(unchanged, on=["model", "task", "metric", "seed"], suffixes=("", "_original"))
     pairs = both.groupby(["model", "task", "metric", "setting"], sort=False, as_index=False).agg(
         value=("value", "mean"), original=("value_original", "mean"), samples=("samples", "min"),
+        values=("value", tuple), originals=("value_original", tuple),
         fall=(FALL, _worst), original_fall=(f"{FALL}_original", _worst),
         rows=("row", tuple), original_rows=("row_original", tuple),
     )  # fmt: skip
@@ -46,16 +47,17 @@ def _worst(falls: pd.Series) -> float:
     return float(falls.max(skipna=False))
 
 
-def _fraction(mean: float, samples: int) -> Estimate:
-    """The interval of a mean of so many answers, each right or wrong; of graded ones it is too wide."""
-    right = round(mean * samples)
-    return bounded_mean(np.repeat([1.0, 0.0], [right, samples - right]))._replace(mean=mean)
+def _fraction(values: Sequence[float], samples: int) -> Estimate:
+    """The interval of the mean over seeds of so many answers each, right or wrong; of graded ones it is too wide."""
+    right = np.rint(np.multiply(values, samples))[:, None] > np.arange(samples)
+    seeds = np.repeat(np.arange(len(values)), samples)
+    return bounded_mean(right.ravel(), seeds=seeds)._replace(mean=float(np.mean(values)))
 
 
 def _is_learned(pair: Any, guessed: Mapping[str, float]) -> bool:
     """Whether the original is surely above guessing, by more than a model may lose: else nothing could be lost."""
     chance = next((fraction for name, fraction in guessed.items() if pair.task.startswith(name)), 0.0)
-    return _fraction(pair.original, pair.samples).low > chance + ALLOWED_DROP
+    return _fraction(pair.originals, pair.samples).low > chance + ALLOWED_DROP
 
 
 def tasks(
@@ -81,7 +83,7 @@ def tasks(
     fractions = list(records(pairs[is_fraction]))
     comparisons = [
         Comparison(RIGHT, one.model, f"the original ({one.task}, {one.metric})", one.setting,
-            _fraction(one.value, one.samples), _fraction(one.original, one.samples), one.samples,
+            _fraction(one.values, one.samples), _fraction(one.originals, one.samples), one.samples,
             (one.fall, one.original_fall), one.rows)
         for one in fractions
         if _is_learned(one, guessed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most
+from recurformer.claims.claim import ALLOWED_DROP, Finding, at_most, mean_difference
 from recurformer.claims.comparisons import (
     Comparison,
     comparisons,
@@ -15,7 +15,7 @@ from recurformer.claims.comparisons import (
     rows_of,
 )
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because
-from recurformer.data.interval import Estimate, mean_interval
+from recurformer.data.interval import Estimate
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided
@@ -48,17 +48,17 @@ FACTOR = 2.01
 
 
 def _growth(rows: pd.DataFrame, original: pd.DataFrame) -> Estimate:
-    """Gain of the loss above the original's from the first to the second half, with the t interval over windows."""
+    """Gain of the loss above the original's of the same seed from the first to the second half."""
     sides = []
     for side in (rows, original):
-        sums = side.groupby(["window", "position"])[["negative_log_likelihood", "tokens"]].sum()
+        sums = side.groupby(["seed", "window", "position"])[["negative_log_likelihood", "tokens"]].sum()
         sides.append((sums["negative_log_likelihood"] / sums["tokens"]).unstack("position"))
     extra = (sides[0] - sides[1]).dropna()
     half = extra.shape[1] // 2
-    if not half or len(extra) < 2:
+    if not half or extra.index.get_level_values("window").nunique() < 2:
         raise Missing("two windows of two positions at least are needed")
     gains = extra.iloc[:, -half:].mean(axis=1) - extra.iloc[:, :half].mean(axis=1)  # without a middle of its own
-    return mean_interval(gains.to_numpy())
+    return mean_difference(gains)
 
 
 def length(evidence: Evidence, allowed: float) -> Finding:

@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
-from recurformer.claims.claim import ALLOWED_RATIO, OPEN, Finding, at_most
+from recurformer.claims.claim import ALLOWED_RATIO, OPEN, Finding, at_most, mean_difference
 from recurformer.claims.evidence import Evidence, Missing, Undecided, labels
-from recurformer.data.interval import Estimate, mean_interval
+from recurformer.data.interval import Estimate
 from recurformer.paper import label
 from recurformer.results.frames import groups, models_in_order
 from recurformer.results.learned import ALLOWED_FALL, RECOVERED_BY, arm_label, at_equal_bytes, last_points, state_bytes
@@ -27,16 +27,12 @@ def _curves(evidence: Evidence, beta: float, *arms: str) -> pd.DataFrame:
 
 
 def _gap(rows: pd.DataFrame, others: pd.DataFrame, quantity: str) -> Estimate:
-    """Mean of the paired differences of a quantity over the windows; with several seeds the wider of the intervals over
-    windows and over seeds.
+    """Mean difference of a quantity on the same windows within a seed; an original before any training is that of
+    every seed.
     """
-    by_window, by_seed = (
-        (rows.groupby(key)[quantity].mean() - others.groupby(key)[quantity].mean()).dropna().to_numpy()
-        for key in ("window", "seed")
-    )
-    over_windows = mean_interval(by_window)
-    estimates = [over_windows, *([mean_interval(by_seed)] if len(by_seed) > 1 else [])]
-    return max(estimates, key=lambda one: one.high - one.low)._replace(mean=over_windows.mean)
+    by_seed, untouched = ["seed", "window"], (others["beta"] == 0).all() and (others["tokens"] == 0).all()
+    values = others.groupby("window" if untouched else by_seed)[quantity].mean()
+    return mean_difference(rows.groupby(by_seed)[quantity].mean().sub(values, level="window" if untouched else None))
 
 
 def _over(rows: pd.DataFrame, others: pd.DataFrame) -> Estimate:

@@ -130,9 +130,10 @@ def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
 
 def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
     """The rows of the models of which other subjects than the paper's method were measured, at the seeds and the
-    fractions of heads of these.
+    fractions of heads of these; of originals those trained likewise, which the others are made of.
     """
     rows = hashhop.round({"setting": 6})
+    rows = rows[rows["trained"].astype(bool) | (rows["family"] != "original")]
     other = ~rows.index.isin(papers_method(rows).index) & (rows["family"] != "original")
     kept = other.copy()
     for model, others in groups(rows[other], "model"):
@@ -143,7 +144,7 @@ def compared_subjects(hashhop: pd.DataFrame) -> pd.DataFrame:
         if len(mixers):
             alike &= rows["setting"].isin(mixers["setting"]) | (rows["family"] != "mixer")
         kept |= alike
-    return hashhop[kept]
+    return hashhop.loc[rows.index[kept]]
 
 
 def _one_layout(rows: pd.DataFrame) -> pd.DataFrame:

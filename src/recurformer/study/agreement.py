@@ -72,6 +72,11 @@ def _originals(study: "Study") -> None:
         for name in getattr(study.ablations, task).backbones:
             if name not in getattr(study, task).backbones:
                 raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
+    seeds = study.hashhop.seeds
+    if seeds and study.seed not in seeds:
+        raise ValueError(
+            f"hashhop.seeds: {seeds} lack the study's seed {study.seed}, which baselines and ablations have; add it"
+        )
     if 0 not in study.betas:
         raise ValueError("betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0")
 

@@ -1,0 +1,112 @@
+"""Windows under a budget of bytes: what the adapted model's cache really holds, and at which estimated cost."""
+
+from functools import cache, partial
+
+import pytest
+import torch
+
+from recurformer.data.backbones import TOKENIZERS
+from recurformer.heads.price import Keep, choices, key_centers, price_text_and_needles
+from recurformer.heads.probes import long_lookups
+from recurformer.model.layout import sliding_layers
+from recurformer.model.packed import BITS
+from recurformer.recover import budget
+from recurformer.recover.budget import choose_windows, refuse_budget, sizes_of
+from recurformer.recover.measures import cache_bytes_of
+from recurformer.recover.recipe import BY_PRICE
+from recurformer.recover.run import converted_by
+from recurformer.study import HeadScores
+from tests.model.tiny_models import make_backbone
+
+LENGTH, SEED = 160, 3
+WINDOWS = [16, 32, 64, 128]
+BACKBONES = ("llama_mha", "qwen2_gqa", "gemma3_text")
+READER = TOKENIZERS["byte"](None)
+
+
+@cache
+def backbone(name):
+    return make_backbone(name, vocab_size=len(READER))
+
+
+@cache
+def text():
+    return torch.randint(3, len(READER), (5, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def least_of(name):
+    """The least fraction that is accepted, as the refusal prints it, rounded up."""
+    with pytest.raises(ValueError, match=r"windows of 16 tokens and .* in all heads need") as refused:
+        refuse_budget(backbone(name), 1e-6, LENGTH)
+    return float(str(refused.value).split("need ")[1].split()[0]) + 1e-4
+
+
+def fractions_of(name):
+    return [least_of(name), *(least_of(name) + (1 - least_of(name)) * share for share in (0.05, 0.3, 0.7))]
+
+
+@cache
+def chosen(name, fraction):
+    return choose_windows(backbone(name), READER, text(), fraction, SEED)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_cache_of_the_adapted_model_keeps_within_the_budget(name):
+    original, held = backbone(name), []
+    for fraction in fractions_of(name):
+        refuse_budget(original, fraction, LENGTH)
+        choice = chosen(name, fraction)
+        adapted = converted_by(BY_PRICE, original, choice["heads"], SEED, **sizes_of(choice, original.config))
+        (counted,) = cache_bytes_of(original, adapted, torch.bfloat16, [LENGTH])
+        held.append(counted["adapted"] / counted["original"])
+        assert held[-1] <= fraction
+    assert held == sorted(held) and held[0] < held[-1]
+    assert {window for layer in chosen(name, least_of(name))["windows"] for window in layer} <= {16, None}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_group_has_its_window_and_a_layer_that_slides_none(name):
+    config, choice = backbone(name).config, chosen(name, fractions_of(name)[2])
+    each = config.num_attention_heads // config.num_key_value_heads
+    for layer, kept in enumerate(keeps_of(choice)):
+        assert len(kept) == config.num_key_value_heads and {keep.window for keep in kept} <= {*WINDOWS, None}
+        replaced = [group for group, keep in enumerate(kept) if keep != Keep()]
+        assert choice["heads"][layer] == [group * each + head for group in replaced for head in range(each)]
+        assert layer not in sliding_layers(config) or not replaced
+    assert bool(sliding_layers(config)) is (name == "gemma3_text")
+
+
+def keeps_of(choice):
+    """What each group keeps, by layer."""
+    return [list(map(Keep, *layer)) for layer in zip(choice["windows"], choice["bits"], strict=True)]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
+    original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
+    lookups = long_lookups(READER, len(sample), LENGTH, budget.QUESTIONS, SEED)
+    costs = price_text_and_needles(
+        original, sample, lookups, WINDOWS, BITS, sink_tokens=BY_PRICE.sink_tokens,
+        centers=key_centers(original, sample), needle_weight=HeadScores().needle_weight, seed=SEED,
+    )  # fmt: skip
+    choice, prices, expected = chosen(name, fraction), choices(WINDOWS, BITS), 0.0
+    for layer, kept in enumerate(keeps_of(choice)):
+        if layer not in sliding_layers(original.config):
+            expected += sum(float(costs[layer, group, prices.index(keep)]) for group, keep in enumerate(kept))
+    estimated = dict(choice["estimated"])
+    assert estimated[fraction] == pytest.approx(expected, rel=1e-9)
+    shown = [cost for _, cost in sorted(estimated.items())]
+    assert shown == sorted(shown, reverse=True)  # more bytes cost no more
+    assert set(estimated) == {fraction, *(one for one in budget.BUDGETS if one >= least_of(name))}
+
+
+@pytest.mark.parametrize("name", ["llama_mha"])
+def test_what_is_looked_up_counts(name, monkeypatch):
+    """By the prices on text alone other groups keep more: the same call without the needles chooses these."""
+    fraction = fractions_of(name)[1]
+    with_needles = chosen(name, fraction)
+    monkeypatch.setattr(budget, "HeadScores", partial(HeadScores, needle_weight=0.0))
+    alone = choose_windows(backbone(name), READER, text(), fraction, SEED)
+    assert alone["windows"] != with_needles["windows"]
+    assert dict(alone["estimated"])[fraction] < dict(with_needles["estimated"])[fraction]
