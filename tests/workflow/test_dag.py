@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import yaml
 
-from recurformer.cli.main import STAGES, arguments_of, take_settings
+from recurformer.cli.main import STAGES, take_settings
 from recurformer.cli.stage import flat
 from recurformer.paper import SETTINGS
 from recurformer.records import packed, read_record, record_of
@@ -36,7 +36,7 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
 def test_stages_take_the_words_that_rules_give_them(dry):
     commands = dry("gpu").commands + dry("smoke").commands
     for (stage, _), words in {(stage, option(words, "--settings")): words for _, stage, *words in commands}.items():
-        take_settings(STAGES[stage], arguments_of(STAGES[stage], words))
+        take_settings(STAGES[stage], STAGES[stage].parser().parse_args(words))
 
 
 def option(words, name):

@@ -137,7 +137,7 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
     columns: list[Any] = list(table.columns)
     kept = [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
     sizes = [_bytes_of(keep, original, tokens) for keep in kept]
-    chosen = allocate(torch.from_numpy(table.to_numpy()), sizes, budget * whole - fixed)
+    chosen = allocate(torch.tensor(table.to_numpy()), sizes, budget * whole - fixed)
     keeps = [[Keep()] * original.config.num_key_value_heads for _ in range(original.config.num_hidden_layers)]
     for (layer, group), place in zip(list(table.index), chosen.tolist(), strict=True):
         keeps[layer][group] = kept[place]
