@@ -90,7 +90,7 @@ class Changed(Block):
     kv_heads: list[Count] = []
     """Numbers of key-value heads after mean pooling; then trained with the same recipe."""
     priced: list[Bought] = []
-    """What each group of heads keeps by its price, at each of `ablations.budgets`; of language alone."""
+    """What each group of heads keeps by its price, at each of `ablations.budgets`; of `language` alone."""
     selectors: list[Selector] = []
     """Other choices of heads."""
     selected: Mixer = "window"
@@ -172,3 +172,10 @@ class Ablations(Block):
     """Scores of heads that are measured on the model."""
     recency: RecencySettings
     """RA-I with other k and alpha."""
+
+    @model_validator(mode="after")
+    def priced_on_text(self) -> Self:
+        """Prices are of text: a model that reads hashes alone has none."""
+        if self.hashhop.priced:
+            raise ValueError("hashhop.priced: prices are of text; name what is bought in language.priced")
+        return self
