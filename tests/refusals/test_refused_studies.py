@@ -94,6 +94,11 @@ VALUES = [
     ("ablations/recency/windows", [300], "ablations.recency.windows: 300 must be below the 256 tokens"),
     ("ablations/language/backbones", ["hashhop-tiny"], "ablations.language.backbones: 'hashhop-tiny' is not in"),
     ("ablations/language/selected", "linear", "selected: 'linear' is neither in trained nor in untrained"),
+    (
+        "ablations/hashhop/priced",
+        ["windows"],
+        "hashhop.priced: prices are of text; name what is bought in language.priced",
+    ),
     ("selection", {"by": "retrieval"}, "selection.by: 'retrieval' is measured for ablations only"),
     ("selection", {"unit": "layer", "scope": "layer"}, "scope: unit 'layer' ranks whole layers"),
     ("selection", {"scope": "layer"}, "selection.scope: ablations of whole layers rank all of them"),

@@ -88,8 +88,8 @@ def continuation_frame(model: str = "smollm2-135m") -> pd.DataFrame:
         slope = 0.0 if about[1] == "mamba" else 0.3
         for window, place in product(range(8), range(8)):
             extra = 3.5 * (1 - strength) * (1 + slope * place)
-            rows.append((model, *about, window, 32 * place, 32, 32 * (text[window, place] + extra)))
-    return pd.DataFrame(rows, columns=COLUMNS["continuation"])
+            rows.append((model, *about, window, 32 * place, 32, 32 * (text[window, place] + extra), 32 * extra))
+    return pd.DataFrame(rows, columns=[*COLUMNS["continuation"], "divergence"])
 
 
 def ablation_lm_eval_frame(model: str = "smollm2-135m") -> pd.DataFrame:

@@ -79,6 +79,19 @@ def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, m
     assert line.get_ydata() == pytest.approx(expected.to_numpy())
 
 
+def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache(figures, measurements):
+    titles = [axes.get_title().split(": ")[1] for axes in figures["frontier"].axes]
+    assert titles == ["divergence from the original", *(f"needles at {length:,} tokens" for length in (256, 512, 1024))]
+    first, second, *_ = figures["frontier"].axes
+    snapkv = of(measurements["continuation"], method="snapkv")
+    (line,) = lines_with(first, ("eviction", "snapkv"))
+    sums = snapkv.groupby("ratio")[["divergence", "tokens"]].sum()
+    assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
+    assert first.get_yscale() == "log" and second.get_yscale() == "linear"
+    untouched = measurements["continuation"].assign(trained=False)
+    assert not [line for line in ABLATIONS["frontier"](untouched).axes[0].lines if line.get_label() == "original"]
+
+
 def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
     frame = measurements["compared_hashhop"]
     chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")

@@ -110,7 +110,7 @@ def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> 
     panels = [Panel(DIVERGENCE, model, points, "") for model, points in by_model(scores(continuation, DIVERGENCE))]
     if not panels:
         raise ValueError("no continuation measurements with a divergence for this figure")
-    for length, rows in [] if needle is None else groups(needle, "length", sort=True):
+    for length, rows in [] if needle is None else groups(require(needle, "needle"), "length", sort=True):
         measure = replace(NEEDLE, name=f"needles at {length:,} tokens")
         for model, points in by_model(scores(rows, measure)):
             panels.append(Panel(measure, model, points, why_not_run(points, measure)))
