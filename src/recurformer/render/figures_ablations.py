@@ -107,13 +107,16 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
 @styled
 def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> Figure:
     """Divergence from the original after a prompt, and needles found at each length, over the cache really held."""
-    panels = [Panel(DIVERGENCE, model, points, "") for model, points in by_model(scores(continuation, DIVERGENCE))]
+    panels = [
+        Panel(DIVERGENCE, model, as_paper_does(points), "")
+        for model, points in by_model(scores(continuation, DIVERGENCE))
+    ]
     if not panels:
         raise ValueError("no continuation measurements with a divergence for this figure")
     for length, rows in [] if needle is None else groups(require(needle, "needle"), "length", sort=True):
         measure = replace(NEEDLE, name=f"needles at {length:,} tokens")
         for model, points in by_model(scores(rows, measure)):
-            panels.append(Panel(measure, model, points, why_not_run(points, measure)))
+            panels.append(Panel(measure, model, as_paper_does(points), why_not_run(points, measure)))
     figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
     for panel, axes in zip(panels, every, strict=True):
         draw_panel(axes, panel, "ratio")
