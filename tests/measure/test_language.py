@@ -7,8 +7,9 @@ import torch
 from caches import sliding_cache
 
 from recurformer.data.windows import windows
+from recurformer.measure import language
 from recurformer.measure.cache import count_cache
-from recurformer.measure.language import continuation_rows, perplexity, perplexity_rows, text_logits
+from recurformer.measure.language import Expected, continuation_rows, perplexity, perplexity_rows
 
 TEXTS = ["the quick brown fox jumps over the lazy dog.", "a b c", "0123456789 0123456789", "z" * 61]
 
@@ -107,7 +108,7 @@ def one_shot(model, input_ids):
 
 def measured(model, input_ids, prompt, **options):
     """The model beside itself."""
-    expected = text_logits(model, input_ids, max(prompt, 1))[0] if prompt < input_ids.shape[1] else None
+    expected = Expected(model, input_ids, prompt)
     return continuation_rows(model, model.config, input_ids, expected, prompt=prompt, **options)
 
 
@@ -123,11 +124,16 @@ def test_a_full_cache_gives_what_one_pass_gives(model, input_ids):
 
 
 @torch.no_grad()
-def test_the_divergence_is_that_of_whole_passes(model, input_ids):
+def test_the_divergence_is_that_of_whole_passes(model, input_ids, monkeypatch):
     changed = deepcopy(model)
     changed.get_input_embeddings().weight.mul_(1.5)
-    expected, _ = text_logits(model, input_ids, PROMPT)
+    expected = Expected(model, input_ids, PROMPT)
     rows = continuation_rows(changed, model.config, input_ids, expected, prompt=PROMPT)
+    assert torch.equal(expected(slice(0, 8)), expected(slice(0, 8))) and expected.kept
+    monkeypatch.setattr(language, "LOGITS", 1)
+    pd.testing.assert_frame_equal(
+        rows, continuation_rows(changed, model.config, input_ids, Expected(model, input_ids, PROMPT), prompt=PROMPT)
+    )
     p, q = (each(input_ids=input_ids, use_cache=False).logits.double().log_softmax(-1) for each in (model, changed))
     distances = (p.exp() * (p - q)).sum(-1)[:, PROMPT - 1 : -1]
     bins = [part.sum().item() for window in distances for part in window.split(32)]
@@ -174,8 +180,8 @@ def test_a_given_cache_is_used_token_by_token(model, input_ids, batch_size):
         new_cache=lambda: sliding_cache(model, 20),
     )
     hook.remove()
-    read = [PROMPT, TOKENS - 1]  # of all windows, by the original
-    assert steps == read + ([PROMPT] + [1] * (TOKENS - 1)) * (WINDOWS // batch_size)
+    by_original, by_small = [PROMPT, TOKENS - 1], [PROMPT] + [1] * (TOKENS - 1)
+    assert steps == (by_small + by_original) * (WINDOWS // batch_size)
     assert small.ratio.tolist() == pytest.approx([20 / PROMPT] * len(small))
     assert small.negative_log_likelihood.iloc[0] == pytest.approx(by_band(model, input_ids[0], 20), rel=1e-5)
     assert not small.negative_log_likelihood.equals(whole.negative_log_likelihood)

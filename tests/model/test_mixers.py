@@ -21,7 +21,7 @@ from tiny_models import (
     shared_mixed,
     tokens,
 )
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 import recurformer
 from recurformer.heads.attention import attending, causal_attention
@@ -86,12 +86,9 @@ def test_windows_by_group_are_the_original_under_their_masks(mixer, backbone, he
     base, ids = make_backbone(backbone).double(), tokens(2, 3 * LENGTH)
     per_group = QUERY_HEADS // base.config.num_key_value_heads
     name, sizes = named(mixer, backbone, heads)
-    converted = convert(base, HEADS[heads], name, **sizes, sink_tokens=2)
-    centers = {
-        int(place.split(".")[2]): center.normal_()
-        for place, center in converted.named_buffers()
-        if place.endswith(".center")
-    }
+    shape = len(HEADS[heads]), base.config.num_key_value_heads, base.model.layers[0].self_attn.head_dim
+    centers = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    converted = convert(base, HEADS[heads], name, **sizes, sink_tokens=2, key_centers=centers)
 
     def attend(layer, query, key, value, mask, scaling):
         length, groups = query.shape[2], sorted({head // per_group for head in HEADS[heads][layer]})
@@ -102,7 +99,9 @@ def test_windows_by_group_are_the_original_under_their_masks(mixer, backbone, he
             visible[head] = window_mask(length, sizes["window_tokens"][layer][group], 2)
             if mixer == PACKED:
                 bits = sizes["window_bits"][layer][group]
-                key[:, head], value[:, head] = as_kept(key[:, head], value[:, head], bits, centers[layer][group])
+                key[:, head], value[:, head] = as_kept(
+                    key[:, head], value[:, head], bits, centers[layer, head // per_group]
+                )
         if mask is not None:
             visible = visible & mask
         return causal_attention(query, key, value, visible.expand(len(query), -1, -1, -1), scaling)
@@ -128,6 +127,21 @@ def test_a_window_grows_up_to_its_size():
             for window, bits in zip(*layers, strict=True)
         )
         assert held[held.kind == "conv_state"].bytes.sum() == 2 * expected
+
+
+def test_centers_of_another_shape_are_refused():
+    name, sizes = named(PACKED, "llama_mha", "mixed")
+    with pytest.raises(ValueError, match=r"key_centers is \(1, 2, 8\); it must be \(3, 6, head_dim\)"):
+        convert(make_backbone("llama_mha"), HEADS["mixed"], name, **sizes, key_centers=torch.zeros(1, 2, 8))
+
+
+def test_a_static_cache_has_room_for_its_length_alone():
+    base, ids = make_backbone("qwen2_gqa"), tokens(2, 9)
+    model = convert(base, HEADS["beta_one"], "window", window_tokens=100, window_bits=None)
+    cache = StaticCache(config=model.config, max_cache_len=12)
+    logits = torch.cat([model(part, past_key_values=cache).logits for part in (ids[:, :4], ids[:, 4:])], 1)
+    assert difference(logits, model(ids).logits) < 1e-5
+    assert all(layer.conv_states[0].shape[1] == 12 for layer in cache.layers)
 
 
 def test_gradients_pass_the_packed_numbers():

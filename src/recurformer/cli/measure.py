@@ -27,6 +27,7 @@ from recurformer.cli.stage import (
 )
 from recurformer.cli.texts import open_texts, text_windows
 from recurformer.records import ancestors, final_metrics, record_of
+from recurformer.results.frames import require
 from recurformer.study import (
     Change,
     Continuation,
@@ -169,7 +170,12 @@ def _priced(args: Namespace, model: "PreTrainedModel", subject: Subject, change:
 
     if not (change.budgets and args.prices):
         raise ValueError(f"--prices and --settings change.budgets: {subject} spends these here; give both")
-    prices = pd.read_parquet(args.prices)
+    if subject.name not in BOUGHT:
+        raise ValueError(f"--subject {subject}: what may be bought is {', '.join(BOUGHT)}")
+    try:
+        prices = require(pd.read_parquet(args.prices), "prices")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--prices {args.prices}: {str(error).splitlines()[0]}") from None
     for budget in change.budgets:
         yield convert_within(model, prices, BOUGHT[subject.name](prices), budget), None, {"setting": budget}
 
@@ -260,15 +266,11 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
 )
 def continuation(args: Namespace, settings: Continuation, change: Change) -> "pd.DataFrame":
     """Likelihood of the text after a prompt and divergence from the original, with a full or a smaller cache."""
-    import torch
-
-    from recurformer.measure.language import continuation_rows, text_logits
+    from recurformer.measure.language import Expected, continuation_rows
 
     # the same text for every model and seed
     input_ids = text_windows(args, settings.prompt + settings.tokens, settings.windows, split="validation")
-    original = open_model(args.original, args.dtype)
-    batches = input_ids.split(settings.batch_size)
-    expected = torch.cat([text_logits(original, batch, settings.prompt)[0] for batch in batches])
+    expected = Expected(open_model(args.original, args.dtype), input_ids, settings.prompt)
     return measure(
         args,
         change,

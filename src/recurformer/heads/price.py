@@ -203,11 +203,11 @@ def price(
 ) -> Tensor:
     """Estimate what each choice of a group costs if all other groups stay as they are.
 
-    The cost is the KL divergence of the changed model's predictions from the model's own, to the second order in the
-    change of the group's output: half the mean square of the change's product with the gradient of the log-likelihood,
-    at tokens that the model draws (the Fisher information's empirical form). One forward and one backward pass a sample
-    serve all groups and all choices; a layer is computed anew when the backward pass reaches it, so that one layer's
-    states exist at a time.
+    The cost estimates the KL divergence of the changed model's predictions from the model's own, to the second order in
+    the change of the group's output: half the square of the change's product with the gradient of the log-likelihood,
+    at tokens that the model draws (Fisher information). Changes at different tokens are taken as independent. One
+    forward and one backward pass a sample serve all groups and all choices; a layer is computed anew when the backward
+    pass reaches it, so that one layer's states exist at a time.
 
     Args:
         model: a causal language model of Llama's build, not converted.

@@ -133,7 +133,7 @@ def continuation_rows(
     model: PreTrainedModel,
     original: PreTrainedConfig,
     input_ids: Tensor,
-    expected: Tensor,
+    expected: "Expected",
     *,
     prompt: int,
     batch_size: int = 8,
@@ -150,10 +150,10 @@ def continuation_rows(
         model: a causal language model, in evaluation mode.
         original: of the model before anything was changed.
         input_ids: (windows, prompt and text), with the tokens that begin a text, if any.
-        expected: `text_logits` of the model before anything was changed, (windows, text, V).
+        expected: predictions of the model before anything was changed, of the same windows.
         prompt: tokens of a window that are read; all others are predicted once.
         batch_size: windows read together; changes speed and memory, not the result.
-        new_cache: makes the cache of each batch, and the text is scored token by token; None: a full cache.
+        new_cache: makes the cache of each batch, and the text is scored token by token; None: the model's own cache.
         progress: called with (windows done, windows).
 
     Returns:
@@ -173,9 +173,10 @@ def continuation_rows(
         batch = slice(start, start + batch_size)
         logits, batch_bytes = text_logits(model, input_ids[batch], prompt, new_cache)
         bytes_per_token.append(batch_bytes)
-        losses = F.cross_entropy(logits.transpose(1, 2), input_ids[batch, prompt:], reduction="none").double()
-        distances = divergence(logits, expected[batch]).double()  # (B, text)
-        for window, pair in enumerate(zip(losses, distances, strict=True), start=start):
+        targets = input_ids[batch, prompt:].to(logits.device)
+        losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").double()
+        distances = divergence(logits, expected(batch)).double()  # (B, text)
+        for window, pair in enumerate(zip(losses.cpu(), distances.cpu(), strict=True), start=start):
             bins = zip(*(values.split(BIN) for values in pair), strict=True)
             rows += [
                 (window, BIN * number, len(loss), loss.sum().item(), distance.sum().item())
@@ -199,7 +200,7 @@ def text_logits(
         new_cache: as of `continuation_rows`.
 
     Returns:
-        Logits that predict each token of the text, (B, text, V) float32 on the CPU, and the bytes held after the prompt
+        Logits that predict each token of the text, (B, text, V) float32, and the bytes held after the prompt
         for each of its tokens.
     """
     input_ids = input_ids.to(model.device)
@@ -210,4 +211,28 @@ def text_logits(
     for shown in text.split(1 if new_cache is not None else max(text.shape[1], 1), 1):
         if shown.numel():
             parts.append(model(input_ids=shown, past_key_values=cache, use_cache=True).logits)
-    return torch.cat(parts, 1).float().cpu(), bytes_per_token
+    return torch.cat(parts, 1).float(), bytes_per_token
+
+
+class Expected:
+    """What the model predicts before anything is changed, of the text after each prompt.
+
+    Args:
+        model: in evaluation mode.
+        input_ids: (windows, prompt and text).
+        prompt: tokens of a window that are read.
+    """
+
+    def __init__(self, model: PreTrainedModel, input_ids: Tensor, prompt: int) -> None:
+        self.model, self.input_ids, self.prompt = model, input_ids, prompt
+        numbers = input_ids[:, prompt:].numel() * model.config.vocab_size
+        self.kept: dict[int, Tensor] | None = {} if numbers <= LOGITS else None
+
+    def __call__(self, batch: slice) -> Tensor:
+        """Return logits of some windows, (B, text, V); computed once where those of all windows fit into memory."""
+        if self.kept is not None and batch.start in self.kept:
+            return self.kept[batch.start]
+        logits, _ = text_logits(self.model, self.input_ids[batch], self.prompt)
+        if self.kept is not None:
+            self.kept[batch.start] = logits
+        return logits

@@ -197,8 +197,9 @@ def convert(
         the converted model: same dtype, device, training mode and generation config.
 
     Raises:
-        ValueError: wrong heads, heads of a layer with a sliding window, an unknown mixer, a size below its least, or a
-            model that is converted already, of another type, quantized, partly offloaded, or with adapters.
+        ValueError: wrong heads, heads of a layer with a sliding window, an unknown mixer, a size below its least,
+            centers of another shape, or a model that is converted already, of another type, quantized, partly
+            offloaded, or with adapters.
     """
     converted = _converted_class(model)
     on_meta = check_weights(model)
@@ -240,10 +241,14 @@ def convert(
 
 def _set_centers(model: Any, centers: Tensor) -> None:
     """Let the windows of fewer bits take `centers` (layers, KV heads, head_dim) from their keys."""
+    layers, heads = len(model.model.layers), model.config.num_key_value_heads
+    if centers.dim() != 3 or centers.shape[:2] != (layers, heads):
+        raise ValueError(f"key_centers is {tuple(centers.shape)}; it must be ({layers}, {heads}, head_dim)")
     for layer, of_layer in zip(model.model.layers, centers, strict=True):
         attention = layer.self_attn
         if getattr(getattr(attention, "mixer", None), "center", None) is not None:
-            attention.mixer.center.copy_(of_layer[list(attention.layout.replaced_value_heads)])
+            layout = attention.layout
+            attention.mixer.center.copy_(of_layer[[layout.kv_heads[place] for place in layout.replaced_value_heads]])
 
 
 def save_with_code(model: PreTrainedModel, directory: str | PathLike[str]) -> None:

@@ -1,8 +1,8 @@
 """The interface of mixers, which stand in the place of a layer's replaced heads, and tools that they share.
 
 A mixer knows neither the retained heads nor the projections. It turns the replaced heads' values, and with
-`reads_keys` their queries and keys, into their outputs. Its state has a fixed size and lives in the cache's own slots
-for convolution windows and recurrent states.
+`reads_keys` their queries and keys, into their outputs. Its state grows up to a fixed size and lives in the cache's own
+slots for convolution windows and recurrent states.
 
 Compiled code cannot see a length. There a loop over blocks of steps would hold for one length only, so `spans` gathers
 all blocks at once. It neither pads nor slices, because the compiler would ask whether anything is missing or left over.
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache
-from transformers.cache_utils import StaticLayer
 
 from .layout import HeadLayout, rotate
 
@@ -83,24 +82,6 @@ class Mixer(nn.Module):
         state = getattr(cache.layers[self.layer_index], f"{kind}_states").get(index)
         # the cache updates in place tensors that autograd has to keep
         return state.clone() if state is not None and torch.is_grad_enabled() else state
-
-    def is_static(self, cache: Cache | None) -> bool:
-        """Return whether the cache's tensors must have their last size from the beginning."""
-        return any(isinstance(layer, StaticLayer) for layer in getattr(cache, "layers", ()))
-
-    def hold(self, cache: Cache, state: Tensor, index: int) -> None:
-        """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""
-        layer: Any = cache.layers[self.layer_index]
-        held = layer.conv_states.get(index)
-        if held is not None and held.shape == state.shape:
-            held.copy_(state)  # in place: a recorded CUDA graph counts on
-            return
-        layer.conv_states[index], layer.dtype, layer.device = state, state.dtype, state.device
-        layer.number_of_states = max(layer.number_of_states, index + 1)
-        layer.is_conv_states_initialized[index] = layer.has_previous_state[index] = True
-        layer.is_recurrent_states_initialized.setdefault(index, False)
-        if not torch.compiler.is_compiling():
-            torch._dynamo.mark_static_address(state)
 
 
 def repeat_heads(heads: Tensor, copies: Sequence[int]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import Cache
 from transformers import initialization as init
+from transformers.cache_utils import StaticLayer
 
 from .layout import HeadLayout
 from .masks import Packing
@@ -55,6 +56,7 @@ class Window:
         queries: Tensor,
         entries: Tensor,
         slots: Tensor,
+        most: int,
         places: Tensor,
         seen: tuple[Tensor, Tensor],
         dropout: float,
@@ -66,6 +68,7 @@ class Window:
             entries: their keys and values, (B, L, KV heads, 2 head_dim).
             slots: the cached ones, (B, held, KV heads, width): the sinks, then the last tokens, the newest last. They
                 are packed where `bits` says so.
+            most: number of slots that there may be after the new tokens.
             places: of the new tokens, (B, L); -1 is no place.
             seen: number of tokens before and after the new ones, (B, 1) each.
             dropout: of the weights.
@@ -76,11 +79,12 @@ class Window:
         held = slots.shape[1]
         packs = self.bits != FULL_BITS
         if packs:  # all that follows is turned: queries, keys and values
-            queries, keys, values = (hadamard(x) for x in (queries, *entries.chunk(2, -1)))
-            entries, kept = torch.cat([keys, values], -1), torch.cat([pack(x, self.bits) for x in (keys, values)], -1)
+            dtype, (queries, keys, values) = queries.dtype, map(hadamard, (queries, *entries.chunk(2, -1)))
+            kept = torch.cat([pack(x, self.bits) for x in (keys, values)], -1)
+            queries, entries = queries.to(dtype), torch.cat([keys, values], -1).to(dtype)
         columns = torch.cat([slots, kept if packs else entries], 1)
         read = self._unpacked(columns, entries) if packs else columns  # (B, held + L, KV heads, 2 head_dim)
-        slot_places = self._slot_places(seen[1], min(self.slots, held + entries.shape[1]))
+        slot_places = self._slot_places(seen[1], min(most, held + entries.shape[1]))
         chosen = self._columns_of(slot_places, seen[0], held)[:, :, None, None]
         column_places = torch.cat([self._slot_places(seen[0], held), places], 1)
         # sinks stand in front of every block; where they lie in the window too they must not count twice
@@ -93,7 +97,7 @@ class Window:
             dropout,
         )  # (B, L, H, head_dim)
         if packs:
-            outputs = hadamard(outputs)
+            outputs = hadamard(outputs).to(dtype)
         return outputs.flatten(2), columns.gather(1, chosen.expand(-1, -1, *columns.shape[2:]))
 
     def _unpacked(self, columns: Tensor, newest: Tensor) -> Tensor:
@@ -167,6 +171,12 @@ class Window:
         return torch.where(in_sinks, places, places - seen + held).clamp(min=0)
 
 
+def room_of(cache: Cache | None) -> int | None:
+    """Return the tokens for which a static cache has its tensors from the beginning; None where they grow."""
+    static = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, StaticLayer)]
+    return max((layer.max_cache_len for layer in static), default=None)
+
+
 class WindowMixer(Mixer):
     """Attends to the last `window_tokens` tokens, the token itself among them, and to the first `sink_tokens`.
 
@@ -177,7 +187,8 @@ class WindowMixer(Mixer):
 
     The cache has a slot for each of the tokens, which holds its key and value; it grows until all are filled, and a
     static cache has all of them from the beginning. Keys and values of 8 or 4 bits are packed before anything reads
-    them, a token's own too, so that an input gives the same outputs in any pieces. The number of tokens seen, which the
+    them, a token's own too, so that an input gives the same outputs in any pieces, but for numbers that rounding moves
+    to the next step. The number of tokens seen, which the
     cache holds for every row, tells which token is in which slot; padding counts as no token, wherever it stands.
     """
 
@@ -250,18 +261,35 @@ class WindowMixer(Mixer):
             places = places.masked_fill(~packing.real, -1)
         after = before + (queries.shape[1] if packing is None else packing.counts)
         dropout = self.dropout if self.training else 0.0
-        outputs = []
+        outputs, room = [], room_of(cache)
         for index, window in enumerate(self.windows):
             own = self._of(window, queries, self.query_spans), self._of(window, entries, None)
+            most = window.slots if room is None else min(window.slots, room)
             slots = None if seen is None else self.previous(cache, "conv", index)
             if slots is None:
-                slots = window.no_slots(entries, window.slots if self.is_static(cache) else 0)
-            output, slots = window.attend(*own, slots, places, (before, after), dropout)
+                slots = window.no_slots(entries, 0 if room is None else most)
+            output, slots = window.attend(*own, slots, most, places, (before, after), dropout)
             outputs.append(output)
             if cache is not None:
-                self.hold(cache, slots, index)
+                self._hold(cache, slots, index)
         mixed = self._in_order(outputs).to(values.dtype)
         return mixed if packing is None else packing.unpack(mixed), after
+
+    def _hold(self, cache: Cache, state: Tensor, index: int) -> None:
+        """Put a tensor (B, ...) that may grow into the cache, as the "conv" state of this number."""
+        layer: Any = cache.layers[self.layer_index]
+        held = layer.conv_states.get(index)
+        if held is not None and held.shape == state.shape:
+            held.copy_(state)  # in place: a recorded CUDA graph counts on
+            return
+        layer.conv_states[index] = state
+        if layer.device is None:
+            layer.dtype, layer.device = state.dtype, state.device
+        layer.number_of_states = max(layer.number_of_states, index + 1)
+        layer.is_conv_states_initialized[index] = layer.has_previous_state[index] = True
+        layer.is_recurrent_states_initialized.setdefault(index, False)
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(state)
 
     def _of(self, window: Window, heads: Tensor, query_spans: list[tuple[int, int]] | None) -> Tensor:
         """Return those of the heads (B, L, heads, ...) that belong to a window; KV heads without spans of queries."""

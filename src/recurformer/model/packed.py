@@ -21,17 +21,22 @@ def packed_bytes(head_dim: int, bits: int) -> int:
 
 
 def hadamard(x: Tensor) -> Tensor:
-    """Return x (..., D) times Hadamard's orthonormal matrix, of the largest power of two that divides D by blocks.
+    """Return x (..., D) times Hadamard's orthonormal matrix, by blocks of the largest power of two that divides D.
 
-    The product with the result gives x back.
+    The product with the result gives x back. The sums are of float32 at least: half precision would lose as much as 8
+    bits do.
     """
     width = x.shape[-1] & -x.shape[-1]
-    reach = 1
+    sums, reach = _wide(x), 1
     while reach < width:
-        first, second = x.unflatten(-1, (-1, 2, reach)).unbind(-2)
-        x = torch.stack([first + second, first - second], -2).flatten(-3)
+        first, second = sums.unflatten(-1, (-1, 2, reach)).unbind(-2)
+        sums = torch.stack([first + second, first - second], -2).flatten(-3)
         reach *= 2
-    return x * width**-0.5
+    return sums * width**-0.5
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def pack(x: Tensor, bits: int) -> Tensor:
@@ -40,7 +45,7 @@ def pack(x: Tensor, bits: int) -> Tensor:
     The scale is the width of a step; the steps divide the range from minus to plus the greatest size evenly.
     """
     steps = 2**bits
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = _wide(x)
     scale = (wide.abs().amax(-1, keepdim=True) * (2 / steps)).to(SCALE)
     width = scale.to(wide.dtype).clamp(min=torch.finfo(SCALE).tiny)
     numbers = (wide / width + steps / 2).floor().clamp(0, steps - 1).to(torch.uint8)
@@ -64,5 +69,5 @@ def as_kept(key: Tensor, value: Tensor, bits: int, center: Tensor | None = None)
     if bits == FULL_BITS:
         return key, value
     key = key if center is None else key - center
-    kept = (hadamard(unpack(pack(hadamard(x), bits), bits, x.dtype)) for x in (key, value))
+    kept = (hadamard(unpack(pack(hadamard(x), bits), bits, x.dtype)).to(x.dtype) for x in (key, value))
     return next(kept), next(kept)

@@ -137,6 +137,10 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
     columns: list[Any] = list(table.columns)
     kept = [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
     sizes = [_bytes_of(keep, original, tokens) for keep in kept]
+    if budget < (least := (min(sizes) * len(table) + fixed) / whole):
+        raise ValueError(
+            f"cache={budget:g}: the least of what may be chosen needs {least:.4f} of it at {tokens:,} tokens"
+        )
     chosen = allocate(torch.tensor(table.to_numpy()), sizes, budget * whole - fixed)
     keeps = [[Keep()] * original.config.num_key_value_heads for _ in range(original.config.num_hidden_layers)]
     for (layer, group), place in zip(list(table.index), chosen.tolist(), strict=True):
@@ -189,7 +193,7 @@ def choose_windows(
     prices = price_list(original, tokenizer, text, seed, progress)
     least = least_fraction(original, text.shape[1])
     chosen = spend(prices, original, budget)
-    estimated = {fraction: spend(prices, original, fraction).cost for fraction in BUDGETS if fraction > least}
+    estimated = {fraction: spend(prices, original, fraction).cost for fraction in BUDGETS if fraction >= least}
     return {
         "heads": windows_by_group(chosen.keeps, original.config)["heads"],
         "windows": [[keep.window for keep in layer] for layer in chosen.keeps],

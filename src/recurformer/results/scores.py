@@ -87,8 +87,8 @@ def _nats(rows: pd.DataFrame) -> Estimate:
 
 
 def _divergence(rows: pd.DataFrame) -> Estimate:
-    """Minus the divergence from the original a token, with the t interval over windows of text and seeds."""
-    sums = rows.groupby(["seed", "window"])[["divergence", "tokens"]].sum()
+    """Minus the divergence from the original a token, with the t interval as of `_nats`."""
+    sums = rows.groupby("seed" if rows["seed"].nunique() > 1 else "window")[["divergence", "tokens"]].sum()
     mean, low, high = mean_interval((sums["divergence"] / sums["tokens"]).to_numpy())
     return Estimate(-mean, -high, -low)
 
