@@ -117,7 +117,7 @@ def test_a_machine_without_gpus_changes_nothing_and_a_stage_that_only_changes_we
 
 def test_a_stage_of_the_command_has_a_gpu_for_itself(machine, monkeypatch):
     seen = []
-    look = replace(STAGES["sink"], output=None, function=lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+    look = replace(STAGES["sink"], rows="", function=lambda args: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
     monkeypatch.setitem(STAGES, "sink", look)
     words = ["sink", "model", "--articles", "a", "--name", "x"]
     assert command.main(words) == 0

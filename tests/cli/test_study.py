@@ -16,9 +16,10 @@ from recurformer.model.mixers import MIXERS
 from recurformer.study import Selection, load_study
 from recurformer.study.ablations import Eviction, Mixer, Selector
 from recurformer.study.method import MeasuredScore
+from tests.workflow.dry_runs import CHANGING
 
 CONFIG = Path(__file__).parents[2] / "config"
-FILES = [file for file in sorted(CONFIG.glob("*.yaml")) if file.stem != "record"]
+FILES = [file for file in sorted(CONFIG.glob("*.yaml")) if file.stem not in CHANGING]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -70,7 +70,14 @@ def run_elsewhere(directories, tmp_path, prelude="", arguments=""):
 @pytest.mark.parametrize(
     ("names", "save", "prelude", "arguments", "module", "tolerance"),
     [
-        (["qwen2_gqa"], PreTrainedModel.save_pretrained, "import recurformer", "", "recurformer.model.modeling", 0),
+        (
+            ["llama_gqa_tied"],
+            PreTrainedModel.save_pretrained,
+            "import recurformer",
+            "",
+            "recurformer.model.modeling",
+            0,
+        ),
         # importing the package raises ImportError; the exported code has no C++ sources: torch scans
         (MODELS, save_with_code, "sys.modules['recurformer'] = None", "trust_remote_code=True", "transformers_m", 1e-5),
     ],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_models import CASES, HEADS, MAMBA, difference, every_mixer, make_backbone, make_converted, make_mixed, tokens
+from tiny_models import BY_GROUP, CASES, HEADS, MAMBA, difference, make_backbone, make_converted, make_mixed, tokens
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
@@ -142,7 +142,7 @@ def test_inductor():
     assert difference(compiled(ids, use_cache=False).logits, model(ids, use_cache=False).logits) < 1e-4
 
 
-@every_mixer
+@pytest.mark.parametrize("mixer", [*MIXERS, BY_GROUP])  # packed numbers of a cache have no gradient
 def test_gradients_pass_through_a_cache(mixer):
     model, ids = make_mixed(mixer).train(), tokens(1, LENGTH)
     gradients = []

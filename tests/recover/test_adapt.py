@@ -93,8 +93,12 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     folder, _ = within_budget
     found, model = measured(folder), AutoModelForCausalLM.from_pretrained(folder / "out")
     assert model.config.mixer == "window" and found["beta"] is None
-    assert model.config.group_windows == [[size for size in layer if size] for layer in found["windows"]]
-    assert len({window for layer in found["windows"] for window in layer}) > 1
+    kept = [list(zip(*layer, strict=True)) for layer in zip(found["windows"], found["bits"], strict=True)]
+    most = model.config.max_position_embeddings
+    replaced = [[(window or most, bits) for window, bits in layer if (window, bits) != (None, 16)] for layer in kept]
+    saved = zip(model.config.group_windows, model.config.group_bits, strict=True)
+    assert [list(zip(*layer, strict=True)) for layer in saved] == replaced
+    assert len({keep for layer in kept for keep in layer}) > 1
     held = found["cache"][0]
     assert held["length"] == 64 and held["adapted"] == count_cache(model, 64).bytes.sum()
     assert 0.5 * held["original"] < held["adapted"] <= 0.6 * held["original"]
@@ -114,7 +118,10 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     [
         (["--cache", "0.4", "--beta", "0.5"], "--cache and --beta"),
         (["--cache", "0.4", "--minutes", "3"], "--cache and --minutes"),
-        (["--cache", "0.05"], "cache=0.05: windows of 16 tokens in all heads need 0.3789 of the cache at 64 tokens"),
+        (
+            ["--cache", "0.05"],
+            "cache=0.05: windows of 16 tokens and 4 bits in all heads need 0.2227 of the cache at 64 tokens",
+        ),
         (["--cache", "1"], "--cache 1: it must lie between 0 and 1"),
     ],
 )

@@ -160,5 +160,5 @@ def test_the_recording_has_final_metrics_for_every_measuring_stage(capsys):
 
 def test_a_stage_that_measures_says_its_final_metrics():
     """A frame of weights or scores of single heads has none; a figure shows it."""
-    maps = {"corpus", "head-scores", "sink", "attention-map", "influence"}
-    assert {name for name, stage in STAGES.items() if stage.output and not stage.metrics} == maps
+    maps = {"corpus", "head-scores", "prices", "sink", "attention-map", "influence"}
+    assert {name for name, stage in STAGES.items() if stage.rows and not stage.metrics} == maps

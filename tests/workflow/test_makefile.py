@@ -145,6 +145,9 @@ def test_a_run_leaves_the_lock_of_another_alone(folder, install):
     snakemake = folder / ".venv/bin/snakemake"
     snakemake.write_text('#!/bin/sh\necho "$@" >> called\n')
     snakemake.chmod(0o755)
+    (folder / "config").mkdir()
+    for study in ("default", "smoke"):
+        (folder / f"config/{study}.yaml").touch()
     for target in ("results", "ablations", "smoke"):
         assert make(folder, target, "CORES=2").returncode == 0
     runs = [("all", "default"), ("ablations", "default"), ("all", "smoke")]
