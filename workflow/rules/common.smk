@@ -114,8 +114,8 @@ BLOCKS = {
 
 
 def stage(name, **given):
-    """The parameters of a rule that runs a stage: its command, and a digest of the code behind it, by whose change its
-    jobs run again.
+    """The parameters of a rule that runs a stage, which are its command, and a digest of the code behind it, by whose
+    change its jobs run again.
 
     The inputs and outputs of the rule are the arguments of the stage with the same names. So are its wildcards, where
     the stage has such arguments: {backbone} is its `name`. The study's seed and type of weights are given likewise.
@@ -160,16 +160,6 @@ def block_at(place, wildcards):
         else:
             block = block[key]
     return block
-
-
-# Every rule with a command is made of this one: inputs, outputs, a log, and its stage.
-rule stage:
-    resources:
-        **NEEDS,
-    shell:
-        """
-        {params.command:q} --threads {threads} 2>&1 | tee {log:q}
-        """
 
 
 def base_of(task, backbone):
