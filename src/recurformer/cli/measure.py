@@ -27,7 +27,6 @@ from recurformer.cli.stage import (
 )
 from recurformer.cli.texts import open_texts, text_windows
 from recurformer.records import ancestors, final_metrics, record_of
-from recurformer.results.frames import require
 from recurformer.study import (
     Change,
     Continuation,
@@ -167,6 +166,7 @@ def _priced(args: Namespace, model: "PreTrainedModel", subject: Subject, change:
     import pandas as pd
 
     from recurformer.recover.budget import convert_within
+    from recurformer.results.frames import require
 
     if not (change.budgets and args.prices):
         raise ValueError(f"--prices and --settings change.budgets: {subject} spends these here; give both")

@@ -173,8 +173,8 @@ class Window:
 
 def room_of(cache: Cache | None) -> int | None:
     """Return the tokens for which a static cache has its tensors from the beginning; None where they grow."""
-    static = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, StaticLayer)]
-    return max((layer.max_cache_len for layer in static), default=None)
+    rooms = [layer.max_cache_len for layer in getattr(cache, "layers", ()) if isinstance(layer, StaticLayer)]
+    return max(rooms) if rooms else None
 
 
 class WindowMixer(Mixer):
