@@ -110,7 +110,7 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     asked = {row["length"]: row.get("asked") for row in found["passkeys"]["adapted"]}
     assert set(asked) == {32, 64}
     page = (folder / "out/README.md").read_text()
-    assert "Nothing was trained" in page and "window, whose size is chosen for each group" in page
+    assert "Nothing was trained" in page and "window, whose tokens and bits are chosen for each group" in page
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from recurformer.render.figures_ablations import front
+from recurformer.render.figures_cache import front
 from recurformer.results.scores import CONTINUATION, agreement, scores
 
 

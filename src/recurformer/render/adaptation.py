@@ -26,7 +26,7 @@ STAGE_LABELS = {
 """Name of a stage -> its words in the card."""
 MIXERS = {
     "mamba": "Mamba blocks, which keep a state of constant size",
-    "window": "attention to a window, whose size is chosen for each group of heads by its price",
+    "window": "attention to a window, whose tokens and bits are chosen for each group of heads by their price",
     "window_state": "attention to a short window, with a recurrent state of all tokens",
 }
 """Mixer -> its words in the card."""

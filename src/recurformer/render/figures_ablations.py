@@ -2,10 +2,8 @@
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import matplotlib.patheffects as effects
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,22 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from recurformer.paper import label
+from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier
 from recurformer.render.panels import (
     LOOKS,
     MARKERS,
     OURS,
     Method,
     Panel,
-    add_methods_legend,
     by_method,
     draw_line,
-    draw_panel,
     is_ours,
     legend_beside,
-    lines_of,
     notes_of,
     nth_look,
     panels_of,
@@ -40,8 +35,6 @@ from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, lege
 from recurformer.results.frames import by_model, groups, require, require_values
 from recurformer.results.learned import LEARNED
 from recurformer.results.scores import (
-    CONTINUATION,
-    DIVERGENCE,
     HASHHOP_SIZES,
     NEEDLE,
     PAPERS_SELECTOR,
@@ -49,7 +42,6 @@ from recurformer.results.scores import (
     SIZE_UNITS,
     SUBJECT,
     UNITS,
-    after_training,
     agreement,
     as_paper_does,
     at_common_setting,
@@ -64,119 +56,6 @@ from recurformer.results.scores import (
     why_not_run,
 )
 from recurformer.study.ablations import COMMON_BETA
-
-CONTROLS = ("mean", "zero")
-"""Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
-FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
-FAR = 2.0
-"""Perplexities of more than so many times the best are not drawn, but written beside the panel's edge."""
-LOW = 0.1
-"""A fraction below which there is no room for text under a point."""
-
-
-def _zoom_to_the_best(axes: Axes, panel: Panel) -> float:
-    """Perplexities far above the original's leave the panel; its upper end."""
-    best = panel.measure.shown(panel.points["mean"].max())
-    near = panel.points[["mean", "low"]].map(panel.measure.shown)
-    near = near[near["mean"] <= FAR * best]
-    axes.set_yscale("linear")
-    axes.yaxis.set_major_locator(AutoLocator())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    lowest, highest = panel.points["high"].map(panel.measure.shown).min(), near["low"].max()
-    margin = (highest - lowest) / 10
-    axes.set_ylim(lowest - margin, highest + 2 * margin)
-    return highest + 2 * margin
-
-
-def _name_betas(axes: Axes, panel: Panel) -> None:
-    """Each of RecurFormer's points with its β; one that is far off with an arrow and its value."""
-    top = _zoom_to_the_best(axes, panel) if panel.measure is CONTINUATION else float("inf")
-    ours = of(panel.points, "mixer", "mamba")
-    below = 6 if panel.measure is CONTINUATION else -11  # on the side where there is room: its line is at the edge
-    for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
-        name, offset, far = f"β {beta:g}", (5, below if score > LOW else 6), score > top
-        if far:
-            name, offset = f"{name}: {score:,.0f}", (0, -24)
-        arrow: dict[str, Any] = {"ha": "center", "arrowprops": {"arrowstyle": "->", "color": OURS}} if far else {}
-        text = axes.annotate(
-            name, (ratio, min(score, top)), offset, textcoords="offset points", fontsize=7, zorder=6, **arrow
-        )
-        text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
-
-
-@styled
-def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> Figure:
-    """Divergence from the original after a prompt, and needles found at each length, over the cache really held."""
-    panels = [
-        Panel(DIVERGENCE, model, as_paper_does(points), "")
-        for model, points in by_model(scores(continuation, DIVERGENCE))
-    ]
-    if not panels:
-        raise ValueError("no continuation measurements with a divergence for this figure")
-    for length, rows in [] if needle is None else groups(require(needle, "needle"), "length", sort=True):
-        measure = replace(NEEDLE, name=f"needles at {length:,} tokens")
-        for model, points in by_model(scores(rows, measure)):
-            panels.append(Panel(measure, model, as_paper_does(points), why_not_run(points, measure)))
-    figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
-    for panel, axes in zip(panels, every, strict=True):
-        draw_panel(axes, panel, "ratio")
-        if panel.reason:
-            continue
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("cache held, fraction of the original's")
-        if panel.measure is DIVERGENCE:
-            axes.set_ylim(auto=True)
-            axes.set_yscale("log")
-    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
-    add_note(figure, " ".join(notes_of(panels)))
-    return figure
-
-
-def front(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that no other dominates: none holds as little cache and scores as much, by rising cache."""
-    ordered = points.sort_values(["ratio", "mean"], ascending=[True, False])
-    return ordered[ordered["mean"] > ordered["mean"].cummax().shift(fill_value=float("-inf"))]
-
-
-def _name_betas_and_front(axes: Axes, panel: Panel) -> None:
-    _name_betas(axes, panel)
-    best = front(panel.points)
-    shown = best["mean"].map(panel.measure.shown)
-    axes.plot([*best["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
-
-
-def _everything(points: pd.DataFrame) -> pd.DataFrame:
-    shown = as_paper_does(points)
-    return shown[~((shown["family"] == "mixer") & shown["method"].isin(CONTROLS))]
-
-
-ablation_pareto = quality_figure(
-    _everything,
-    "ratio",
-    "cache held (fraction of the original's)",
-    "Quality against cache",
-    "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
-    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out.",
-    _name_betas_and_front,
-    (Line2D([], [], label="Pareto front", **FRONT),),
-)
-
-
-def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
-    """Heads replaced by Mamba, and by whatever replaces layers; the original as it came and trained likewise."""
-    layers = of(points, "layers")
-    heads = of(points, "mixer", "mamba", *layers["method"].unique())
-    return pd.concat([of(points, "original"), after_training(pd.concat([heads, layers, of(points, "pooled")]))])
-
-
-ablation_granularity = quality_figure(
-    _heads_and_layers,
-    "ratio",
-    "cache held (fraction of the original's)",
-    "Heads against layers",
-    "Points of a line, right to left: rising β, or rising fraction of removed KV heads.",
-    _name_betas,
-)
 
 
 def _all_mixers(points: pd.DataFrame) -> pd.DataFrame:
