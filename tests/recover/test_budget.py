@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from recurformer.data.backbones import TOKENIZERS
-from recurformer.heads.price import Keep, choices, key_centers, price_text_and_needles
-from recurformer.heads.probes import long_lookups
+from recurformer.heads.price import Keep, choices, key_centers, price
+from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover import budget
@@ -85,10 +85,10 @@ def keeps_of(choice):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
-    lookups = long_lookups(READER, len(sample), LENGTH, budget.QUESTIONS, SEED)
-    costs = price_text_and_needles(
-        original, sample, lookups, WINDOWS, BITS, sink_tokens=BY_PRICE.sink_tokens,
-        centers=key_centers(original, sample), needle_weight=HeadScores().needle_weight, seed=SEED,
+    lookups = hidden_lookups(READER, sample, budget.QUESTIONS, SEED)
+    costs = price(
+        original, lookups.input_ids, WINDOWS, BITS, weighted(lookups, HeadScores().needle_weight).weights,
+        sink_tokens=BY_PRICE.sink_tokens, centers=key_centers(original, sample[:1]), seed=SEED,
     )  # fmt: skip
     choice, prices, expected = chosen(name, fraction), choices(WINDOWS, BITS), 0.0
     for layer, kept in enumerate(keeps_of(choice)):

@@ -111,7 +111,7 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
     device="computes",
 )
 def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
-    """Price windows of all sizes and bits for every group of heads, on text and on lookups as long."""
+    """Price windows of all sizes and bits for every group of heads, on text with lookups hidden in it."""
     from recurformer.cli.texts import text_windows
     from recurformer.recover.budget import PRICED, price_list
 

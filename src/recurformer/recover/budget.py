@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.heads.attention import Progress
-from recurformer.heads.price import Keep, allocate, choices, key_centers, price_text_and_needles, windows_by_group
-from recurformer.heads.probes import long_lookups
+from recurformer.heads.price import Keep, allocate, choices, key_centers, price, windows_by_group
+from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
@@ -23,9 +23,9 @@ LEAST_WINDOW = 16
 LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
-"""Windows of text, at most, and as many lookups as long, on which windows are priced."""
+"""Windows of text, at most, on which windows and bits are priced."""
 QUESTIONS = 8
-"""Of each lookup."""
+"""That are hidden in each window of text."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
 SINKS = BY_PRICE.sink_tokens or 0
@@ -39,7 +39,7 @@ def _windows(tokens: int) -> list[int]:
 def price_list(
     original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, progress: Progress = None
 ) -> pd.DataFrame:
-    """Price windows of all sizes, of all bits, for every group of heads: see `price_text_and_needles`.
+    """Price windows of all sizes, of all bits, for every group of heads, on text with hidden lookups: see `price`.
 
     Args:
         original: a model that can be converted.
@@ -49,18 +49,17 @@ def price_list(
         progress: called with (samples done, samples).
 
     Returns:
-        One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token),
-        center (of the group's keys, see `key_centers`; in the row that keeps everything, else None). Layers with a
-        sliding window of their own have no rows.
+        One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token,
+        with the lookups by their weight), center (of the group's keys, see `key_centers`; in the row that keeps
+        everything, else None). Layers with a sliding window of their own have no rows.
     """
     text = text[:PRICED]
-    samples, tokens = text.shape
-    windows, lookups = _windows(tokens), long_lookups(tokenizer, samples, tokens, QUESTIONS, seed)
-    centers = key_centers(original, text)
-    costs = price_text_and_needles(
-        original, text, lookups, windows, BITS, sink_tokens=SINKS, centers=centers,
-        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress,
-    )  # fmt: skip
+    tokens = text.shape[1]
+    windows, centers = _windows(tokens), key_centers(original, text[:1])
+    input_ids, weights = weighted(hidden_lookups(tokenizer, text, QUESTIONS, seed), HeadScores().needle_weight)
+    costs = price(
+        original, input_ids, windows, BITS, weights, sink_tokens=SINKS, centers=centers, seed=seed, progress=progress
+    )
     rows = [
         (layer, group, keep.window, keep.bits, tokens, cost, centers[layer, group].tolist() if keep == Keep() else None)
         for layer in _layers(original)
