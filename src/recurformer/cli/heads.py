@@ -122,6 +122,34 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
 
 
 @stage(
+    "what each group of heads loses to a mixer with a state",
+    *(checkpoint("folder of the model, before any head is replaced"), ARTICLES, NAME, seed("all samples and weights")),
+    argument("--prices", type=InputPath, required=True, help="written by prices, of the same model and texts"),
+    rows="one row a group and mixer",
+    metrics=[Metric("cost", "mean", by=["mixer"])],
+    device="computes",
+)
+def mixer_prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
+    """Price mixers with a state in the place of every group of heads, solved in closed form, on the text of prices."""
+    import pandas as pd
+
+    from recurformer.cli.texts import text_windows
+    from recurformer.recover.budget import PRICED
+    from recurformer.recover.states import price_mixers
+    from recurformer.results.frames import require
+
+    prices = require(pd.read_parquet(args.prices), "prices")
+    if prices.tokens.iloc[0] != settings.tokens:
+        raise ValueError(
+            f"--prices {args.prices}: of {prices.tokens.iloc[0]} tokens, and --settings names {settings.tokens}"
+        )
+    text = text_windows(args, settings.tokens, PRICED + settings.solved_windows, seed=args.seed)
+    model, tokenizer = open_model(args.checkpoint), open_tokenizer(args.checkpoint)
+    rows = price_mixers(model, tokenizer, text, settings.mixers, prices, args.seed, progress("sample"))
+    return rows.assign(model=args.name, seed=args.seed)
+
+
+@stage(
     "dependence of the choice of heads on k and alpha",
     *(checkpoint(), ARTICLES, NAME, seed("the choice of windows")),
     rows="one row a setting",

@@ -114,16 +114,33 @@ def _products(
     return torch.cat(blocks, 2)
 
 
-class _Pricing:
-    """Attends as the model does and remembers the last layer's call; an `Attend`."""
+@dataclass(frozen=True)
+class Passed:
+    """One layer in the backward pass of one sample.
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
-    ) -> Tensor:
-        self.output = causal_attention(query, key, value, mask, scaling)  # (B, L, H, D)
-        self.states = query.detach(), key.detach(), value.detach()
-        self.scaling = scaling
-        return self.output
+    Attributes:
+        sample: its place among the samples.
+        layer: index of the layer.
+        hidden: states that enter the layer, (1, L, hidden).
+        arguments: of the layer beside them, by name.
+        query: as attention reads it, rotated, (1, H, L, D).
+        key: likewise, (1, KV heads, L, D).
+        value: likewise.
+        scaling: of the scores.
+        output: of attention, (1, L, H, D).
+        gradient: of the weighted log-likelihood at the output, (1, L, H, D).
+    """
+
+    sample: int
+    layer: int
+    hidden: Tensor
+    arguments: dict[str, Any]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scaling: float
+    output: Tensor
+    gradient: Tensor
 
 
 @torch.no_grad()
@@ -149,30 +166,32 @@ def key_centers(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
     return torch.stack([sums[layer] for layer in sorted(sums)]) / len(input_ids)
 
 
+def cost_by_group(change: Tensor, groups: int) -> Tensor:
+    """Return half the square of the change of each group's product with the gradient, summed over queries.
+
+    Args:
+        change: of each query head, (B, H, queries, choices).
+        groups: of query heads in a row.
+
+    Returns:
+        (groups, choices) on the CPU.
+    """
+    return change.unflatten(1, (groups, -1)).sum(2).square().sum((0, 2)).cpu() / 2
+
+
 def _layer_costs(
-    seen: _Pricing,
-    gradient: Tensor,
-    windows: Sequence[int],
-    bits: Sequence[int],
-    sinks: int,
-    center: Tensor | None,
-    first: int,
+    passed: Passed, windows: Sequence[int], bits: Sequence[int], sinks: int, center: Tensor | None, first: int
 ) -> Tensor:
     """Return half the squared change of the log-likelihood, summed over tokens, by each window, by all tokens, and by
     all tokens of each number of bits, (KV heads, windows + 1 + bits).
 
     For the bits, one query in `EVERY` is read, from `first` on.
     """
-    query, key, value = (states.to(torch.promote_types(states.dtype, torch.float32)) for states in seen.states)
-    query, gradient = query * seen.scaling, gradient.transpose(1, 2).to(query)
-    places = torch.arange(query.shape[2])
-
-    def squares(change: Tensor) -> Tensor:
-        """Of the sum over a group's query heads of (B, H, queries, choices), summed over queries."""
-        return change.unflatten(1, (key.shape[1], -1)).sum(2).square().sum((0, 2)).cpu() / 2
-
+    wide = torch.promote_types(passed.query.dtype, torch.float32)
+    query, key, value = (states.to(wide) for states in (passed.query * passed.scaling, passed.key, passed.value))
+    gradient, places, groups = passed.gradient.transpose(1, 2).to(wide), torch.arange(query.shape[2]), key.shape[1]
     products = _products(query, gradient, key, value, windows, sinks, places)
-    costs = [squares(products - products[..., -1:])]
+    costs = [cost_by_group(products - products[..., -1:], groups)]
     read = slice(first, None, EVERY) if len(places) >= EVERY else slice(None)
     for each in bits:
         if each == FULL_BITS:
@@ -180,7 +199,8 @@ def _layer_costs(
             continue
         kept = as_kept(key, value, each, center)
         change = _products(query[:, :, read], gradient[:, :, read], *kept, (), sinks, places[read])
-        costs.append(squares(change - products[:, :, read, -1:]) * (len(places) / len(places[read])))
+        change -= products[:, :, read, -1:]
+        costs.append(cost_by_group(change, groups) * (len(places) / len(places[read])))
     return torch.cat(costs, -1)
 
 
@@ -212,6 +232,54 @@ def _drawn_gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor, dra
 
 
 @torch.no_grad()
+def backward(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    weights: Tensor | None = None,
+    seed: int = 0,
+    progress: Progress = None,
+) -> Iterator[Passed]:
+    """Yield every layer of every sample, the last layer first, with the gradient at attention's output.
+
+    The gradient is of the log-likelihood of tokens that the model draws. A layer is computed anew when the backward
+    pass reaches it, so that one layer's states exist at a time. For the arguments and what is refused see `price`.
+    """
+    check_batch(input_ids)
+    if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
+    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1)) if weights is None else weights
+    if not (weights >= 0).all() or not weights[:, 1:].any():
+        raise ValueError("weights must be at least 0, and some above: else nothing is predicted and there is no cost")
+    weights = F.pad(weights[:, 1:], (0, 1))  # at the place that predicts
+    base: Any = attending(model).base_model
+    modules, draws = [*base.layers, base.norm], torch.Generator().manual_seed(seed)
+    last: list[Any] = []  # call of attention
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+        output = causal_attention(query, key, value, mask, scaling)  # (B, L, H, D)
+        last[:] = query.detach(), key.detach(), value.detach(), scaling, output
+        return output
+
+    for index, sample in enumerate(input_ids):
+        with reading(modules) as calls:
+            hidden = base(sample[None].to(model.device), use_cache=False, attend=attend).last_hidden_state
+        upstream = _drawn_gradient(model, hidden, weights[index], draws)
+        for layer in reversed(range(len(modules))):
+            (states, *_), named = calls[layer]
+            states = states.detach().requires_grad_()
+            with torch.enable_grad():
+                if layer == len(base.layers):
+                    (upstream,) = torch.autograd.grad(base.norm(states), states, upstream)
+                    continue
+                result = modules[layer](states, **{**named, "attend": attend})
+                query, key, value, scaling, output = last
+                upstream, gradient = torch.autograd.grad(result, (states, output), upstream)
+            yield Passed(index, layer, states.detach(), named, query, key, value, scaling, output.detach(), gradient)
+        if progress is not None:
+            progress(index + 1, len(input_ids))
+
+
+@torch.no_grad()
 def price(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -228,9 +296,8 @@ def price(
     The cost estimates the KL divergence of the changed model's predictions from the model's own, to the second order in
     the change of the group's output: half the square of the change's product with the gradient of the log-likelihood,
     at tokens that the model draws (Fisher information). Changes at different tokens are taken as independent. One
-    forward and one backward pass a sample serve all groups and all choices; a layer is computed anew when the backward
-    pass reaches it, so that one layer's states exist at a time. What a window costs and what fewer bits of all tokens
-    cost are measured and added up.
+    forward and one backward pass a sample serve all groups and all choices. What a window costs and what fewer bits of
+    all tokens cost are measured and added up.
 
     Args:
         model: a causal language model of Llama's build, not converted.
@@ -257,38 +324,15 @@ def price(
         raise ValueError(f"windows={windows} must be at least 1 and below the {input_ids.shape[1]} tokens of a sample")
     if set(bits) - set(BITS) or not bits:
         raise ValueError(f"bits={list(bits)} must be among {', '.join(map(str, BITS))}")
-    if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
-        raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
-    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1)) if weights is None else weights
-    if not (weights >= 0).all() or not weights[:, 1:].any():
-        raise ValueError("weights must be at least 0, and some above: else nothing is predicted and there is no cost")
-    weights = F.pad(weights[:, 1:], (0, 1))  # at the place that predicts
-    base: Any = attending(model).base_model
-    config, sliding, draws = model.config, sliding_layers(model.config), torch.Generator().manual_seed(seed)
-    count = len(windows) + 1
-    singles = torch.zeros(len(base.layers), config.num_key_value_heads, count + len(bits), dtype=torch.float64)
-    seen = _Pricing()
-    for index, sample in enumerate(input_ids):
-        with reading([*base.layers, base.norm]) as calls:
-            hidden = base(sample[None].to(model.device), use_cache=False, attend=seen).last_hidden_state
-        upstream = _drawn_gradient(model, hidden, weights[index], draws)
-        modules = [*base.layers, base.norm]
-        for layer in reversed(range(len(modules))):
-            (states, *_), named = calls[layer]
-            states = states.detach().requires_grad_()
-            with torch.enable_grad():
-                if layer == len(base.layers):
-                    (upstream,) = torch.autograd.grad(base.norm(states), states, upstream)
-                    continue
-                output = modules[layer](states, **{**named, "attend": seen})
-                upstream, gradient = torch.autograd.grad(output, (states, seen.output), upstream)
-            if layer not in sliding:
-                center = None if centers is None else centers[layer].unsqueeze(1).to(seen.states[1])  # (KV heads, 1, D)
-                singles[layer] += _layer_costs(
-                    seen, gradient, windows, bits, sink_tokens, center, (index + layer) % EVERY
-                )
-        if progress is not None:
-            progress(index + 1, len(input_ids))
+    config, sliding, count = model.config, sliding_layers(model.config), len(windows) + 1
+    shape = config.num_hidden_layers, config.num_key_value_heads, count + len(bits)
+    singles = torch.zeros(shape, dtype=torch.float64)
+    for passed in backward(model, input_ids, weights, seed, progress):
+        layer = passed.layer
+        if layer not in sliding:
+            center = None if centers is None else centers[layer].unsqueeze(1).to(passed.key)  # (KV heads, 1, D)
+            first = (passed.sample + layer) % EVERY
+            singles[layer] += _layer_costs(passed, windows, bits, sink_tokens, center, first)
     singles[sliding] = float("nan")
     of_windows, of_bits = (singles / len(input_ids)).split([count, len(bits)], -1)
     return (of_bits.unsqueeze(-1) + of_windows.unsqueeze(-2)).flatten(-2)

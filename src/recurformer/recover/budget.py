@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.heads.attention import Progress
 from recurformer.heads.price import Keep, allocate, choices, key_centers, price, windows_by_group
-from recurformer.heads.probes import hidden_lookups, weighted
+from recurformer.heads.probes import Weighted, hidden_lookups, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
@@ -36,6 +36,11 @@ def _windows(tokens: int) -> list[int]:
     return [window for window in doubles if window < tokens]
 
 
+def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> Weighted:
+    """The first `PRICED` of some windows (windows, L), with hidden lookups: what all prices are measured on."""
+    return weighted(hidden_lookups(tokenizer, text[:PRICED], QUESTIONS, seed), HeadScores().needle_weight)
+
+
 def price_list(
     original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, progress: Progress = None
 ) -> pd.DataFrame:
@@ -53,23 +58,22 @@ def price_list(
         with the lookups by their weight), center (of the group's keys, see `key_centers`; in the row that keeps
         everything, else None). Layers with a sliding window of their own have no rows.
     """
-    text = text[:PRICED]
     tokens = text.shape[1]
     windows, centers = _windows(tokens), key_centers(original, text[:1])
-    input_ids, weights = weighted(hidden_lookups(tokenizer, text, QUESTIONS, seed), HeadScores().needle_weight)
+    input_ids, weights = text_with_lookups(tokenizer, text, seed)
     costs = price(
         original, input_ids, windows, BITS, weights, sink_tokens=SINKS, centers=centers, seed=seed, progress=progress
     )
     rows = [
         (layer, group, keep.window, keep.bits, tokens, cost, centers[layer, group].tolist() if keep == Keep() else None)
-        for layer in _layers(original)
+        for layer in free_layers(original)
         for group, of_group in enumerate(costs[layer].tolist())
         for keep, cost in zip(choices(windows, BITS), of_group, strict=True)
     ]
     return pd.DataFrame(rows, columns=["layer", "group", "window", "bits", "tokens", "cost", "center"])
 
 
-def _layers(original: PreTrainedModel) -> list[int]:
+def free_layers(original: PreTrainedModel) -> list[int]:
     """The layers whose heads may have windows."""
     return sorted(set(range(original.config.num_hidden_layers)) - set(sliding_layers(original.config)))
 
@@ -81,11 +85,12 @@ def _fixed_bytes(original: PreTrainedModel, tokens: int) -> tuple[float, float]:
     token where no head is left that counts them.
     """
     held = count_cache(meta_twin(original).to(torch.bfloat16), tokens).groupby("layer").bytes.sum()  # type: ignore[arg-type]
-    fixed = held.drop(_layers(original)).sum() + 8 * original.config.num_hidden_layers + 4 * tokens
+    fixed = held.drop(free_layers(original)).sum() + 8 * original.config.num_hidden_layers + 4 * tokens
     return float(held.sum()), float(fixed)
 
 
-def _bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
+def bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
+    """Return the bytes of what one group keeps of so many tokens, in 16 bits where it is not packed."""
     layers: Any = original.model.layers
     return keep.bytes(tokens, layers[0].self_attn.head_dim, SINKS)
 
@@ -93,8 +98,8 @@ def _bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
 def least_fraction(original: PreTrainedModel, tokens: int) -> float:
     """The fraction of the cache that the least choice in all groups leaves."""
     whole, fixed = _fixed_bytes(original, tokens)
-    groups = len(_layers(original)) * original.config.num_key_value_heads
-    return (groups * _bytes_of(LEAST, original, tokens) + fixed) / whole
+    groups = len(free_layers(original)) * original.config.num_key_value_heads
+    return (groups * bytes_of(LEAST, original, tokens) + fixed) / whole
 
 
 def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None:
@@ -110,6 +115,14 @@ def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None
             f"cache={budget:g}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
             f"of the cache at {tokens:,} tokens"
         )
+
+
+def cost_table(prices: pd.DataFrame) -> tuple[pd.DataFrame, list[Keep]]:
+    """Return the costs of a price list, one row a layer and group and one column a choice, and the choices."""
+    tokens = int(prices.tokens.iloc[0])
+    table = prices.fillna({"window": tokens}).pivot(index=["layer", "group"], columns=["bits", "window"], values="cost")
+    columns: list[Any] = list(table.columns)
+    return table, [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
 
 
 class Choice(NamedTuple):
@@ -132,10 +145,8 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
     """
     tokens = int(prices.tokens.iloc[0])
     whole, fixed = _fixed_bytes(original, tokens)
-    table = prices.fillna({"window": tokens}).pivot(index=["layer", "group"], columns=["bits", "window"], values="cost")
-    columns: list[Any] = list(table.columns)
-    kept = [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
-    sizes = [_bytes_of(keep, original, tokens) for keep in kept]
+    table, kept = cost_table(prices)
+    sizes = [bytes_of(keep, original, tokens) for keep in kept]
     if budget < (least := (min(sizes) * len(table) + fixed) / whole):
         raise ValueError(
             f"cache={budget:g}: the least of what may be chosen needs {least:.4f} of it at {tokens:,} tokens"

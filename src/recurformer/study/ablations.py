@@ -129,7 +129,11 @@ class Prices(Block):
     """The price list of what groups of heads may keep."""
 
     tokens: Several = 512
-    """Length of the texts and lookups on which it is made, and at which a budget is counted."""
+    """Length of the texts on which it is made, and at which a budget is counted."""
+    mixers: list[Mixer] = ["mamba", "retention", "window_state"]
+    """Mixers with a state, and a linear layer at their end, that are priced beside windows and bits."""
+    solved_windows: Several = 8
+    """Other windows of text, from which the mixers' last layers are solved in closed form."""
 
 
 class HashHopSizes(Block):
