@@ -28,7 +28,8 @@ USAGE = [
 VALUES = [
     (
         ADAPT,
-        "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512; 8 are needed, so 4,096 t",
+        "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512; 8 are needed; "
+        "the longest windows that these texts allow have 180 t",
     ),
     (f"{ADAPT} --tokens 4096", "--tokens 4096: the model reads at most 2048"),
     (f"{ADAPT} --beta 0.1", "beta=0.1 of 4 groups of heads replaces none; the least is 0.250"),

@@ -51,6 +51,12 @@ def model_folder(model: str) -> Path:
         "price, and nothing is trained; instead of --beta, --mixer and --minutes",
     ),
     argument(
+        "--loss",
+        type=RATE,
+        help="instead of --cache: the divergence from the original, in nats a token, below which the smallest cache "
+        "stays",
+    ),
+    argument(
         "--text",
         type=InputPath,
         nargs="+",
@@ -82,9 +88,11 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared
 
-    other = [name for name in ("beta", "mixer", "minutes") if getattr(args, name) is not None]
-    if args.cache is not None and other:
-        raise ValueError(f"--cache and --{other[0]}: give one of them; --cache chooses windows and trains nothing")
+    given = [name for name in ("cache", "loss", "beta", "mixer", "minutes") if getattr(args, name) is not None]
+    if len(given) > 1 and given[0] in {"cache", "loss"}:
+        raise ValueError(
+            f"--{given[0]} and --{given[1]}: give one of them; --{given[0]} chooses windows and trains nothing"
+        )
     if args.cache == 1:
         raise ValueError("--cache 1: it must lie between 0 and 1, a fraction of the original's cache")
     documents = read_documents(args.text, args.seed)
@@ -101,6 +109,7 @@ def adapt(args: Namespace) -> dict[str, float]:
             folder=state,
             beta=args.beta,
             cache=args.cache,
+            loss=args.loss,
             minutes=args.minutes,
             tokens=args.tokens,
             seed=args.seed,

@@ -1,6 +1,7 @@
 """The windows and bits that a budget of bytes allows: for each group of heads what is worth most, by its price."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,6 +16,7 @@ from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.study import HeadScores
 
@@ -24,10 +26,12 @@ LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
 """Windows of text, at most, on which windows and bits are priced."""
-QUESTIONS = 8
-"""That are hidden in each window of text."""
+QUESTIONS, APART = 8, 32
+"""Lookups, at most, that are hidden in each window of text, and tokens of text for each."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
+FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
+"""Of the cache, ascending, that are tried where a divergence is given."""
 SINKS = BY_PRICE.sink_tokens or 0
 
 
@@ -38,7 +42,8 @@ def _windows(tokens: int) -> list[int]:
 
 def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> Weighted:
     """The first `PRICED` of some windows (windows, L), with hidden lookups: what all prices are measured on."""
-    return weighted(hidden_lookups(tokenizer, text[:PRICED], QUESTIONS, seed), HeadScores().needle_weight)
+    questions = max(1, min(QUESTIONS, text.shape[1] // APART))
+    return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), HeadScores().needle_weight)
 
 
 def price_list(
@@ -185,26 +190,66 @@ def convert_within(
     return convert(original, mixer="window", **arguments, sink_tokens=SINKS, key_centers=centers)
 
 
+def least_budget(
+    original: PreTrainedModel, prices: pd.DataFrame, text: Tensor, loss: float, progress: Progress = None
+) -> float:
+    """Return the least of `FRACTIONS` of the cache that keeps the divergence from the original, as measured, below.
+
+    Args:
+        original: the model that was priced.
+        prices: of `price_list`.
+        text: windows (windows, L), of which the first `PRICED` are read.
+        loss: KL(original || converted), in nats a token.
+        progress: called with (windows done, windows), at each fraction that is tried.
+
+    Raises:
+        ValueError: the largest fraction's divergence is above.
+    """
+
+    def divergence(fraction: float) -> float:
+        converted = convert_within(original, prices, prices, fraction)
+        return float(quality_rows(original, converted, text[:PRICED], progress).divergence.mean())
+
+    fractions = [fraction for fraction in FRACTIONS if fraction >= least_fraction(original, text.shape[1])]
+    if (best := divergence(fractions[-1])) > loss:
+        raise ValueError(f"loss={loss:g}: with {fractions[-1]:.3g} of the cache the divergence is {best:.2g}")
+    return fractions[bisect_left(fractions[:-1], -loss, key=lambda fraction: -divergence(fraction))]
+
+
 def choose_windows(
     original: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: Tensor,
-    budget: float,
+    budget: float | None,
+    loss: float | None,
     seed: int,
-    progress: Progress = None,
+    progress: Callable[[str], Progress] = lambda name: None,
 ) -> dict[str, Any]:
-    """Return the choice of `spend` by the prices of `price_list`, whose arguments these are.
+    """Choose by the prices of `price_list` what every group keeps.
+
+    Args:
+        original: a model that can be converted.
+        tokenizer: its tokenizer.
+        text: windows (windows, L); see `price_list`.
+        budget: fraction of the original's cache after L tokens, see `spend`; None: the least that keeps to the loss.
+        loss: see `least_budget`; None where a budget is given.
+        seed: of the lookups and of the drawn tokens.
+        progress: gets the name of a step, and returns a function of (done, all), or None.
 
     Returns:
-        as JSON: heads, replaced ones of each layer; windows and bits of each layer's key-value heads, a window of None
-        for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in nats a token; centers, see
-        `key_centers`.
+        as JSON: budget, the fraction; heads, replaced ones of each layer; windows and bits of each layer's key-value
+        heads, a window of None for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in
+        nats a token; centers, see `key_centers`.
     """
-    prices = price_list(original, tokenizer, text, seed, progress)
+    prices = price_list(original, tokenizer, text, seed, progress("price: sample"))
+    if loss is not None:
+        budget = least_budget(original, prices, text, loss, progress("budget: window"))
+    assert budget is not None
     least = least_fraction(original, text.shape[1])
     chosen = spend(prices, original, budget)
     estimated = {fraction: spend(prices, original, fraction).cost for fraction in BUDGETS if fraction >= least}
     return {
+        "budget": budget,
         "heads": windows_by_group(chosen.keeps, original.config)["heads"],
         "windows": [[keep.window for keep in layer] for layer in chosen.keeps],
         "bits": [[keep.bits for keep in layer] for layer in chosen.keeps],
