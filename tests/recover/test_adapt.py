@@ -24,7 +24,7 @@ from recurformer.recover.adapt import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import Transfer
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import PASSES, RECIPES, Plan, plan_steps
+from recurformer.recover.recipe import PASSES, RECIPES, TRAINING, Plan, plan_steps
 
 ADAPT, RUN = "recurformer.recover.adapt", "recurformer.recover.run"
 
@@ -54,7 +54,7 @@ def test_it_writes_an_ordinary_checkpoint_with_card_and_pictures(adapted):
 def test_the_numbers_are_those_of_the_written_model(adapted):
     found = measured(adapted)
     stages = {row["stage"]: row for row in found["stages"]}
-    assert list(stages) == ["original", "converted", "calibrated", "transferred", "adapted"]
+    assert list(stages) == ["original", "converted", "calibrated", "transferred", "distilled", "adapted"]
     model, original = (
         AutoModelForCausalLM.from_pretrained(adapted / name, dtype="float32") for name in ("out", "backbone")
     )
@@ -232,6 +232,16 @@ def test_files_of_a_user_beside_the_states_stay(tmp_path):
         (state / "step").mkdir(parents=True)
         (tmp_path / "out.checkpoints/notes.txt").write_text("years of work")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [LOCK, "notes.txt", "out.checkpoints"]
+
+
+def test_a_training_that_does_harm_is_taken_back(adapted, tmp_path, capsys, monkeypatch):
+    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
+    monkeypatch.setattr(f"{ADAPT}.TRAINING", TRAINING.model_copy(update={"learning_rate": 3.0}))
+    assert main(command(tmp_path / "world")) == 0
+    assert "the result has the weights from before it" in capsys.readouterr().out
+    divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path / "world")["stages"]}
+    assert divergence["distilled"] > divergence["calibrated"]
+    assert divergence["adapted"] == pytest.approx(divergence["calibrated"], rel=0.05)
 
 
 @pytest.mark.parametrize("mixer", RECIPES)

@@ -151,37 +151,12 @@ def adapt(
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
     curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
 
-    def time_steps() -> dict[str, Any]:
-        spent = kept.seconds
-        measuring = 2 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
-        seconds_left = 60 * asked.minutes * (1 - RESERVED) - sum(spent.values()) - measuring
-        if seconds_left <= 0:
-            return asdict(Plan(0, 0, 1))
-        pace, timing = {}, kept.folder / "timing"
-        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
-        for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
-            seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
-            pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
-            seconds_left -= seconds.iloc[-1]
-            shutil.rmtree(timing)
-        return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
-
-    def plan() -> Plan:
-        planned = Plan(**kept.result("plan", time_steps))
-        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
-        say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
-        return planned
-
-    recovered, stages = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []}), []
+    recovered = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []})
+    stages: list[dict[str, Any]] = []
     if not by_price:
-        recovered = recover(
-            original, converted, train_ids, recipe, curve,
-            training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
-        )  # fmt: skip
-        stages = [
-            {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
-            for _, rows in curve.rows.groupby("tokens")
-        ]
+        recovered, stages = _learn(
+            original, converted, train_ids, recipe, curve, asked.minutes, seed, progress, measure
+        )
     with torch.no_grad():
         for tensor in converted.state_dict().values():
             tensor.copy_(tensor.to(dtype))
@@ -205,6 +180,62 @@ def adapt(
         "passkeys": {"original": found_by_original, "adapted": passkeys("adapted", converted)},
         "cache": held, "speed": speed, "seconds": kept.seconds,
     }  # fmt: skip
+
+
+def _learn(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    train_ids: Tensor,
+    recipe: Recipe,
+    curve: RecoveryCurve,
+    minutes: float,
+    seed: int,
+    progress: Progress,
+    measure: Callable[[str, PreTrainedModel, int], dict[str, Any]],
+) -> tuple[Recovered, list[dict[str, Any]]]:
+    """Recover `converted` in place within the minutes, and return what that left and the quality after each step.
+
+    The weights from before the training come back where it did not lower the divergence.
+    """
+    kept, solved = curve.kept, dict[str, Tensor]()
+
+    def time_steps() -> dict[str, Any]:
+        spent = kept.seconds
+        measuring = 3 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
+        seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+        if seconds_left <= 0:
+            return asdict(Plan(0, 0, 1))
+        pace, timing = {}, kept.folder / "timing"
+        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
+        for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
+            seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
+            pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
+            seconds_left -= seconds.iloc[-1]
+            shutil.rmtree(timing)
+        return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
+
+    def plan() -> Plan:
+        solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items()})
+        planned = Plan(**kept.result("plan", time_steps))
+        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
+        curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
+        return planned
+
+    recovered = recover(
+        original, converted, train_ids, recipe, curve,
+        training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
+    )  # fmt: skip
+    stages = [
+        {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
+        for _, rows in curve.rows.groupby("tokens")
+    ]
+    if recovered.losses["distil"]:
+        stages.append(measure("distilled", converted, curve.tokens))
+    before = "calibrated" if recipe.calibrate_windows else "converted"
+    if stages[-1]["divergence"] > next(row["divergence"] for row in stages if row["stage"] == before):
+        curve.say("the training did not lower the divergence: the result has the weights from before it")
+        converted.load_state_dict(solved)
+    return recovered, stages
 
 
 class _Asked(NamedTuple):

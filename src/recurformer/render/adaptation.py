@@ -21,6 +21,7 @@ STAGE_LABELS = {
     "converted": "heads replaced, not trained",
     "calibrated": "calibrated (closed form)",
     "transferred": "transfer, layer by layer",
+    "distilled": "distillation, end to end",
     "adapted": "adapted: the final model",
 }
 """Name of a stage -> its words in the card."""
