@@ -166,4 +166,8 @@ use rule profile_text as mixer_prices with:
     log:
         "<logs>/mixer_prices/{backbone}.log",
     params:
-        **stage("mixer-prices", settings="ablations.prices"),
+        **stage(
+            "mixer-prices",
+            settings="ablations.mixer_prices",
+            prices="ablations.prices",
+        ),

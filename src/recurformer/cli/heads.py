@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from recurformer.cli.arguments import SEED, InputPath, OutputPath
 from recurformer.cli.checkpoints import open_model, open_tokenizer
 from recurformer.cli.stage import ARTICLES, DTYPE, NAME, Metric, argument, checkpoint, progress, seed, stage
-from recurformer.study import HashHopTask, HeadScores, Maps, Prices, Profiling, RecencyRatio, RecencySettings, SinkHead
+from recurformer.study import (
+    HashHopTask,
+    HeadScores,
+    Maps,
+    MixerPrices,
+    Prices,
+    Profiling,
+    RecencyRatio,
+    RecencySettings,
+    SinkHead,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +139,7 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     metrics=[Metric("cost", "mean", by=["mixer"])],
     device="computes",
 )
-def mixer_prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
+def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.DataFrame":
     """Price mixers with a state in the place of every group of heads, solved in closed form, on the text of prices."""
     import pandas as pd
 
@@ -138,14 +148,12 @@ def mixer_prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     from recurformer.recover.states import price_mixers
     from recurformer.results.frames import require
 
-    prices = require(pd.read_parquet(args.prices), "prices")
-    if prices.tokens.iloc[0] != settings.tokens:
-        raise ValueError(
-            f"--prices {args.prices}: of {prices.tokens.iloc[0]} tokens, and --settings names {settings.tokens}"
-        )
-    text = text_windows(args, settings.tokens, PRICED + settings.solved_windows, seed=args.seed)
+    price_list = require(pd.read_parquet(args.prices), "prices")
+    if (tokens := price_list.tokens.iloc[0]) != prices.tokens:
+        raise ValueError(f"--prices {args.prices}: of {tokens} tokens, and --settings prices names {prices.tokens}")
+    text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
     model, tokenizer = open_model(args.checkpoint), open_tokenizer(args.checkpoint)
-    rows = price_mixers(model, tokenizer, text, settings.mixers, prices, args.seed, progress("sample"))
+    rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, progress("sample"))
     return rows.assign(model=args.name, seed=args.seed)
 
 
