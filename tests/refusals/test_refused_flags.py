@@ -27,7 +27,7 @@ USAGE = [
 ]
 VALUES = [
     (
-        ADAPT,
+        f"{ADAPT} --minutes 1",
         "too short: the 1 training documents have 1,440 tokens, which give 2 windows of 512; 8 are needed; "
         "the longest windows that these texts allow have 180 t",
     ),

@@ -1,7 +1,7 @@
 """Adapt a user's model: choose heads, convert, calibrate, transfer, distil, and measure after each step.
 
-The heads are chosen by RA-I and all get one mixer; or a budget of bytes is given, and each group gets the window that
-its price allows, without any training.
+Each group of heads keeps the tokens and the bits that a budget of bytes allows by their price, without any training; or
+heads are chosen by RA-I, and all get one mixer.
 """
 
 import shutil
@@ -55,8 +55,10 @@ MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
 MINIMUM_PRICED = {"training": 2, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
+CACHE = 0.25
+"""Fraction of the cache that is left where nothing else is asked for."""
 BETA, MINUTES = 0.5, 30.0
-"""Fraction of heads that are replaced, and minutes for everything, where no budget of bytes is given."""
+"""Fraction of heads that are replaced, and minutes for everything, where one of them or a recipe is given."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
 
@@ -78,7 +80,7 @@ def adapt(
     progress: Progress = lambda name: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Replace heads by a mixer and recover the quality, within the given time.
+    """Make the cache smaller: by a budget of bytes, or by a mixer in the place of heads, whose quality is recovered.
 
     After an interruption, a call with the same arguments resumes: `folder` keeps each finished step and the checkpoints
     of the trainings. The steps are those of the first call. On a CPU the weights are too, bit for bit.
@@ -88,11 +90,13 @@ def adapt(
         tokenizer: its tokenizer.
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
-        beta: share of the heads to replace, by whole key-value groups; None: `BETA`.
+        beta: share of the heads to replace, by whole key-value groups; `BETA` where `minutes` or `recipe` is given.
         cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
-            tokens. Each group keeps a window by its price (`recurformer.heads.price`); nothing is trained.
+            tokens; `CACHE` where nothing else is given. Each group keeps tokens and bits by their price
+            (`recurformer.heads.price`); nothing is trained.
         loss: instead of `cache`: the divergence from the original, in nats a token, below which the least cache stays.
-        minutes: time for everything; None: `MINUTES`. If measuring and the closed form need all, nothing is trained.
+        minutes: time for everything; `MINUTES` where `beta` or `recipe` is given. If measuring and the closed form need
+            all, nothing is trained.
         tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
         dtype: type of the saved weights, to which they are rounded; None: the original's.
@@ -109,6 +113,8 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
+    if all(given is None for given in (beta, cache, loss, minutes, recipe)):
+        cache = CACHE
     dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
     recipe, by_price = asked.recipe, asked.beta is None
     _refuse(original, recipe, asked.beta, cache, tokens)
