@@ -169,6 +169,7 @@ CASES = [
     # what few samples, few heads or wide intervals leave open
     ("reviewer/needle", "needle", all_of(put("correct", 0, recurformer_rows),
         lambda f: f.assign(correct=f["correct"].mask(half_of_recurformers(f), f["queries"]))), UNDECIDED, OPEN),
+    ("reviewer/granularity", "continuation", lambda f: f[f["window"] == 0], UNDECIDED, "one sample has no interval"),
     ("reviewer/ra_i", "ra_i_settings", chosen_heads(4, 3), UNDECIDED, "fewer than 10 chosen heads"),
     ("reviewer/ra_i", "ra_i_settings", chosen_heads(4, 4), UNDECIDED, "fewer than 10 chosen heads"),
     ("reviewer/ra_i", "ra_i_settings", chosen_heads(10, 9), REPRODUCED, ""),
