@@ -176,9 +176,6 @@ def figure1(influence: pd.DataFrame) -> Figure:
     return figure
 
 
-SINK_QUANTITIES = ("value_norm", "attention", "contribution")
-
-
 @styled
 def figure2(sink: pd.DataFrame) -> Figure:
     """Figure 2: (a) L2 norm of each value vector, (b) attention weights, (c) their product; one line a head.
@@ -197,9 +194,8 @@ def figure2(sink: pd.DataFrame) -> Figure:
     for (model, layer, head, rows), part in zip(heads, parts, strict=True):
         norms, attention, contribution = part.subplots(1, 3, width_ratios=[0.85, 1, 1])
         part.suptitle(f"{label(model)}, layer {layer}, head {head}: mean of {int(rows['samples'].max()):,} samples")
-        require_values(rows, "sink", "quantity", SINK_QUANTITIES)
-        by_quantity = {quantity: rows[rows["quantity"] == quantity] for quantity in SINK_QUANTITIES}
-        values = by_quantity["value_norm"].sort_values("key")
+        require_values(rows, "sink", "quantity", ["value_norm", "attention", "contribution"])
+        values = rows[rows["quantity"] == "value_norm"].sort_values("key")
         norms.bar(values["key"], values["value"], width=0.8, color=[series(1).colour, *["0.45"] * (len(values) - 1)])
         norms.set_xlabel("token")
         norms.set_ylabel("L2 norm of value")
@@ -209,7 +205,7 @@ def figure2(sink: pd.DataFrame) -> Figure:
             (attention, "attention", "(b) attention weight"),
             (contribution, "contribution", "(c) weight × value norm"),
         ):
-            matrix = causal_matrix(by_quantity[quantity], "value")
+            matrix = causal_matrix(rows[rows["quantity"] == quantity], "value")
             image = show_causal(axes, matrix, log_norm(matrix))
             axes.set_title(title)
             part.colorbar(image, ax=axes, shrink=0.8, extend="min").ax.tick_params(labelsize=7)
@@ -274,26 +270,6 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_best(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
-    by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
-    mean = by_seed.mean()
-    spread = [mean - by_seed.min(), by_seed.max() - mean]
-    look = series(2)
-    axes.errorbar(
-        mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
-        marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
-    )  # fmt: skip
-    original = mean[mean.index == 0]
-    axes.plot(
-        original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
-        label="original (β = 0), best rate",
-    )  # fmt: skip
-    chance = float((rows["queries"] / rows["pairs"]).sum() / rows["queries"].sum())
-    axes.axhline(
-        chance, color=series(1).colour, linestyle=series(1).dashes, linewidth=1, label="chance: any value shown"
-    )
-
-
 @styled
 def figure4(mqar: pd.DataFrame) -> Figure:
     """Figure 4: accuracy against beta, one panel a test length, at each beta's best learning rate.
@@ -320,7 +296,22 @@ def figure4(mqar: pd.DataFrame) -> Figure:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
             axes.text(0.5, 0.5, "not-run", transform=axes.transAxes, ha="center", va="center", bbox=plate, zorder=4)
         else:
-            _draw_best(axes, rows, best)
+            by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
+            mean = by_seed.mean()
+            spread = [mean - by_seed.min(), by_seed.max() - mean]
+            look = series(2)
+            axes.errorbar(
+                mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
+                marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
+            )  # fmt: skip
+            original = mean[mean.index == 0]
+            axes.plot(
+                original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
+                label="original (β = 0), best rate",
+            )  # fmt: skip
+            chance = float((rows["queries"] / rows["pairs"]).sum() / rows["queries"].sum())
+            look, name = series(1), "chance: any value shown"
+            axes.axhline(chance, color=look.colour, linestyle=look.dashes, linewidth=1, label=name)
         kind = "trained" if rows["trained_length"].astype(bool).any() else "not trained"
         pairs = ", ".join(f"{count}" for count in sorted(rows["pairs"].unique()))
         axes.set_title(f"({chr(ord('a') + place)}) {length:,} tokens\n{pairs} pairs, {kind}")

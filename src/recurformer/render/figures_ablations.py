@@ -17,7 +17,6 @@ from recurformer.render.panels import (
     LOOKS,
     MARKERS,
     OURS,
-    Panel,
     by_method,
     draw_line,
     is_ours,
@@ -100,29 +99,6 @@ def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([original(points, trained), of_mixer])
 
 
-def _draw_selectors(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title)
-    if panel.reason:
-        say_not_run(axes)
-        return
-    selected = panel.points[panel.points["family"] != "original"]
-    for by in _selectors_in_order(selected["by"]):
-        name, look = _selector_look(by)
-        width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
-        rows = selected[selected["by"] == by]
-        draw_line(
-            axes, panel.measure, rows["setting"], rows, **look.line, label=name,
-            markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
-            markersize=size, zorder=order,
-        )  # fmt: skip
-    unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
-    axes.axhline(panel.measure.shown(unchanged), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
-        label="original")  # fmt: skip
-    axes.set_xlabel("heads replaced, β")
-    axes.set_xticks(sorted(selected["setting"].unique()))
-    show_score(axes, panel)
-
-
 def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     """One bar a selector: the mean over its seeds, and each seed as a point."""
     names = [name for name in _selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
@@ -169,7 +145,25 @@ def ablation_selectors(
     figure = Figure(figsize=(WIDTH, 1.4 + 2.4 * lines), label="RA-I against other selectors")
     every = list(figure.subplots(lines, 2, squeeze=False).ravel())
     for panel, axes in zip(panels, every, strict=False):
-        _draw_selectors(axes, panel)
+        axes.set_title(panel.title)
+        if panel.reason:
+            say_not_run(axes)
+            continue
+        selected = panel.points[panel.points["family"] != "original"]
+        for by in _selectors_in_order(selected["by"]):
+            name, look = _selector_look(by)
+            width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
+            rows = selected[selected["by"] == by]
+            draw_line(
+                axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+                markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+                markersize=size, zorder=order,
+            )  # fmt: skip
+        unchanged = panel.measure.shown(panel.points[panel.points["family"] == "original"]["mean"].max())
+        axes.axhline(unchanged, color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1, label="original")
+        axes.set_xlabel("heads replaced, β")
+        axes.set_xticks(sorted(selected["setting"].unique()))
+        show_score(axes, panel)
     for place, (model, of_model) in enumerate(models, lines - len(models)):
         _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
     if len(panels) % 2:

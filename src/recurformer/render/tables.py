@@ -154,13 +154,6 @@ def printed_contributions() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*CONTRIBUTION, "paper", "paper_low", "paper_high"])
 
 
-def _norm_text(rows: pd.DataFrame, norm: str) -> str:
-    row = rows[rows["norm"] == norm].iloc[0]
-    ours = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
-    paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
-    return beside(ours, paper, " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark))
-
-
 def _direction(rows: pd.DataFrame) -> str:
     """Whether the first token of one model contributes more or less than the others, by the means under each norm."""
     means = rows.pivot(index="norm", columns="tokens", values="ours").sort_index()
@@ -177,19 +170,23 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    ours = contribution_values(contribution)
-    frame = beside_printed(ours, printed_contributions(), CONTRIBUTION, ["l1", "l2", *TOKENS])
+    frame = beside_printed(
+        contribution_values(contribution), printed_contributions(), CONTRIBUTION, ["l1", "l2", *TOKENS]
+    )
     frame["samples"] = frame["samples"].astype("Int64")
     for part in ("mean", "interval"):
         claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
-    lines: list[Line] = [
-        {
-            "Model": label(model), "Tokens": TOKENS[tokens],
-            **{f"{norm.upper()} contribution": _norm_text(rows, norm) for norm in ("l1", "l2")},
-        }
-        for (model, tokens), rows in groups(frame, ["model", "tokens"])
-    ]  # fmt: skip
+    lines: list[Line] = []
+    for (model, tokens), rows in groups(frame, ["model", "tokens"]):
+        line = {"Model": label(model), "Tokens": TOKENS[tokens]}
+        for norm in ("l1", "l2"):
+            row = rows[rows["norm"] == norm].iloc[0]
+            shown = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
+            paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
+            marks = " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
+            line[f"{norm.upper()} contribution"] = beside(shown, paper, marks)
+        lines.append(line)
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(
