@@ -3,13 +3,11 @@
 from contextlib import suppress
 from functools import cache
 
-import claims_world
 import pandas as pd
-from claims_world import world
 
-from recurformer.claims import Missing, all_claims, decide
-from recurformer.claims.claim import Finding
+from recurformer.claims import Missing, all_claims
 from recurformer.paper import CELLS, NUMBERS
+from tests.worlds import frames, world
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
 TESTED = [claim for claim in CLAIMS.values() if claim.judge]
@@ -19,30 +17,16 @@ MISSING_METHOD = {
     cell.id for cell in (*CELLS, *NUMBERS) if cell.method == "PyramidInfer" and cell.quantity in {"l_m", "h_gq"}
 }
 """Claims on a method that the suite runs in small models only."""
-FALLS, UNKNOWN = "may have fallen by 0.20 nats", "has flattened is not known"
-OF_ABLATIONS = ("compared_hashhop", "needle", "continuation")
-SHOWN_NOWHERE = {"reviewer/lm-eval", "reviewer/head_maps", "reviewer/length"}
-"""Statements that no figure shows."""
-RECOVERY = {"reviewer/recovery", "reviewer/tokens", "reviewer/equal_bytes"}
 
 
 @cache
 def ideal() -> dict[str, pd.DataFrame]:
-    return claims_world.frames()
+    return frames()
 
 
 def with_column(kind: str, column: str, change) -> dict[str, pd.DataFrame]:
     frame = ideal()[kind]
     return ideal() | {kind: frame.assign(**{column: change(frame)})}
-
-
-def decided(claim: str, **measured: pd.DataFrame):
-    """The verdict where some kinds of measurements are others than in the world in which the paper is right."""
-    return decide(CLAIMS[claim], [world(ideal() | measured)])
-
-
-def found(claim: str, **measured: pd.DataFrame) -> Finding:
-    return CLAIMS[claim].judge(world(ideal() | measured))
 
 
 def recurformer_rows(frame: pd.DataFrame) -> pd.Series:
@@ -114,7 +98,7 @@ MUTATIONS = {
     "heads that look back are chosen": with_column(
         "head_scores", "score", lambda f: f["score"].where(f["by"] != "retrieval", -f["score"])),
     "settings of RA-I matter": with_column(
-        "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 50)),
+        "ra_i_settings", "shared", lambda f: f["shared"].where(f["shared"] == f["selected"], 0)),
     "nothing comes back": with_column(
         "recovery", "negative_log_likelihood", lambda f: f["negative_log_likelihood"] + (f["beta"] > 0)),
     "random weights learn as fast": with_column(
@@ -149,12 +133,3 @@ def mutations_of(claim: str) -> list[str]:
         looked_at = CLAIMS[claim].judge(world(ideal())).rows
         return [name for name, kind in CHANGED.items() if kind in looked_at]
     return []
-
-
-def smaller(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """The same by a small model with the paper's names taken away."""
-    names = {"llama2-7b": "small-mha", "qwen2-7b": "small-gqa", "qwen2-0.5b": "smaller-gqa"}
-    return {
-        kind: frame.assign(model=frame["model"].map(names)) if "model" in frame else frame
-        for kind, frame in frames.items()
-    }

@@ -2,17 +2,17 @@
 
 import pandas as pd
 import pytest
-from frames import all_frames
 from matplotlib.figure import Figure
 from rendering import ALL_TABLES, render
 
 from recurformer.render.figures import FIGURES
 from recurformer.render.table import Table
+from tests.worlds import shown
 
 
 @pytest.fixture(scope="session")
 def measurements() -> dict[str, pd.DataFrame]:
-    return all_frames()
+    return shown()
 
 
 @pytest.fixture(scope="session")

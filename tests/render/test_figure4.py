@@ -103,10 +103,10 @@ def test_figure4_shows_no_line_above_a_baseline_that_has_not_learned():
 def test_figure4_shows_chance_every_rate_and_the_seeds(figures):
     panels = figures["figure4"].axes
     assert [axes.get_title().splitlines()[0] for axes in panels] == [
-        "(a) 64 tokens", "(b) 128 tokens", "(c) 256 tokens", "(d) 512 tokens",
+        "(a) 128 tokens", "(b) 256 tokens", "(c) 512 tokens", "(d) 1,024 tokens",
     ]  # fmt: skip
-    for axes, pairs in zip(panels, (16, 32, 64, 128), strict=True):
+    for axes, pairs in zip(panels, (32, 64, 128, 256), strict=True):
         lines = {line.get_label(): line for line in axes.lines}
         assert lines["chance: any value shown"].get_ydata()[0] == pytest.approx(1 / pairs)
-        assert len(lines["every learning rate and seed"].get_xdata()) == 6 * 3 * 3
+        assert len(lines["every learning rate and seed"].get_xdata()) == 6 * 2 * 2
         assert lines["original (β = 0), best rate"].get_xdata().tolist() == [0.0]

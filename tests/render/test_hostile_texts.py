@@ -3,10 +3,8 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from frames import profile_frame
 
 from recurformer.claims import THIS_STUDY, evidence_of, make_ledger
 from recurformer.render.figures import FIGURES
@@ -49,9 +47,10 @@ def test_in_the_claims():
         assert "<img" not in page
 
 
-def test_in_a_figure(tmp_path):
-    frame = profile_frame(np.random.default_rng(0), {"tiny": (2, 2)}, samples=2).assign(model=IMAGE)
-    save_figure(FIGURES["figure6"](frame), tmp_path / "figure6.svg")
+def test_in_a_figure(measurements, tmp_path):
+    save_figure(
+        FIGURES["figure6"](measurements["profile"].query("sample == 0").assign(model=IMAGE)), tmp_path / "figure6.svg"
+    )
     text = (tmp_path / "figure6.svg").read_text()
     assert "&lt;img" in text
     assert "<img" not in text

@@ -36,10 +36,10 @@ def test_a_cell_is_known_by_a_name_that_says_where_it_stands(name, printed, plac
     assert (cell.printed, cell.place) == (printed, place)
 
 
-@pytest.mark.parametrize(("printed", "half"), [("89.7", 0.05), ("89.46", 0.005), ("0.839", 0.0005), ("71,680", 0.5)])
-def test_rounding_explains_half_of_the_last_printed_digit(printed, half):
-    (number,) = {number.half_digit for number in NUMBERS if number.printed == printed}
-    assert number == pytest.approx(half)
+def test_rounding_explains_half_of_the_last_printed_digit():
+    halves = {number.printed: number.half_digit for number in NUMBERS}
+    shown = {printed: halves[printed] for printed in ("89.7", "89.46", "0.839", "71,680")}
+    assert shown == pytest.approx({"89.7": 0.05, "89.46": 0.005, "0.839": 0.0005, "71,680": 0.5})
 
 
 def test_contributions_pair_the_mean_with_its_interval():

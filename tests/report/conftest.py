@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from browsing import resize
+from pages import resize
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 

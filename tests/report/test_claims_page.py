@@ -1,8 +1,7 @@
 from collections import Counter
 
 import pytest
-from browsing import overhang, resize
-from ledgers import INJECTED, INJECTION, ledger
+from pages import INJECTED, INJECTION, ledger, overhang, resize
 from selenium.webdriver.common.by import By
 
 from recurformer.claims.runs import environment

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from browsing import overhang, resize
-from ledgers import ledger
+from pages import ledger, overhang, resize
 from selenium.webdriver.common.by import By
 
 from recurformer.render.page import claims_page

@@ -272,7 +272,12 @@ def compare(
 
 
 def compared(
-    evidence: Evidence, by_beta: bool = False, allowed: str = "", smallest: bool = False, **what: Any
+    evidence: Evidence,
+    by_beta: bool = False,
+    allowed: str = "",
+    smallest: bool = False,
+    plus: bool = False,
+    **what: Any,
 ) -> Finding:
     """Each measure of RecurFormer's quality beside that of others.
 
@@ -281,24 +286,21 @@ def compared(
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
         smallest: say too how small a cache may be.
+        plus: say besides what the plus recipe gave; it is not counted, what the paper's recipe gave decides.
         what: beside (name in `PAIRINGS` -> which of it), measures (of `MEASURES`; else the first three), common
             (RecurFormer at the common β alone), arm (see `recurformer.claims.comparisons.recurformer`).
     """
-    finding = judge_comparisons(compare(evidence, **what), by_beta, ALLOWED[allowed])
-    return _with_smallest(evidence, finding) if smallest else finding
-
-
-def compared_with_plus(evidence: Evidence, **how: Any) -> Finding:
-    """As `compared`: what the paper's recipe gave decides; what the plus recipe gave is said besides, not counted."""
     besides = ""
-    with suppress(Missing):
-        plus = compared(evidence, arm="plus", **how)
-        holds = "holds" if plus.holds else "fails"
-        besides = f"; not counted: {plus.ours} ({holds if plus.decided else f'{holds}, undecided'})"
+    if plus:
+        with suppress(Missing):
+            other = compared(evidence, by_beta, allowed, arm="plus", **what)
+            holds = "holds" if other.holds else "fails"
+            besides = f"; not counted: {other.ours} ({holds if other.decided else f'{holds}, undecided'})"
     try:
-        finding = compared(evidence, **how)
+        finding = judge_comparisons(compare(evidence, **what), by_beta, ALLOWED[allowed])
     except Missing as missing:
         raise type(missing)(f"{missing}{besides}") from None
+    finding = _with_smallest(evidence, finding) if smallest else finding
     return replace(finding, ours=f"{finding.ours}{besides}")
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -276,26 +276,18 @@ def from_recordings(decisions: Iterable[Decision]) -> list[str]:
 YES, NO = "yes", "no"
 
 
-class Answer(NamedTuple):
+def _answer(question: Question, evidence: Evidence) -> tuple[str, str, int | None, str]:
     """What the data say: a sentence, the verdict, the samples behind it, and the runs that measured them."""
-
-    text: str
-    verdict: str
-    samples: int | None = None
-    runs: str = ""
-
-
-def _answer(question: Question, evidence: Evidence) -> Answer:
     judge = judge_of(question)
     if judge is None:
-        return Answer(question.unanswered, NOT_RUN)
+        return question.unanswered, NOT_RUN, None, ""
     try:
         finding = judge(evidence)
     except Missing as missing:
-        return Answer(str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN)
+        return str(missing), UNDECIDED if isinstance(missing, Undecided) else NOT_RUN, None, ""
     verdict = (YES if finding.holds else NO) if finding.decided else UNDECIDED
     text = finding.ours + (f"; {finding.reason}" if finding.reason else "")
-    return Answer(text, verdict, finding.samples, " ".join(evidence.runs(finding.rows)))
+    return text, verdict, finding.samples, " ".join(evidence.runs(finding.rows))
 
 
 def reviewer_questions(

@@ -134,31 +134,21 @@ def long_range(evidence: Evidence) -> Finding:
     texts, drops = [], []
     for model in quality:
         beta = BETAS.get(model, DEFAULT_BETA)
-        links = _links(rows[(rows["model"] == model) & ((rows["beta"] - beta).abs() < ROUNDING)])
+        tried = [
+            (row.seed, row.sample, distance, place < row.correct)
+            for row in records(rows[(rows["model"] == model) & ((rows["beta"] - beta).abs() < ROUNDING)])
+            for place, distance in enumerate(map(int, row.distances.split()[: row.correct]), 1)
+        ]
+        links = pd.DataFrame(tried, columns=["seed", "sample", "distance", "followed"])
         is_far = links["distance"] > links["distance"].median()
         if is_far.all() or not is_far.any():
             raise Missing(f"{label(model)} at beta {beta:g} comes to no link between far pairs")
-        far, near = (_followed(some) for some in (links[is_far], links[~is_far]))
+        samples = (some.groupby(["seed", "sample"])["followed"].mean() for some in (links[is_far], links[~is_far]))
+        far, near = (bounded_mean(of.to_numpy(), seeds=of.index.get_level_values("seed").to_numpy()) for of in samples)
         drops.append(drop(near, far))
         texts.append(f"{_text(model, far)} of the far links, {number(near.mean, 3)} of the near ones")
     holds, still_open = at_most(ALLOWED_DROP + ROUNDING, drops)
     return Finding(holds, ", ".join(texts), **about, still_open=still_open)
-
-
-def _followed(links: pd.DataFrame) -> Estimate:
-    """The fraction of some links that was followed, the mean over samples."""
-    samples = links.groupby(["seed", "sample"])["followed"].mean().reset_index()
-    return bounded_mean(samples["followed"].to_numpy(), seeds=samples["seed"].to_numpy())
-
-
-def _links(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for every link that was tried: seed, sample, distance (in pairs), followed."""
-    tried = [
-        (row.seed, row.sample, distance, place < row.correct)
-        for row in records(rows)
-        for place, distance in enumerate(map(int, row.distances.split()[: row.correct]), 1)
-    ]
-    return pd.DataFrame(tried, columns=["seed", "sample", "distance", "followed"])
 
 
 def _accuracy(evidence: Evidence, split: str) -> tuple[pd.DataFrame, dict[float, float], Rows]:

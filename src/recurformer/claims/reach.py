@@ -17,7 +17,7 @@ from recurformer.claims.comparisons import (
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because
 from recurformer.data.interval import Estimate
 from recurformer.paper import label
-from recurformer.results.frames import by_model, groups
+from recurformer.results.frames import by_model, groups, records
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
@@ -173,23 +173,14 @@ def spared(evidence: Evidence) -> Finding:
     agreements = agreements[agreements["by"].isin(LOOKING_BACK)]
     if agreements.empty:
         raise Missing(f"none of the scores {', '.join(LOOKING_BACK)} was measured")
-    centre, half = (
-        np.arctanh(agreements["rank_correlation"]),
-        1.96 / np.sqrt(agreements["heads"] - 3),
-    )  # Fisher's transformation
+    # Fisher's transformation
+    centre = np.arctanh(agreements["rank_correlation"])
+    half = 1.96 / np.sqrt(agreements["heads"] - 3)
     low, high = np.tanh(centre - half), np.tanh(centre + half)
     holds = bool((agreements["rank_correlation"] > 0).all())
     text = "; ".join(
-        f"{label(model)}, {heads} heads: {by} {mean:.2f} [{least:.2f}, {most:.2f}]"
-        for model, heads, by, mean, least, most in zip(
-            agreements["model"],
-            agreements["heads"],
-            agreements["by"],
-            agreements["rank_correlation"],
-            low,
-            high,
-            strict=True,
-        )
+        f"{label(row.model)}, {row.heads} heads: {row.by} {row.rank_correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
+        for row in records(agreements.assign(low=low, high=high))
     )
     decided = bool((low > 0).all() if holds else (high < 0).any())
     still_open = "" if decided else "an interval holds 0"

@@ -49,10 +49,6 @@ def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *besid
     return Finding(holds, text, rests_on, samples, still_open, tokens=tokens)
 
 
-def _text(ratio: Estimate) -> str:
-    return estimated(*ratio, 3)
-
-
 def recovered(evidence: Evidence) -> Finding:
     """Perplexity of the plus recipe at its end over that of the original, which the divergence has as its aim."""
     curve, original = _curves(evidence, COMMON_BETA, "plus"), _curves(evidence, 0.0, "original")
@@ -60,8 +56,9 @@ def recovered(evidence: Evidence) -> Finding:
     ratio = _over(rows, original[original["tokens"] == 0])
     text = (
         f"{label(rows['model'].iloc[0])}, {arm_label('plus')}, β {COMMON_BETA:g}, {rows['tokens'].max():,} tokens: "
-        f"{_text(ratio)} times the perplexity of the original, {_text(_over(rows, trained))} times that of the "
-        f"original after {trained['tokens'].max():,} tokens of its own"
+        f"{estimated(*ratio, 3)} times the perplexity of the original, "
+        f"{estimated(*_over(rows, trained), 3)} times that of the original after "
+        f"{trained['tokens'].max():,} tokens of its own"
     )
     holds, still_open = at_most(ALLOWED_RATIO, [ratio])
     apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
@@ -86,7 +83,7 @@ def reused(evidence: Evidence, reused: str, fresh: str) -> Finding:
     ratio = _over(*(rows[rows["arm"] == arm] for arm in (fresh, reused)))
     text = (
         f"{label(rows['model'].iloc[0])}, β {beta:g}, {rows['tokens'].max():,} tokens: from random weights "
-        f"{_text(ratio)} times the perplexity from reused ones"
+        f"{estimated(*ratio, 3)} times the perplexity from reused ones"
     )
     no_worse, still_open = at_most(1, [ratio])
     return _finding(rows, not no_worse, still_open, text, curves)

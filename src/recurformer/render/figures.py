@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
@@ -21,7 +21,6 @@ from recurformer.render.figures_ablations import ABLATIONS
 from recurformer.render.figures_recovery import equal_bytes, recovery
 from recurformer.render.style import (
     WIDTH,
-    Series,
     add_note,
     causal_matrix,
     grid,
@@ -53,16 +52,6 @@ Colour = tuple[float, float, float, float] | str
 ARROW = {"arrowstyle": "-|>", "color": "0.25", "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
 
 
-def _weights(influence: pd.DataFrame, mixer: str) -> pd.Series:
-    """Weight of each key, in order."""
-    rows = influence[influence["mixer"] == mixer]
-    if rows["key"].duplicated().any():
-        raise ValueError(
-            f"influence measurements have several rows of {mixer} for one key: Figure 1 shows one query of one head"
-        )
-    return rows.set_index("key")["weight"].sort_index()
-
-
 def _box(axes: Axes, x: float, y: float, text: str, colour: Colour, *, width: float = CELL, size: float = 8) -> None:
     axes.add_patch(
         FancyBboxPatch(
@@ -92,14 +81,6 @@ def _tokens(weights: pd.Series) -> list[Token]:
         (STEP * place, "t" if key == query else f"{{t-{query - key}}}", float(weights[key]))
         for place, key in enumerate(shown, 2 * len(first))
     ]
-
-
-def _draw_values(axes: Axes, tokens: list[Token], norm: Normalize) -> None:
-    shades = mpl.colormaps[SHADES]
-    for place, (x, index, weight) in enumerate(tokens):
-        if x > STEP * place == STEP:
-            axes.text(STEP, 0, "…", ha="center", va="center", fontsize=12)
-        _box(axes, x, 0, f"$V_{index}$", shades(norm(weight)), width=WIDE)
 
 
 def _draw_attention(axes: Axes, tokens: list[Token]) -> None:
@@ -134,16 +115,6 @@ def _draw_mamba(axes: Axes, tokens: list[Token]) -> None:
     _box(axes, last - 1.85, 4.4, "$V_t^{\\,update}$", "0.93", width=1.7)
 
 
-def _draw_weights(axes: Axes, weights: pd.Series, norm: Normalize) -> None:
-    """All weights of the row, by distance from the query."""
-    distance = weights.index.max() - weights.index.to_numpy()
-    colours = mpl.colormaps[SHADES](norm(weights.to_numpy()))
-    axes.bar(distance, weights, width=0.9, color=colours, edgecolor="0.3", linewidth=0.3)
-    axes.invert_xaxis()
-    axes.set_xlabel("tokens before the query")
-    axes.grid(False, axis="x")
-
-
 @styled
 def figure1(influence: pd.DataFrame) -> Figure:
     """Figure 1: left, the attention row of a recency-aware head; right, the weights that the Mamba block gives.
@@ -155,26 +126,40 @@ def figure1(influence: pd.DataFrame) -> Figure:
         ValueError: one mixer only, or more than one query or head.
     """
     model, rows = by_model(require(influence, "influence"))[0]
-    require_values(rows, "influence", "mixer", ["attention", "mamba"])
-    rows_by_mixer = {mixer: _weights(rows, mixer) for mixer in ("attention", "mamba")}
+    mixers = ("attention", "mamba")
+    require_values(rows, "influence", "mixer", mixers)
+    for mixer in mixers:
+        if rows.loc[rows["mixer"] == mixer, "key"].duplicated().any():
+            raise ValueError(
+                f"influence measurements have several rows of {mixer} for one key: Figure 1 shows one query of one head"
+            )
+    weights_by_mixer = [rows[rows["mixer"] == mixer].set_index("key")["weight"].sort_index() for mixer in mixers]
     attended = rows[rows["mixer"] == "attention"].iloc[0]
     # The square root keeps small weights apart; both sides share the scale.
-    norm = PowerNorm(0.5, 0, max(float(weights.max()) for weights in rows_by_mixer.values()))
+    norm = PowerNorm(0.5, 0, max(float(weights.max()) for weights in weights_by_mixer))
+    shades = mpl.colormaps[SHADES]
     figure = Figure(figsize=(WIDTH + 0.8, 4.9), label="Figure 1")
     panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": [2.1, 1]}, sharey="row")
     titles = ("attention with recency aware: weighted sum", "linear RNN (Mamba): gated recurrence")
     draws = (_draw_attention, _draw_mamba)
-    for column, (weights, draw, title) in enumerate(zip(rows_by_mixer.values(), draws, titles, strict=True)):
-        top, bottom = panels[:, column]
+    for (top, bottom), weights, draw, title in zip(panels.T, weights_by_mixer, draws, titles, strict=True):
         tokens = _tokens(weights)
-        _draw_values(top, tokens, norm)
+        for place, (x, index, weight) in enumerate(tokens):
+            if x > STEP * place == STEP:
+                top.text(STEP, 0, "…", ha="center", va="center", fontsize=12)
+            _box(top, x, 0, f"$V_{index}$", shades(norm(weight)), width=WIDE)
         draw(top, tokens)
         top.set_title(title)
         top.set_aspect("equal")
         top.set_xlim(-0.7, tokens[-1][0] + 0.7)
         top.set_ylim(-0.5, 4.9)
         top.set_axis_off()
-        _draw_weights(bottom, weights, norm)
+        distance = weights.index.max() - weights.index.to_numpy()
+        colours = shades(norm(weights.to_numpy()))
+        bottom.bar(distance, weights, width=0.9, color=colours, edgecolor="0.3", linewidth=0.3)
+        bottom.invert_xaxis()
+        bottom.set_xlabel("tokens before the query")
+        bottom.grid(False, axis="x")
     panels[1, 0].set_ylabel("weight")
     scale = mpl.cm.ScalarMappable(norm=norm, cmap=SHADES)
     bar = figure.colorbar(scale, ax=panels, shrink=0.7, label="weight of the value in the update")
@@ -189,9 +174,6 @@ def figure1(influence: pd.DataFrame) -> Figure:
         "mean size over channels. Left out: the block's output gate, one factor a channel, and its projections.",
     )
     return figure
-
-
-SINK_QUANTITIES = ("value_norm", "attention", "contribution")
 
 
 @styled
@@ -212,9 +194,8 @@ def figure2(sink: pd.DataFrame) -> Figure:
     for (model, layer, head, rows), part in zip(heads, parts, strict=True):
         norms, attention, contribution = part.subplots(1, 3, width_ratios=[0.85, 1, 1])
         part.suptitle(f"{label(model)}, layer {layer}, head {head}: mean of {int(rows['samples'].max()):,} samples")
-        require_values(rows, "sink", "quantity", SINK_QUANTITIES)
-        by_quantity = {quantity: rows[rows["quantity"] == quantity] for quantity in SINK_QUANTITIES}
-        values = by_quantity["value_norm"].sort_values("key")
+        require_values(rows, "sink", "quantity", ["value_norm", "attention", "contribution"])
+        values = rows[rows["quantity"] == "value_norm"].sort_values("key")
         norms.bar(values["key"], values["value"], width=0.8, color=[series(1).colour, *["0.45"] * (len(values) - 1)])
         norms.set_xlabel("token")
         norms.set_ylabel("L2 norm of value")
@@ -224,7 +205,7 @@ def figure2(sink: pd.DataFrame) -> Figure:
             (attention, "attention", "(b) attention weight"),
             (contribution, "contribution", "(c) weight × value norm"),
         ):
-            matrix = causal_matrix(by_quantity[quantity], "value")
+            matrix = causal_matrix(rows[rows["quantity"] == quantity], "value")
             image = show_causal(axes, matrix, log_norm(matrix))
             axes.set_title(title)
             part.colorbar(image, ax=axes, shrink=0.8, extend="min").ax.tick_params(labelsize=7)
@@ -237,30 +218,7 @@ def figure2(sink: pd.DataFrame) -> Figure:
     return figure
 
 
-SMOOTHED_PART = 20
-"""A curve is the running mean over one part in so many of its points, over fewer at both ends."""
 MODELS_IN_A_ROW = 3
-
-
-def _draw_losses(axes: Axes, model: str, metrics: pd.DataFrame, looks: dict[float, Series]) -> None:
-    for beta, runs in groups(metrics, "beta", sort=True):
-        look = looks[beta]
-        curves = runs.pivot_table(index="step", columns="seed", values="loss")
-        for seed in curves:
-            axes.plot(curves.index, curves[seed], color=look.colour, alpha=0.25, linewidth=0.7)
-        name = "original" if beta == 0 else f"RecurFormer, β = {beta:g}"
-        points = max(1, round(len(curves) / SMOOTHED_PART))
-        smooth = curves.mean(axis=1).rolling(points, center=True, min_periods=1).mean()
-        spacing = max(1, len(smooth) // 8)
-        every = (spacing // 2 if beta else 0, spacing)
-        axes.plot(smooth.index, smooth, **look.line, label=name, markevery=every)
-    printed = {cell.beta: cell.value for cell in CELLS if cell.table == 3 and cell.model == model}
-    for beta in set(looks).intersection(printed):
-        axes.plot(
-            metrics["step"].max(), math.log(printed[beta]), "*", color=looks[beta].colour, markersize=11, clip_on=False,
-            label=f"paper's perplexity, {'original' if beta == 0 else f'β = {beta:g}'}",
-        )  # fmt: skip
-    axes.set_xlabel("training step")
 
 
 @styled
@@ -285,7 +243,23 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     converted = sorted(set(logged["beta"]) - {0})
     looks = {beta: series(place) for place, beta in enumerate([0, *converted])}
     for (model, rows), axes in zip(models, panels, strict=True):
-        _draw_losses(axes, model, rows, looks)
+        for beta, runs in groups(rows, "beta", sort=True):
+            look, name = looks[beta], "original" if beta == 0 else f"RecurFormer, β = {beta:g}"
+            curves = runs.pivot_table(index="step", columns="seed", values="loss")
+            for seed in curves:
+                axes.plot(curves.index, curves[seed], color=look.colour, alpha=0.25, linewidth=0.7)
+            points = max(1, round(len(curves) / 20))  # fewer at both ends
+            smooth = curves.mean(axis=1).rolling(points, center=True, min_periods=1).mean()
+            spacing = max(1, len(smooth) // 8)
+            every = (spacing // 2 if beta else 0, spacing)
+            axes.plot(smooth.index, smooth, **look.line, label=name, markevery=every)
+        printed = {cell.beta: cell.value for cell in CELLS if cell.table == 3 and cell.model == model}
+        for beta in set(looks).intersection(printed):
+            axes.plot(
+                rows["step"].max(), math.log(printed[beta]), "*", color=looks[beta].colour, markersize=11,
+                clip_on=False, label=f"paper's perplexity, {'original' if beta == 0 else f'β = {beta:g}'}",
+            )  # fmt: skip
+        axes.set_xlabel("training step")
         axes.set_title(label(model))
     for axes in panels[::columns]:
         axes.set_ylabel("training loss (nats per token)")
@@ -294,40 +268,6 @@ def figure3(metrics: pd.DataFrame) -> Figure:
     of_seeds = f", mean of {seeds} seeds" if seeds > 1 else ""
     add_note(figure, f"Thick: running mean over a twentieth of the logged points{of_seeds}; faint: as logged.")
     return figure
-
-
-LENGTHS_IN_A_ROW = 4
-
-
-def _draw_best(axes: Axes, rows: pd.DataFrame, best: dict[float, float]) -> None:
-    by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
-    mean = by_seed.mean()
-    spread = [mean - by_seed.min(), by_seed.max() - mean]
-    look = series(2)
-    axes.errorbar(
-        mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
-        marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
-    )  # fmt: skip
-    original = mean[mean.index == 0]
-    axes.plot(
-        original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
-        label="original (β = 0), best rate",
-    )  # fmt: skip
-    chance = float((rows["queries"] / rows["pairs"]).sum() / rows["queries"].sum())
-    axes.axhline(
-        chance, color=series(1).colour, linestyle=series(1).dashes, linewidth=1, label="chance: any value shown"
-    )
-
-
-def _rates_note(test: pd.DataFrame, best: dict[float, float], reason: str) -> str:
-    betas = {rate: [beta for beta, chosen in sorted(best.items()) if chosen == rate] for rate in sorted(best.values())}
-    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in shown)}" for rate, shown in betas.items())
-    seeds = test["seed"].nunique()
-    points = f"Points: mean of {seeds} seeds, bars: lowest to highest seed." if seeds > 1 else "One seed."
-    return (
-        f"Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: {rates}.\n"
-        f"{reason or points}"
-    )
 
 
 @styled
@@ -347,9 +287,7 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     test = mqar[mqar["split"] == "test"]
     reason = why_mqar_not_run(mqar, best)
     panels = groups(test, "length", sort=True)
-    figure, shown, columns = grid(
-        "Figure 4", len(panels), LENGTHS_IN_A_ROW, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True
-    )
+    figure, shown, columns = grid("Figure 4", len(panels), 4, lambda _, lines: (WIDTH, 1.2 + 2.6 * lines), sharey=True)
     betas = sorted(test["beta"].unique())
     for place, ((length, rows), axes) in enumerate(zip(panels, shown, strict=True)):
         every, name = accuracy_of(rows, TRIAL), "every learning rate and seed"
@@ -358,7 +296,22 @@ def figure4(mqar: pd.DataFrame) -> Figure:
             plate = {"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.75}  # word and points both show
             axes.text(0.5, 0.5, "not-run", transform=axes.transAxes, ha="center", va="center", bbox=plate, zorder=4)
         else:
-            _draw_best(axes, rows, best)
+            by_seed = accuracy_of(at_best_rate(rows, best), ["beta", "seed"]).groupby("beta")
+            mean = by_seed.mean()
+            spread = [mean - by_seed.min(), by_seed.max() - mean]
+            look = series(2)
+            axes.errorbar(
+                mean.index, mean, yerr=spread if by_seed.size().max() > 1 else None, color=look.colour, linestyle="-",
+                marker=look.marker, capsize=2.5, elinewidth=1, label="RecurFormer, best learning rate",
+            )  # fmt: skip
+            original = mean[mean.index == 0]
+            axes.plot(
+                original.index, original, series(0).marker, color=series(0).colour, markersize=6.5, zorder=3,
+                label="original (β = 0), best rate",
+            )  # fmt: skip
+            chance = float((rows["queries"] / rows["pairs"]).sum() / rows["queries"].sum())
+            look, name = series(1), "chance: any value shown"
+            axes.axhline(chance, color=look.colour, linestyle=look.dashes, linewidth=1, label=name)
         kind = "trained" if rows["trained_length"].astype(bool).any() else "not trained"
         pairs = ", ".join(f"{count}" for count in sorted(rows["pairs"].unique()))
         axes.set_title(f"({chr(ord('a') + place)}) {length:,} tokens\n{pairs} pairs, {kind}")
@@ -368,7 +321,15 @@ def figure4(mqar: pd.DataFrame) -> Figure:
     for axes in shown[::columns]:
         axes.set_ylabel("accuracy (fraction of correct values)")
     legend_above(figure, shown[:1], ncols=2)
-    add_note(figure, _rates_note(test, best, reason))
+    betas_of = {rate: [beta for beta in sorted(best) if best[beta] == rate] for rate in sorted(best.values())}
+    rates = "; ".join(f"{rate:g} for β = {', '.join(f'{beta:g}' for beta in some)}" for rate, some in betas_of.items())
+    seeds = test["seed"].nunique()
+    points = f"Points: mean of {seeds} seeds, bars: lowest to highest seed." if seeds > 1 else "One seed."
+    add_note(
+        figure,
+        "Learning rate chosen for each β by the mean accuracy on validation samples of the trained lengths: "
+        f"{rates}.\n{reason or points}",
+    )
     return figure
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -18,8 +17,6 @@ from recurformer.render.panels import (
     LOOKS,
     MARKERS,
     OURS,
-    Method,
-    Panel,
     by_method,
     draw_line,
     is_ours,
@@ -57,14 +54,8 @@ from recurformer.results.scores import (
 )
 from recurformer.study.ablations import COMMON_BETA
 
-
-def _all_mixers(points: pd.DataFrame) -> pd.DataFrame:
-    """The original stands at β = 0."""
-    return pd.concat([of(points, "original").assign(setting=0.0), of(points, "mixer")])
-
-
 ablation_mixers = quality_figure(
-    _all_mixers,
+    lambda points: pd.concat([of(points, "original").assign(setting=0.0), of(points, "mixer")]),
     "setting",
     "heads replaced, β",
     "Mixers on the same heads",
@@ -108,59 +99,30 @@ def _by_selector(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([original(points, trained), of_mixer])
 
 
-def _draw_selectors(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title)
-    if panel.reason:
-        say_not_run(axes)
-        return
-    selected = panel.points[panel.points["family"] != "original"]
-    for by in _selectors_in_order(selected["by"]):
-        name, look = _selector_look(by)
-        width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
-        rows = selected[selected["by"] == by]
-        draw_line(
-            axes, panel.measure, rows["setting"], rows, **look.line, label=name,
-            markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
-            markersize=size, zorder=order,
-        )  # fmt: skip
-    unchanged = panel.points[panel.points["family"] == "original"]["mean"].max()
-    axes.axhline(panel.measure.shown(unchanged), color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1,
-        label="original")  # fmt: skip
-    axes.set_xlabel("heads replaced, β")
-    axes.set_xticks(sorted(selected["setting"].unique()))
-    show_score(axes, panel)
-
-
-def _draw_agreement(axes: Axes, rows: pd.DataFrame, column: str) -> None:
+def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
     """One bar a selector: the mean over its seeds, and each seed as a point."""
     names = [name for name in _selectors_in_order(rows["by"]) if name != PAPERS_SELECTOR]
-    for place, by in enumerate(names):
-        look = _selector_look(by)[1]
-        values = rows[rows["by"] == by][column]
-        axes.barh(place, values.mean(), color=look.colour, height=0.6, alpha=0.85)
-        if len(values) > 1:
-            axes.plot(values, [place] * len(values), "o", color="black", markersize=3)
-        axes.annotate(
-            f"{values.mean():.2f}", (max(float(values.max()), 0.0), place), (4, 0), textcoords="offset points",
-            va="center", fontsize=7.5,
-        )  # fmt: skip
-    axes.set_yticks(range(len(names)), [_selector_look(by)[0] for by in names])
-    axes.invert_yaxis()
-    axes.grid(False, axis="y")
-    axes.axvline(0, color="0.3", linewidth=0.8)
-
-
-def _draw_agreements(pair: list[Axes], model: str, rows: pd.DataFrame) -> None:
-    correlation, overlap = pair
-    _draw_agreement(correlation, rows, "rank_correlation")
-    correlation.set_xlim(min(-0.05, float(rows["rank_correlation"].min()) * 1.05), 1.15)
-    correlation.set_xlabel("rank correlation with RA-I")
-    _draw_agreement(overlap, rows, "overlap")
-    overlap.set_xlim(0, 1.15)
-    overlap.axvline(COMMON_BETA, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
-    overlap.set_xlabel(f"fraction of RA-I's choice, β = {COMMON_BETA:g}")
-    for axes, shown in zip(pair, ("order of heads", "choice of heads"), strict=True):
-        axes.set_title(f"{label(model)}: {shown}")
+    for axes, column, title, shown in (
+        (pair[0], "rank_correlation", "order of heads", "rank correlation with RA-I"),
+        (pair[1], "overlap", "choice of heads", f"fraction of RA-I's choice, β = {COMMON_BETA:g}"),
+    ):
+        for place, by in enumerate(names):
+            values = rows[rows["by"] == by][column]
+            axes.barh(place, values.mean(), color=_selector_look(by)[1].colour, height=0.6, alpha=0.85)
+            if len(values) > 1:
+                axes.plot(values, [place] * len(values), "o", color="black", markersize=3)
+            axes.annotate(
+                f"{values.mean():.2f}", (max(float(values.max()), 0.0), place), (4, 0), textcoords="offset points",
+                va="center", fontsize=7.5,
+            )  # fmt: skip
+        axes.set_yticks(range(len(names)), [_selector_look(by)[0] for by in names])
+        axes.invert_yaxis()
+        axes.grid(False, axis="y")
+        axes.axvline(0, color="0.3", linewidth=0.8)
+        axes.set_xlim(min(-0.05, float(rows[column].min()) * 1.05) if column == "rank_correlation" else 0, 1.15)
+        axes.set_xlabel(shown)
+        axes.set_title(f"{label(model)}: {title}")
+    pair[1].axvline(COMMON_BETA, color="0.3", linestyle=SERIES[2].dashes, linewidth=1)
 
 
 @styled
@@ -183,7 +145,25 @@ def ablation_selectors(
     figure = Figure(figsize=(WIDTH, 1.4 + 2.4 * lines), label="RA-I against other selectors")
     every = list(figure.subplots(lines, 2, squeeze=False).ravel())
     for panel, axes in zip(panels, every, strict=False):
-        _draw_selectors(axes, panel)
+        axes.set_title(panel.title)
+        if panel.reason:
+            say_not_run(axes)
+            continue
+        selected = panel.points[panel.points["family"] != "original"]
+        for by in _selectors_in_order(selected["by"]):
+            name, look = _selector_look(by)
+            width, size, order = (2.2, 7, 2) if by == PAPERS_SELECTOR else (1.2, 5, 3)  # the wide one hides no other
+            rows = selected[selected["by"] == by]
+            draw_line(
+                axes, panel.measure, rows["setting"], rows, **look.line, label=name,
+                markerfacecolor=look.colour if rows["trained"].all() else "white", linewidth=width,
+                markersize=size, zorder=order,
+            )  # fmt: skip
+        unchanged = panel.measure.shown(panel.points[panel.points["family"] == "original"]["mean"].max())
+        axes.axhline(unchanged, color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1, label="original")
+        axes.set_xlabel("heads replaced, β")
+        axes.set_xticks(sorted(selected["setting"].unique()))
+        show_score(axes, panel)
     for place, (model, of_model) in enumerate(models, lines - len(models)):
         _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
     if len(panels) % 2:
@@ -199,43 +179,15 @@ def ablation_selectors(
     return figure
 
 
-Drawn = tuple[Method, float]
-"""A method and its fraction of heads replaced."""
-
-
-def _size_lines(points: pd.DataFrame) -> list[tuple[Drawn, pd.DataFrame]]:
-    return [
-        ((method, setting), at_setting)
-        for method, rows in by_method(points)
-        for setting, at_setting in groups(rows, "setting", sort=True)
-    ]
-
-
-def _size_looks(points: pd.DataFrame) -> dict[Drawn, dict[str, Any]]:
-    """One hue a method, one marker and dash a fraction."""
-    looks: dict[Drawn, dict[str, Any]] = {}
-    for (method, setting), _ in _size_lines(points):
-        place = sum(known == method for known, _ in looks)
-        look = nth_look(OURS if is_ours(method) else LOOKS[method[0]][1], place)
-        looks[method, setting] = {**look.line, "markersize": 5, "linewidth": 1.4}
-    return looks
-
-
-def _draw_sizes(axes: Axes, points: pd.DataFrame, column: str, looks: dict[Drawn, dict[str, Any]]) -> None:
-    trained = points.loc[points["as_trained"], column]
-    if trained.nunique() == 1:
-        axes.axvline(trained.iloc[0], color="0.5", linewidth=6, alpha=0.25, zorder=0)
-    for drawn, rows in _size_lines(points):
-        draw_line(axes, HASHHOP_SIZES, rows[column], rows, **looks[drawn])
-    axes.axhline(LEARNED, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
-    axes.set_ylim(-0.04, 1.06)
-    axes.set_ylabel(HASHHOP_SIZES.axis)
-    axes.locator_params(axis="x", integer=True)
-
-
-def _size_name(drawn: Drawn) -> str:
-    (family, method), setting = drawn
-    return method_label(family, method) + ("" if family == "original" else f", β = {setting:g}")
+def _lines_of_sizes(points: pd.DataFrame) -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
+    """Name -> look and points of each method at each fraction: one hue a method, one marker and dash a fraction."""
+    lines: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
+    for method, rows in by_method(points):
+        hue = OURS if is_ours(method) else LOOKS[method[0]][1]
+        for place, (beta, at_beta) in enumerate(groups(rows, "setting", sort=True)):
+            name = method_label(*method) + ("" if method[0] == "original" else f", β = {beta:g}")
+            lines[name] = ({**nth_look(hue, place).line, "markersize": 5, "linewidth": 1.4}, at_beta)
+    return lines
 
 
 @styled
@@ -248,45 +200,38 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
         )
         for (hops, size, form), of_size in groups(rows, ["hops", "size", "form"])
     ], ignore_index=True)  # fmt: skip
-    models, looks = by_model(points), _size_looks(points)
+    models, every_line = by_model(points), _lines_of_sizes(points)
     figure = Figure(figsize=(WIDTH + 0.8, 1.6 + 2.6 * len(models)), label="HashHop at other lengths and hops")
-    lines = figure.subplots(len(models), 2, squeeze=False)
-    for (model, of_model), (by_size, by_hops) in zip(models, lines, strict=True):
+    panels = figure.subplots(len(models), 2, squeeze=False)
+    for (model, of_model), (by_size, by_hops) in zip(models, panels, strict=True):
         trained = of_model[of_model["as_trained"]]
         unit_of_size = SIZE_UNITS[of_model["form"].iloc[0]]
         for axes, column, kept, axis, unit in (
             (by_size, "size", "hops", f"{unit_of_size} in the prompt", "hops"),
             (by_hops, "hops", "size", "hops asked for", unit_of_size),
         ):
-            shown = of_model[of_model[kept].isin(trained[kept])]
             axes.set_title(f"{label(model)}: {', '.join(f'{size:,}' for size in trained[kept].unique())} {unit}")
+            shown = of_model[of_model[kept].isin(trained[kept])]
             if shown[column].nunique() < 2:
                 say_not_run(axes)
                 continue
-            _draw_sizes(axes, shown, column, looks)
+            if trained[column].nunique() == 1:
+                axes.axvline(trained[column].iloc[0], color="0.5", linewidth=6, alpha=0.25, zorder=0)
+            for look, of_line in every_line.values():
+                if len(part := of_line[of_line.index.isin(shown.index)]):
+                    draw_line(axes, HASHHOP_SIZES, part[column], part, **look)
+            axes.axhline(LEARNED, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
+            axes.set_ylim(-0.04, 1.06)
+            axes.set_ylabel(HASHHOP_SIZES.axis)
+            axes.locator_params(axis="x", integer=True)
             axes.set_xlabel(axis)
-    legend_beside(figure, [Line2D([], [], label=_size_name(drawn), **style) for drawn, style in looks.items()])
+    legend_beside(figure, [Line2D([], [], label=name, **look) for name, (look, _) in every_line.items()])
     add_note(
         figure,
         f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
         f"training. Dotted: {LEARNED:g}, an original below it decides nothing about its variants.",
     )
     return figure
-
-
-MAPS_IN_A_ROW = 5
-DARK_PASSKEYS = 0.6
-"""Below this value a cell is dark, and its number white."""
-
-
-def _draw_passkeys(axes: Axes, rows: pd.DataFrame) -> AxesImage:
-    """Fraction of passkeys found: depths downwards, lengths to the right."""
-    sums = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
-    fraction = (sums["correct"] / sums["queries"]).unstack("length").sort_index()
-    image = show_fractions(axes, fraction, fraction < DARK_PASSKEYS, size=6.5)
-    axes.set_xticks(range(fraction.shape[1]), [f"{length:,}" for length in fraction.columns], rotation=60, fontsize=7)
-    axes.set_yticks(range(fraction.shape[0]), [f"{depth:.0%}" for depth in fraction.index], fontsize=7)
-    return image
 
 
 @styled
@@ -308,11 +253,15 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
         if model in shown
     ]
     figure, every, columns = grid(
-        "Needles in a haystack", len(maps), MAPS_IN_A_ROW, lambda _, lines: (WIDTH, 1.1 + 1.65 * lines), sharey=True
+        "Needles in a haystack", len(maps), 5, lambda _, lines: (WIDTH, 1.1 + 1.65 * lines), sharey=True
     )
     notes = []
     for (model, method, of_method), axes in zip(maps, every, strict=False):
-        image = _draw_passkeys(axes, of_method)
+        sums = of_method.groupby(["depth", "length"])[["correct", "queries"]].sum()
+        found = (sums["correct"] / sums["queries"]).unstack("length").sort_index()  # (depths, lengths)
+        image = show_fractions(axes, found, found < 0.6, size=6.5)
+        axes.set_xticks(range(found.shape[1]), [f"{length:,}" for length in found.columns], rotation=60, fontsize=7)
+        axes.set_yticks(range(found.shape[0]), [f"{depth:.0%}" for depth in found.index], fontsize=7)
         name = "\n".join(textwrap.wrap(method_label(*method), 16))
         title = f"{name}\ncache {of_method['ratio'].mean():.2f}"
         axes.set_title(
@@ -338,22 +287,6 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     return figure
 
 
-BETAS_SHOWN = 4
-DARK_CHANGE = 0.5
-"""Up to this fraction of the scale a cell is dark, and its number white."""
-
-
-def _draw_settings(axes: Axes, matrix: pd.DataFrame, top: float, default: tuple[float, float]) -> AxesImage:
-    image = show_fractions(axes, matrix, matrix <= DARK_CHANGE * top, size=7.5, top=top)
-    axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
-    axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
-    window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
-    corner = (float(window) - 0.47, float(threshold) - 0.47)
-    axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=SERIES[5].colour, linewidth=2))
-    axes.set_xlabel("window k (tokens)")
-    return image
-
-
 @styled
 def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
     """Fraction of the chosen heads that changes with α (downwards) and k (to the right): a row a model, a panel a β."""
@@ -361,7 +294,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
     rows = rows.assign(changed=changed_fraction(rows))
     models = by_model(rows)
     betas = sorted(rows["beta"].unique())
-    places = np.linspace(0, len(betas) - 1, min(len(betas), BETAS_SHOWN)).round().astype(int)
+    places = np.linspace(0, len(betas) - 1, min(len(betas), 4)).round().astype(int)
     shown = [betas[place] for place in places]
     figure = Figure(figsize=(WIDTH, 1.0 + 2.2 * len(models)), label="Sensitivity of RA-I")
     panels = figure.subplots(len(models), len(shown), squeeze=False, sharex="row", sharey="row")
@@ -372,7 +305,13 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
         for beta, axes in zip(shown, line, strict=True):
             at_beta = of_model[of_model["beta"] == beta]
             matrix = at_beta.pivot_table(index="threshold", columns="window", values="changed")
-            image = _draw_settings(axes, matrix, top, default)
+            image = show_fractions(axes, matrix, matrix <= top / 2, size=7.5, top=top)
+            axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
+            axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
+            window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])
+            corner = (float(window) - 0.47, float(threshold) - 0.47)
+            axes.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=SERIES[5].colour, linewidth=2))
+            axes.set_xlabel("window k (tokens)")
             axes.set_title(f"{label(model)}\nβ = {beta:g}")
         line[0].set_ylabel("threshold α")
         others = of_model[of_model["changed"] > 0]

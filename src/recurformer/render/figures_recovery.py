@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.style import WIDTH, Series, add_note, legend_above, series, styled
+from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.learned import (
     ARMS,
@@ -108,21 +108,6 @@ def recovery(recovery: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_bytes(axes: Axes, arms: pd.DataFrame, quantity: str, looks: dict[str, Series]) -> None:
-    """One mark an arm; sizes of the same mixer are joined."""
-    for mixer, look in looks.items():
-        rows = arms[arms["mixer"] == mixer]
-        for kept, filled in ((rows[rows["tokens"] == 0], False), (last_points(rows), True)):
-            mean = kept.groupby("state")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
-            error = [mean[quantity] - mean[f"{quantity}_low"], mean[f"{quantity}_high"] - mean[quantity]]
-            axes.errorbar(mean.index, mean[quantity], yerr=error, color=look.colour, marker=look.marker,
-                          markerfacecolor=look.colour if filled else "none", linestyle=look.dashes if filled else ":",
-                          linewidth=1, capsize=2, label=RECOVERED_BY[mixer] if filled else None)  # fmt: skip
-    axes.set_yscale("log")
-    axes.set_xlabel("bytes that do not grow with the text (KiB)")
-    axes.set_ylabel(RECOVERED[quantity])
-
-
 @styled
 def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     """Quality over bytes held, hollow before any training, filled after the same tokens; and the closed form's error.
@@ -141,14 +126,24 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
     looks = {mixer: series(place) for place, mixer in enumerate(RECOVERED_BY, 1) if mixer in set(arms["mixer"])}
     figure = Figure(figsize=(1.45 * WIDTH, 3.6), label="Equal bytes")
     panels = figure.subplots(1, 3)
-    for axes, quantity in zip(panels, RECOVERED, strict=False):
-        _draw_bytes(axes, arms, quantity, looks)
+    for axes, (quantity, name) in zip(panels, RECOVERED.items(), strict=False):
+        for mixer, look in looks.items():
+            rows = arms[arms["mixer"] == mixer]  # sizes of the same mixer are joined
+            for kept, filled in ((rows[rows["tokens"] == 0], False), (last_points(rows), True)):
+                mean = kept.groupby("state")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
+                error = [mean[quantity] - mean[f"{quantity}_low"], mean[f"{quantity}_high"] - mean[quantity]]
+                axes.errorbar(mean.index, mean[quantity], yerr=error, color=look.colour, marker=look.marker,
+                    markerfacecolor=look.colour if filled else "none", linestyle=look.dashes if filled else ":",
+                    linewidth=1, capsize=2, label=RECOVERED_BY[mixer] if filled else None)  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_xlabel("bytes that do not grow with the text (KiB)")
+        axes.set_ylabel(name)
     original = float(untrained(points, model)["perplexity"])
     panels[1].axhline(original, color=series(0).colour, linewidth=1, label="original")
     for mixer, look in looks.items():
         chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
-        mean = chosen.groupby("layer")["after"].mean()
-        panels[2].plot(mean.index, mean, **look.line, markersize=3)
+        missed = chosen.groupby("layer")["after"].mean()
+        panels[2].plot(missed.index, missed, **look.line, markersize=3)
     panels[2].set_ylim(0, 1)
     panels[2].set_xlabel("layer")
     panels[2].set_ylabel("fraction that the closed form misses")

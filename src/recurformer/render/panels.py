@@ -112,11 +112,6 @@ def say_not_run(axes: Axes) -> None:
     axes.set_yticks([])
 
 
-SIDE_BY_SIDE = 2
-WIDE_RANGE = 3.0
-"""Perplexities whose largest is more than so many times the smallest stand on a logarithmic axis."""
-
-
 @dataclass(frozen=True)
 class Panel:
     """What one model's panel shows of one measure; `reason` where that is nothing."""
@@ -165,7 +160,7 @@ def show_score(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.measure.axis)
     if panel.measure is not CONTINUATION:
         axes.set_ylim(-0.04, 1.06)
-    elif np.nanmax(shown) > WIDE_RANGE * np.nanmin(shown):
+    elif np.nanmax(shown) > 3 * np.nanmin(shown):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=9))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -249,9 +244,7 @@ def quality_figure(
     ) -> Figure:
         frames = {"compared_hashhop": compared_hashhop, "needle": needle, "continuation": continuation}
         panels = panels_of(frames, chosen)
-        figure, every, _ = grid(
-            name, len(panels), SIDE_BY_SIDE, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2))
-        )
+        figure, every, _ = grid(name, len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
         for panel, axes in zip(panels, every, strict=True):
             draw_panel(axes, panel, column)
             if not panel.reason:

@@ -21,8 +21,6 @@ WIDTH = 7.2
 """Width of a figure in inches: a page's text width."""
 LEFT_OUT = {".svg": ("Date", "Creator"), ".png": ("Software",)}
 """Format of a figure -> what its file does not say of itself."""
-NOTE_COLOUR = "0.25"
-NOTE_CHARACTERS_PER_INCH = 17
 
 
 @dataclass(frozen=True)
@@ -123,13 +121,9 @@ def save_figure(figure: Figure, path: str | Path, runs: Sequence[str] = ()) -> N
 
 def add_note(figure: Figure, text: str) -> None:
     """Small print below the axes, broken into lines: rules and numbers that a reader needs beside the picture."""
-    characters = int(NOTE_CHARACTERS_PER_INCH * figure.get_figwidth())
+    characters = int(17 * figure.get_figwidth())  # 17 an inch
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, characters)]
-    figure.supxlabel("\n".join(lines), fontsize=7.5, color=NOTE_COLOUR, x=0.01, ha="left")
-
-
-DECADES = 3
-"""Powers of ten that a logarithmic colour scale spans below its largest value."""
+    figure.supxlabel("\n".join(lines), fontsize=7.5, color="0.25", x=0.01, ha="left")
 
 
 def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
@@ -147,7 +141,8 @@ def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def log_norm(*matrices: np.ndarray) -> LogNorm:
-    """A logarithmic colour scale down from the largest value of all matrices; what is smaller takes its lowest colour.
+    """A logarithmic colour scale of three powers of ten down from the largest value of all matrices; what is smaller
+    takes its lowest colour.
 
     Raises:
         ValueError: no positive value.
@@ -155,7 +150,7 @@ def log_norm(*matrices: np.ndarray) -> LogNorm:
     highest = max(float(np.nanmax(matrix, initial=0.0)) for matrix in matrices)
     if highest <= 0:
         raise ValueError("a logarithmic colour scale needs a positive value, the weights are all 0")
-    return LogNorm(highest * 10.0**-DECADES, highest, clip=True)
+    return LogNorm(highest * 10.0**-3, highest, clip=True)
 
 
 def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -> AxesImage:

@@ -91,25 +91,8 @@ def _not_run_note(measured: pd.DataFrame, why: str) -> list[str]:
     return [f"{', '.join(absent)}: not-run: {why} (config/paper.yaml)."] if absent else []
 
 
-SPLIT = "validation"
 MOMENTS = ("before", "converted", "trained")
 """Before anything was done; converted but not trained; after continual training, which is the paper's stage."""
-
-
-def _perplexity_line(model: str, beta: float, rows: pd.DataFrame) -> Line:
-    """One line of text from the stages of one model at one beta."""
-    stages = rows.set_index("stage").reindex(MOMENTS).to_dict("index")
-    before, after = stages["converted" if beta else "before"], stages["trained"]
-    printed = after["printed"] if pd.notna(after["paper"]) else NOTHING
-    ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
-    return {
-        "Model": label(model),
-        "Method": "RecurFormer" if beta else "Original Model",
-        "β": number(beta, 2),
-        "before training": number(before["ours"], 3),
-        "after training": beside(number(after["ours"], 3), printed, MARKS.get(after["verdict"], NOTHING)),
-        "over original": beside(ours, paper, "").strip(),
-    }
 
 
 def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
@@ -119,15 +102,28 @@ def table3(perplexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         ValueError: no row of the split "validation", which alone counts.
     """
     require(perplexity, "perplexity")
-    require_values(perplexity, "perplexity", "split", [SPLIT])
-    held_out = perplexity[perplexity["split"] == SPLIT].round({"beta": 6})
+    require_values(perplexity, "perplexity", "split", ["validation"])
+    held_out = perplexity[perplexity["split"] == "validation"].round({"beta": 6})
     printed = printed_cells(3, verdicts).drop(columns=["method", "quantity"]).assign(stage="trained")
     frame = beside_printed(perplexity_values(held_out), printed, ["model", "beta", "stage"], MOMENTS)
     for column in ("ours", "paper"):
         values = frame.set_index(["model", "beta", "stage"])[column]
         frame[f"{column}_over_original"] = over_original(values).to_numpy()
     frame[["seeds", "tokens"]] = frame[["seeds", "tokens"]].astype("Int64")
-    lines = [_perplexity_line(model, beta, rows) for (model, beta), rows in groups(frame, ["model", "beta"])]
+    lines: list[Line] = []
+    for (model, beta), rows in groups(frame, ["model", "beta"]):
+        stages = rows.set_index("stage").reindex(MOMENTS).to_dict("index")
+        before, after = stages["converted" if beta else "before"], stages["trained"]
+        printed_value = after["printed"] if pd.notna(after["paper"]) else NOTHING
+        ours, paper = (number(after[f"{whose}_over_original"], 3) for whose in ("ours", "paper"))
+        lines.append({
+            "Model": label(model),
+            "Method": "RecurFormer" if beta else "Original Model",
+            "β": number(beta, 2),
+            "before training": number(before["ours"], 3),
+            "after training": beside(number(after["ours"], 3), printed_value, MARKS.get(after["verdict"], NOTHING)),
+            "over original": beside(ours, paper, "").strip(),
+        })  # fmt: skip
     notes = [
         "A cell: ours, the paper's value in parentheses, the verdict. “Before training”: right after the conversion.",
         "Perplexity of the causal language model on held-out Wikipedia articles: exp of the mean negative "
@@ -158,13 +154,6 @@ def printed_contributions() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*CONTRIBUTION, "paper", "paper_low", "paper_high"])
 
 
-def _norm_text(rows: pd.DataFrame, norm: str) -> str:
-    row = rows[rows["norm"] == norm].iloc[0]
-    ours = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
-    paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
-    return beside(ours, paper, " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark))
-
-
 def _direction(rows: pd.DataFrame) -> str:
     """Whether the first token of one model contributes more or less than the others, by the means under each norm."""
     means = rows.pivot(index="norm", columns="tokens", values="ours").sort_index()
@@ -181,19 +170,23 @@ def table5(contribution: pd.DataFrame, verdicts: Verdicts) -> Table:
         ValueError: two rows for one cell.
     """
     require(contribution, "contribution")
-    ours = contribution_values(contribution)
-    frame = beside_printed(ours, printed_contributions(), CONTRIBUTION, ["l1", "l2", *TOKENS])
+    frame = beside_printed(
+        contribution_values(contribution), printed_contributions(), CONTRIBUTION, ["l1", "l2", *TOKENS]
+    )
     frame["samples"] = frame["samples"].astype("Int64")
     for part in ("mean", "interval"):
         claims = [f"table5/{row.model}/{row.tokens}/{row.norm}_{part}" for row in records(frame)]
         frame[f"{part}_verdict"] = [verdicts.get(claim, "") for claim in claims]
-    lines: list[Line] = [
-        {
-            "Model": label(model), "Tokens": TOKENS[tokens],
-            **{f"{norm.upper()} contribution": _norm_text(rows, norm) for norm in ("l1", "l2")},
-        }
-        for (model, tokens), rows in groups(frame, ["model", "tokens"])
-    ]  # fmt: skip
+    lines: list[Line] = []
+    for (model, tokens), rows in groups(frame, ["model", "tokens"]):
+        line = {"Model": label(model), "Tokens": TOKENS[tokens]}
+        for norm in ("l1", "l2"):
+            row = rows[rows["norm"] == norm].iloc[0]
+            shown = estimated(row["ours"], row["mean_low"], row["mean_high"], 4)
+            paper = estimated(row["paper"], row["paper_low"], row["paper_high"], 4)
+            marks = " ".join(MARKS[mark] for mark in row[["mean_verdict", "interval_verdict"]] if mark)
+            line[f"{norm.upper()} contribution"] = beside(shown, paper, marks)
+        lines.append(line)
     measured = frame[frame["status"] == "measured"]
     by_model = groups(measured, "model")
     tests = "; ".join(

@@ -54,39 +54,36 @@ Recorded = Mapping[str, Mapping[str, pd.DataFrame]]
 """Name of a GPU -> kind of measurement -> rows that a recording keeps of it."""
 
 
-def _gpu_values(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What was measured on a GPU; not what is counted or computed without one, nor h_gq without its baseline."""
-    cells = []
-    if "cache_peak" in frames:
-        cells.append(cache_values(require(frames["cache_peak"], "cache_peak").dropna(subset="ratio"), "measured"))
-    if "memory" in frames:
-        memory = require(frames["memory"], "memory")
-        cells.append(longest_values(memory[memory["source"] == "measured"]))
-    if "hashhop" in frames and "baseline" in frames:
-        scores = quality_values(require(frames["hashhop"], "hashhop"))
-        cells.append(without_weak(scores, baseline_scores(frames["baseline"], scores)))
-    return _joined(cells)
-
-
 def _joined(cells: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Cells one below the other; what is empty has no types to speak of."""
     return pd.concat([some for some in cells if len(some)] or [pd.DataFrame(columns=CELLS)], ignore_index=True)
 
 
 def recorded_values(recorded: Recorded) -> pd.DataFrame:
-    """The values of every GPU under settings that carry its name.
+    """What was measured on every GPU, under settings that carry its name; not what is counted or computed without one,
+    nor h_gq without its baseline.
 
     Raises:
         ValueError: a recording lacks columns, or h_gq before conversion of a model whose h_gq it has.
     """
     values = []
     for gpu, frames in recorded.items():
-        cells = _gpu_values(frames)
+        cells = []
+        if "cache_peak" in frames:
+            peaks = require(frames["cache_peak"], "cache_peak").dropna(subset="ratio")
+            cells.append(cache_values(peaks, "measured"))
+        if "memory" in frames:
+            memory = require(frames["memory"], "memory")
+            cells.append(longest_values(memory[memory["source"] == "measured"]))
+        if "hashhop" in frames and "baseline" in frames:
+            scores = quality_values(require(frames["hashhop"], "hashhop"))
+            cells.append(without_weak(scores, baseline_scores(frames["baseline"], scores)))
+        of_gpu = _joined(cells)
         names = [
             gpu if setting == SETTINGS[quantity][0] else f"{gpu}, {HEADINGS.get(setting, setting)}"
-            for quantity, setting in zip(cells["quantity"], cells["setting"], strict=True)
+            for quantity, setting in zip(of_gpu["quantity"], of_gpu["setting"], strict=True)
         ]
-        values.append(cells.assign(setting=names))
+        values.append(of_gpu.assign(setting=names))
     return _joined(values)
 
 
@@ -150,27 +147,6 @@ def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
     return lines
 
 
-def _h_gq_notes(scores: Mapping[str, float]) -> list[str]:
-    """h_gq before conversion: of the models that have learned the task, and of each whose h_gq is withheld."""
-    texts = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
-    learned = ", ".join(f"{texts[model]} ({label(model)})" for model, score in scores.items() if score >= LEARNED)
-    passed = [f"Without conversion h_gq is {learned}; a comparison needs {LEARNED:g}."] if learned else []
-    return passed + [
-        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {texts[model]} of the {LEARNED:g} "
-        "that a comparison needs."
-        for model, score in scores.items()
-        if score < LEARNED
-    ]
-
-
-def _memory_model_note(memory: pd.DataFrame) -> list[str]:
-    """How far the memory model is from what was measured."""
-    if "error" not in memory or memory["error"].isna().all():
-        return []
-    low, high = (number(100 * error, 1, signed=True) for error in memory["error"].agg(["min", "max"]))
-    return [f"The memory model's error where l_m was measured: {low} % to {high} %."]
-
-
 def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores: Mapping[str, float]) -> list[str]:
     """How the values came about, and why those are missing that are; `scores`: h_gq before conversion by model."""
     gib = ", ".join(f"{size / 2**30:.4g}" for size in sorted(memory["memory_bytes"].unique()))
@@ -186,10 +162,20 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
         "Heads are replaced by whole query groups (kv_group). CSV: one by one (head), which frees a key-value head "
         "only when all its query heads are replaced.",
-        *_memory_model_note(memory),
-        *_h_gq_notes(scores),
-        LEGEND,
     ]
+    if "error" in memory and memory["error"].notna().any():
+        low, high = (number(100 * error, 1, signed=True) for error in memory["error"].agg(["min", "max"]))
+        texts.append(f"The memory model's error where l_m was measured: {low} % to {high} %.")
+    reached = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
+    if learned := [f"{reached[model]} ({label(model)})" for model, score in scores.items() if score >= LEARNED]:
+        texts.append(f"Without conversion h_gq is {', '.join(learned)}; a comparison needs {LEARNED:g}.")
+    texts += [
+        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {reached[model]} of the {LEARNED:g} "
+        "that a comparison needs."
+        for model, score in scores.items()
+        if score < LEARNED
+    ]
+    texts.append(LEGEND)
     if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
         texts.append(
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "

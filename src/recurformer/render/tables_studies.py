@@ -91,27 +91,6 @@ def _measured_on(rows: pd.DataFrame | None, kind: str, run: Any) -> pd.DataFrame
     return measured[chosen & (measured["trained"] == (run.tokens > 0)) & (measured["seed"] == run.seed)]
 
 
-def _recovery_rows(
-    ends: pd.DataFrame, original: pd.Series, needle: Any, continuation: Any, runs: Any
-) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for run in records(ends):
-        needles, written = _measured_on(needle, "needle", run), _measured_on(continuation, "continuation", run)
-        asked = needles[needles["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
-        rows.append({
-            **{name: getattr(run, name) for name in (*CURVE, "tokens")}, "minutes": run.seconds / 60,
-            **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
-            "over_original": run.perplexity / original["perplexity"],
-            **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
-            "continuation": CONTINUATION.shown(CONTINUATION.estimate(written).mean) if len(written) else np.nan,
-            **{f"passkeys_{row.Index}": f"{row.correct} of {row.queries}" for row in asked.itertuples()},
-            **{f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
-               for length, name in SHOWN_LENGTHS.items()},
-            "windows": run.windows, "runs": runs(run.rows),
-        })  # fmt: skip
-    return rows
-
-
 def recovery_table(
     recovery: pd.DataFrame, needle: pd.DataFrame | None = None, continuation: pd.DataFrame | None = None
 ) -> Table:
@@ -125,7 +104,20 @@ def recovery_table(
     for model, of_model in groups(points, "model"):
         original = untrained(points, model)
         ends = pd.concat([original.to_frame().T, last_points(of_model).sort_values(["beta", "arm"])])
-        rows += _recovery_rows(ends, original, needle, continuation, lambda labels: runs_of(recovery.loc[list(labels)]))
+        for run in records(ends):
+            needles, written = _measured_on(needle, "needle", run), _measured_on(continuation, "continuation", run)
+            asked = needles[needles["task"] == PASSKEY].groupby("length")[["correct", "queries"]].sum()
+            rows.append({
+                **{name: getattr(run, name) for name in (*CURVE, "tokens")}, "minutes": run.seconds / 60,
+                **{name: getattr(run, name) for name in ("perplexity", "perplexity_low", "perplexity_high")},
+                "over_original": run.perplexity / original["perplexity"],
+                **{name: getattr(run, name) for name in ("divergence", "divergence_low", "divergence_high")},
+                "continuation": CONTINUATION.shown(CONTINUATION.estimate(written).mean) if len(written) else np.nan,
+                **{f"passkeys_{row.Index}": f"{row.correct} of {row.queries}" for row in asked.itertuples()},
+                **{f"cache_{name}": getattr(run, f"bytes_{length}") / original[f"bytes_{length}"]
+                   for length, name in SHOWN_LENGTHS.items()},
+                "windows": run.windows, "runs": runs_of(recovery.loc[list(run.rows)]),
+            })  # fmt: skip
     frame = pd.DataFrame(rows)
     passkeys = sorted(
         (str(name) for name in frame if str(name).startswith("passkeys_")), key=lambda name: int(name[9:])
@@ -167,22 +159,16 @@ def _estimated(row: Any, name: str, decimals: int) -> str:
     return estimated(getattr(row, name), low, high, decimals)
 
 
-def _evidence(row: Any) -> str:
-    if row.verdict == NOT_RUN:
-        return NOTHING
-    samples = f"{row.samples:,} samples" if pd.notna(row.samples) else ""
-    return ", ".join(filter(None, [row.figure, samples])) or NOTHING
-
-
 def questions_table(answers: pd.DataFrame) -> Table:
     """What the reviewers asked, from the answers of `recurformer.claims.ledger.reviewer_questions`."""
-    lines = [
-        {
+    lines: list[Line] = []
+    for row in records(answers):
+        samples = f"{row.samples:,} samples" if pd.notna(row.samples) else ""
+        evidence = ", ".join(filter(None, [row.figure, samples])) if row.verdict != NOT_RUN else ""
+        lines.append({
             "Question": row.question, "Reviewer": row.asked_by, "Answer": row.answer, "Verdict": row.verdict,
-            "Evidence": _evidence(row),
-        }
-        for row in records(answers)
-    ]  # fmt: skip
+            "Evidence": evidence or NOTHING,
+        })  # fmt: skip
     notes = (
         "Verdicts: yes, no, undecided (measured, but not well enough, for the reason in the answer), not-run (not "
         "measured). They rest on one training of each model and hold for the models and sizes of this study.",

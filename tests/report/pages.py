@@ -1,4 +1,4 @@
-"""The recorded ledger of claims, with what no page must stumble over."""
+"""The recorded ledger of claims, with what no page must stumble over; and what the tests of pages ask of a browser."""
 
 import json
 from pathlib import Path
@@ -19,3 +19,15 @@ def ledger() -> dict:
     many = [f"recorded/cpu/results/mqar/beta-{beta / 200}/length-512.csv" for beta in range(200)]
     next(claim["evidence"] for claim in found["claims"] if claim["evidence"])["files"] = many
     return found
+
+
+def resize(browser, width):
+    """Give the page a width in pixels; a window itself cannot be made as narrow as a telephone."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def overhang(browser):
+    """Pixels by which the page is wider than what it is shown in."""
+    script = "const page = document.documentElement; return page.scrollWidth - page.clientWidth;"
+    return browser.execute_script(script)

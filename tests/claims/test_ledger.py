@@ -1,0 +1,280 @@
+"""The strongest evidence decides, at which scale and on what it rests; and the ledger counts and shows it."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import pandas as pd
+import pytest
+from mutated_worlds import CLAIMS, IMPOSSIBLE, MUTATIONS, ideal, with_column
+
+from recurformer.claims import decide, make_ledger
+from recurformer.claims.claim import QUESTIONS, STATEMENTS, Finding
+from recurformer.claims.comparisons import Comparison, judge_comparisons
+from recurformer.claims.ledger import from_recordings
+from recurformer.claims.numbers import quality
+from recurformer.data.interval import Estimate
+from recurformer.paper import CELLS, NUMBERS
+from recurformer.render.page import claims_markdown
+from recurformer.results.scores import NEEDLE
+from recurformer.results.words import (
+    CONSISTENT,
+    CONTRADICTED,
+    FAILS_SMALL,
+    MARKS,
+    NOT_RUN,
+    PAPER_INCONSISTENT,
+    REPRODUCED,
+    UNDECIDED,
+)
+from tests.worlds import SMALL, smaller, world
+
+TREND = CLAIMS["text/collapse-at-one"]
+
+
+def decided(claim: str, **measured: pd.DataFrame):
+    """The verdict where some kinds of measurements are others than in the world in which the paper is right."""
+    return decide(CLAIMS[claim], [world(ideal() | measured)])
+
+
+@pytest.mark.parametrize(
+    ("sources", "verdict", "decided_by"),
+    [
+        ([("this study", True, True)], REPRODUCED, "this study"),
+        ([("this study", False, True)], CONSISTENT, "this study"),
+        ([("this study", False, False)], FAILS_SMALL, "this study"),
+        ([("this study", True, False)], CONTRADICTED, "this study"),
+        ([("this study", False, False), ("recorded/gpu", True, True)], REPRODUCED, "recorded/gpu"),
+        ([("this study", True, True), ("recorded/gpu", True, False)], REPRODUCED, "this study"),
+        ([("this study", False, True), ("recorded/cpu", False, False)], CONSISTENT, "this study"),
+        ([("this study", False, True), ("recorded/gpu", True, False)], CONTRADICTED, "recorded/gpu"),
+    ],
+)
+def test_the_strongest_evidence_decides(sources, verdict, decided_by):
+    evidence = []
+    for name, at_scale, holds in sources:
+        frames = ideal() if holds else MUTATIONS["quality kept at one"]
+        evidence.append(world(frames if at_scale else smaller(frames), name))
+    decision = decide(TREND, evidence)
+    assert decision.verdict == verdict
+    assert decision.evidence.source == decided_by
+    assert decision.files == ["baseline.csv", "hashhop.csv"]
+    assert (decision.seeds, decision.finding.samples) == (2, 400)
+
+
+def test_a_decided_finding_goes_before_one_that_is_not():
+    of_one_model = {"needle": [0]}
+    findings = {"open": Finding(True, "", of_one_model, still_open="few"), "sure": Finding(True, "", of_one_model)}
+    judged = replace(CLAIMS["reviewer/needle"], judge=lambda evidence: findings[evidence.source])
+    assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == CONSISTENT
+    findings["open"] = replace(findings["open"], tokens=10**6)
+    assert decide(judged, [world(ideal(), "open"), world(ideal(), "sure")]).verdict == UNDECIDED, "the longest training"
+
+
+def test_one_seed_reproduces_nothing():
+    one = {kind: frame[frame["seed"] == 0] if "seed" in frame else frame for kind, frame in ideal().items()}
+    decision = decide(TREND, [world(one)])
+    assert (decision.verdict, decision.reason[-13:]) == (CONSISTENT, "one seed only")
+    assert decide(CLAIMS["text/smaller-cache"], [world(one)]).verdict == REPRODUCED  # no training stands behind it
+
+
+def test_the_intervals_of_several_seeds_are_those_over_seeds():
+    frame = ideal()["hashhop"].query("seed == 0")
+    wrong = [frame["correct"].where(frame["sample"] % 3 != seed, 0) for seed in range(3)]
+    seeds = pd.concat([frame.assign(seed=seed, correct=correct) for seed, correct in enumerate(wrong)])
+    decision = decided("text/quality-kept", hashhop=seeds)
+    assert decision.seeds == 3
+    assert decision.finding.ours != decided("text/quality-kept").finding.ours
+
+
+@pytest.mark.parametrize(("steps", "sure"), [(450, False), (900, True)])
+def test_who_fails_after_twice_the_steps_has_had_the_last_word(steps, sure):
+    mqar = with_column("mqar", "fall", lambda f: f["fall"].mask(f["beta"] == 1, 0.2))["mqar"]
+    apart = ideal() | {"mqar": mqar.assign(file=mqar["file"].mask(mqar["beta"] == 1, "again.csv"))}
+    evidence = world(apart, mqar={"training_steps": "450"})
+    evidence.settings["again.csv"] = evidence.settings["mqar.csv"] | {"training_steps": str(steps)}
+    for claim in ("figure4/poor-without-attention", "figure4/attention-necessary"):
+        decision = decide(CLAIMS[claim], [evidence])
+        assert (decision.verdict != UNDECIDED) is ("twice the steps" in decision.reason) is sure
+
+
+def test_a_mean_over_beta_is_open_with_one_of_its_comparisons():
+    """Left out, the open β of +0.4 would turn the mean of +0.15 into the -0.1 of the other."""
+
+    def one(beta: float, ours: float, fall: float) -> Comparison:
+        sides = Estimate(ours, ours - 0.01, ours + 0.01), Estimate(0.5, 0.49, 0.51)
+        return Comparison(NEEDLE, "llama2-7b", "h2o", beta, *sides, 8, (0.0, fall), ())
+
+    pairs = [one(0.25, 0.9, 0.2), one(0.5, 0.4, 0.0)]
+    mean, each = (judge_comparisons(pairs, by_beta=by_beta) for by_beta in (False, True))
+    assert (mean.holds, mean.decided) == (True, False)
+    assert (each.holds, each.decided) == (False, True)
+
+
+@pytest.mark.parametrize(("samples", "sure"), [(2, False), (200, True)])
+def test_a_wide_interval_reaches_a_printed_number_for_want_of_samples(samples, sure):
+    few = with_column("hashhop", "correct", lambda f: f["hops"].where(f["sample"] % 2 == 0, 0))["hashhop"]
+    cell = replace(next(cell for cell in CELLS if cell.id == "table4/llama2-7b/0.90/h_gq"), printed="0.500")
+    finding = quality(world(ideal() | {"hashhop": few[few["sample"] < samples]}), cell, allowed=0.05)
+    assert (finding.holds, finding.decided) == (True, sure)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "why"),
+    [
+        (
+            {"trained": lambda f: f["trained"] & (f["method"] != "linear")},
+            NOT_RUN,
+            "linear attention on the same heads",
+        ),
+        ({"fall": lambda f: f["fall"].mask(f["method"] == "linear", 0.2)}, UNDECIDED, "linear attention at β 0.5: the"),
+    ],
+)
+def test_a_mixer_that_was_not_trained_to_its_end_is_no_rival(change, verdict, why):
+    rivals = {kind: ideal()[kind].assign(**change) for kind in ("compared_hashhop", "needle", "continuation")}
+    decision = decided("reviewer/mixers", **rivals)
+    assert (decision.verdict, why in decision.reason) == (verdict, True)
+
+
+def test_what_no_training_stands_behind_has_not_flattened():
+    with pytest.raises(ValueError, match="no training is known for cache measurements"):
+        world(ideal()).flattened("cache")
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind", "setting", "value"),
+    [
+        ("text/equation-3", "cache", "mamba_d_state", "8"),
+        ("table4/llama2-7b/0.50/cs_10k", "cache", "mamba_expand", "1"),
+        ("table4/llama2-7b/0.50/l_m", "memory", "memory_gib", "139"),
+        ("table4/llama2-7b/0.90/h_gq", "hashhop", "task_characters", "600"),
+        ("text/collapse-at-one", "hashhop", "task_hops", "8"),
+        ("figure4/poor-without-attention", "mqar", "hidden_size", "64"),
+        ("text/recency-aware-heads", "profile", "tokens", "256"),
+        ("text/first-contributes-less", "contribution", "tokens", "64"),
+    ],
+)
+def test_a_paper_models_name_at_other_sizes_is_not_the_papers_scale(claim, kind, setting, value):
+    other = world(ideal(), **{kind: {setting: value}})
+    decision = decide(CLAIMS[claim], [other])
+    assert decided(claim).at_scale and not decision.at_scale
+    if not claim.startswith(("text/", "figure")) or claim == "text/equation-3":
+        assert decision.verdict == NOT_RUN, "a printed number is not decided at another size"
+    assert decide(CLAIMS[claim], [other, world(ideal(), "recorded/gpu")]).evidence.source == "recorded/gpu"
+
+
+GQA = ("qwen2-0.5b", "qwen2-7b")
+
+
+@pytest.mark.parametrize(
+    ("claim", "models", "verdict", "why"),
+    [
+        ("text/quality-kept", GQA, CONSISTENT, ""),
+        ("text/collapse-at-one", GQA, CONSISTENT, ""),
+        ("text/no-eviction", GQA, CONSISTENT, ""),
+        ("text/first-contributes-less", GQA[1:], NOT_RUN, "the sentence is about Qwen2-0.5B and Llama2-7B"),
+        ("text/first-contributes-less-qwen2-7b", GQA[1:], REPRODUCED, ""),
+        ("text/collapse-in-mha-and-gqa", GQA, NOT_RUN, "models with GQA only"),
+        ("text/collapse-in-mha-and-gqa", ("llama2-7b",), NOT_RUN, "models with MHA only"),
+    ],
+)
+def test_some_of_the_papers_models_are_not_all_that_a_sentence_is_about(claim, models, verdict, why):
+    only = {kind: f[f["model"].isin(models)] if "model" in f else f for kind, f in ideal().items()}
+    decision = decide(CLAIMS[claim], [world(only)])
+    assert (decision.verdict, why in decision.reason) == (verdict, True)
+
+
+@pytest.mark.parametrize(("kv_heads", "verdict"), [("2", CONSISTENT), ("8", NOT_RUN), (None, NOT_RUN)])
+def test_the_kind_of_attention_of_a_small_model_stands_in_the_record_of_its_backbone(kv_heads, verdict, tmp_path):
+    mha, gqa = SMALL["llama2-7b"], SMALL["qwen2-7b"]
+    chosen = {
+        kind: frame[frame["model"].isin([mha, gqa])] for kind, frame in smaller(ideal()).items()
+        if kind in ("hashhop", "baseline")
+    }  # fmt: skip
+    for model in (mha, gqa):
+        heads = {"heads": "8", "kv_heads": "8" if model == mha else kv_heads}
+        made = {"stage": "backbone", "settings": heads, "outputs": ["baseline.csv"]}
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "run.json").write_text(json.dumps({"run": model, "argv": [], "inputs": [], **made}))
+    placed = chosen["baseline"].assign(file=lambda f: str(tmp_path) + "/" + f["model"] + "/baseline.csv")
+    assert decide(CLAIMS["text/collapse-in-mha-and-gqa"], [world(chosen | {"baseline": placed})]).verdict == verdict
+
+
+EVICTED = {"eviction-h2o-", "eviction-snapkv-", "eviction-pyramidinfer_paper-"}
+RA_I = {"original-full-", "mixer-mamba-ra_i"}
+REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i"}
+OF_ABLATIONS = ("compared_hashhop", "needle", "continuation")
+
+
+@pytest.mark.parametrize(
+    ("claim", "kinds", "subjects", "seeds"),
+    [
+        ("pareto", OF_ABLATIONS[:1], RA_I | EVICTED | REPLACED, 1),
+        ("needle", ("needle",), RA_I | EVICTED, 1),
+        ("granularity", OF_ABLATIONS, RA_I | {"layers-mamba-ra_i"}, 1),
+        ("selectors", OF_ABLATIONS, RA_I | {"mixer-mamba-random"}, 3),
+        ("length", ("continuation",), RA_I, 1),
+        ("sizes", ("hashhop_sizes",), RA_I, 1),
+    ],
+)
+def test_the_evidence_of_a_reviewers_claim_is_what_its_judge_compared(claim, kinds, subjects, seeds):
+    named = {
+        kind: frame.assign(file=frame["family"] + "-" + frame["method"] + "-" + frame["by"] + f"/{kind}.csv")
+        for kind, frame in ideal().items() if "family" in frame
+    }  # fmt: skip
+    decision = decided(f"reviewer/{claim}", **named)
+    assert set(decision.files) == {f"{subject}/{kind}.csv" for subject, kind in product(subjects, kinds)}
+    assert decision.seeds == seeds
+
+
+def test_a_score_between_two_budgets_rests_on_these_two():
+    frame = ideal()["needle"]
+    h2o = frame[(frame["method"] == "h2o") & (frame["setting"] == 0.2)]
+    further = (h2o.assign(setting=fraction, ratio=fraction) for fraction in (0.1, 0.3, 0.9))
+    budgets = pd.concat([frame, *further], ignore_index=True)
+    placed = budgets.assign(file=budgets["method"] + budgets["setting"].astype(str) + "/needle.csv")
+    used = decided("reviewer/needle", needle=placed).files
+    assert {file for file in used if "h2o" in file} == {"h2o0.3/needle.csv", "h2o0.8/needle.csv"}
+
+
+def test_heads_are_no_samples():
+    decision = decided("reviewer/head_maps")
+    assert decision.finding.samples is None and not decision.seeds
+    assert "64 heads" in decision.finding.ours
+
+
+def test_no_measurement_helps_a_statement_that_the_paper_itself_contradicts():
+    for claim in (*IMPOSSIBLE, "text/non-overlapping", "appendix/alpha", "table1/prefill/attention/cache_size"):
+        decision = decided(claim)
+        assert decision.verdict == PAPER_INCONSISTENT and decision.reason
+
+
+def test_the_ledger_counts_every_verdict_and_shows_every_claim():
+    ledger = make_ledger("default", [world(ideal())])
+    assert set(ledger.counts()) == set(MARKS)
+    assert sum(ledger.counts().values()) == len(CELLS) + len(NUMBERS) + len(STATEMENTS)
+    assert sum(ledger.counts(reviewers=True).values()) == sum(bool(one.claim) for one in QUESTIONS.values())
+    assert list(ledger.frame()["id"]) == list(CLAIMS)
+    shown = ledger.to_dict()
+    claim = next(claim for claim in shown["claims"] if claim["id"] == "table4/llama2-7b/0.90/cs_10k")
+    assert (claim["evidence"]["files"], claim["evidence"]["scale"]) == (["cache.csv"], "paper")
+    text = claims_markdown(shown)
+    assert all(claim.place in text for claim in CLAIMS.values())
+    assert "0.5930 − 0.3815 = 0.2115" in text
+    by_definition = sum(cell.printed == "1.0000" for cell in CELLS)
+    assert ledger.by_definition() == by_definition == 12
+    assert f"{by_definition} of the reproduced are so by definition" in text
+    assert not from_recordings(ledger.decisions)
+    borrowed = make_ledger("smoke", [world(ideal(), "recorded/gpu")])
+    behind = sum(decision.evidence is not None for decision in borrowed.decisions)
+    (said,) = from_recordings(borrowed.decisions)
+    assert str(behind) in said and said in claims_markdown(borrowed.to_dict(), [said])
+
+
+def test_what_the_reviewers_asked_is_no_verdict_on_the_paper():
+    frames = smaller(MUTATIONS["settings of RA-I matter"])
+    ledger = make_ledger("default", [world(frames)], [CLAIMS["reviewer/ra_i"], TREND])
+    assert [decision.verdict for decision in ledger.decisions] == [FAILS_SMALL, CONSISTENT]
+    assert ledger.counts() | {CONSISTENT: 0} == dict.fromkeys(MARKS, 0)
+    assert ledger.counts(reviewers=True) == dict.fromkeys(MARKS, 0) | {FAILS_SMALL: 1}
+    assert ledger.to_dict()["counts"] == ledger.counts()
