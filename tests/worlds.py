@@ -265,6 +265,14 @@ def head_scores() -> Rows:
             yield model, "random", seed, layer, head, noise.random()
 
 
+def mixer_prices() -> Rows:
+    """A state is the better use of its bytes in all groups but every eighth."""
+    for model, layer, group, mixer in product(BACKBONE_LABELS, range(16), range(2), ("mamba", "window_state")):
+        cost = 0.001 * (1 + layer)
+        times = 0.2 if (2 * layer + group) % 8 == 0 else 3
+        yield model, 0, layer, group, mixer, 27_648, 4096, cost, 0.3, 64, 8, cost * times
+
+
 def recovery() -> Rows:
     """Every recipe comes back but from random weights; at equal bytes the window stays farther away."""
     ends = {"paper": 2.02, "calibrated": 2.01, "plus": 2.0, "state": 2.0, "bytes_mamba": 2.0, "bytes_window": 2.1}
@@ -288,7 +296,7 @@ def layer_errors() -> Rows:
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
     attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, continuation, ablation_lm_eval,
-    ra_i_settings, head_scores, recovery, layer_errors,
+    ra_i_settings, head_scores, mixer_prices, recovery, layer_errors,
 )  # fmt: skip
 
 
@@ -330,7 +338,7 @@ def shown() -> dict[str, pd.DataFrame]:
     )
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
     made["memory"] = made["memory"].assign(source="model")
-    of_one = ("needle", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores")
+    of_one = ("needle", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores", "mixer_prices")
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {
         kind: made[kind][made[kind]["model"].str.startswith("hashhop")]

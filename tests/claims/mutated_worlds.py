@@ -44,6 +44,7 @@ def away_from_the_diagonal(frame: pd.DataFrame) -> pd.Series:
 
 
 MUTATIONS = {
+    "states cost more": with_column("mixer_prices", "cost", lambda f: 100 * f["cost"]),
     "growth": with_column("complexity", "bytes", lambda f: f["bytes"] * f["length"]),
     "mamba's peak larger": with_column(
         "complexity", "bytes",

@@ -93,6 +93,18 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     assert not [line for line in ABLATIONS["frontier"](untouched).axes[0].lines if line.get_label() == "original"]
 
 
+def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):
+    rows = measurements["mixer_prices"]
+    for axes, (mixer, of_mixer) in zip(figures["states"].axes, rows.groupby("mixer"), strict=True):
+        assert METHODS["mixer"][mixer] in axes.get_title() and axes.get_title().endswith("cheaper in 28 of 32")
+        dearer, cheaper = (line for line in axes.lines if len(line.get_xdata()) > 2)
+        assert len(dearer.get_xdata()) == 4 and max(cheaper.get_ydata()) < 1 < min(dearer.get_ydata())
+        times = of_mixer["cost"] / of_mixer["tokens_cost"]
+        assert sorted([*dearer.get_ydata(), *cheaper.get_ydata()]) == pytest.approx(sorted(times))
+    with pytest.raises(ValueError, match="no mixer holds as many bytes"):
+        ABLATIONS["states"](rows.assign(tokens_cost=float("nan")))
+
+
 def drawn_of_families(name: str, measurements: dict[str, pd.DataFrame], *families: str) -> Figure:
     frame = measurements["compared_hashhop"]
     chosen = frame["family"].isin(["original", *families]) & (frame["model"] == "hashhop-llama")

@@ -1,4 +1,4 @@
-"""Reach of the findings: along a continuation, to other sizes of HashHop, to other settings of RA-I."""
+"""Reach of the findings: along a continuation, to other sizes of HashHop and settings of RA-I, in each group of heads."""
 
 import math
 from dataclasses import replace
@@ -15,9 +15,9 @@ from recurformer.claims.comparisons import (
     rows_of,
 )
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because
-from recurformer.data.interval import Estimate
+from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import label
-from recurformer.results.frames import by_model, groups, records
+from recurformer.results.frames import by_model, groups, models_in_order, records
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
@@ -217,3 +217,19 @@ def ra_i(evidence: Evidence, allowed: float) -> Finding:
     )
     reason = "" if decided else f"fewer than {MINIMUM_CHOSEN} chosen heads are too few"
     return Finding(holds, text, looked_at, still_open=reason)
+
+
+def states(evidence: Evidence) -> Finding:
+    """Fraction of the groups of heads in which a Mamba state is priced below tokens and bits of as many bytes."""
+    rows = evidence.rows("mixer_prices", mixer="mamba")
+    rows = rows[rows["model"] == models_in_order(rows)[0]].dropna(subset="tokens_cost")
+    if rows.empty:
+        raise Missing("no choice of tokens and bits is as small as the state")
+    cheaper = rows["cost"] < rows["tokens_cost"]
+    of_groups = mean_interval(cheaper.astype(float).to_numpy())
+    holds, why = at_most(0.5, [Estimate(1 - of_groups.mean, 1 - of_groups.high, 1 - of_groups.low)])
+    text = (
+        f"{label(rows['model'].iloc[0])}, {rows['tokens'].max():,} tokens: the state is cheaper in {cheaper.sum()} of "
+        f"{len(rows)} groups, and costs {(rows['cost'] / rows['tokens_cost']).median():.3g} times as much in the median"
+    )
+    return Finding(holds, text, {"mixer_prices": rows.index}, len(rows), why)
