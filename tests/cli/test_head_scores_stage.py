@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from recurformer import HeadProfile
+from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
-from recurformer.data.backbones import open_random, save_backbone
+from recurformer.data.backbones import open_random
 from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
@@ -20,8 +21,8 @@ SHAPE = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEA
 def place(tmp_path_factory):
     """A folder with a model of text, a model of hashes, articles and a head profile."""
     folder = tmp_path_factory.mktemp("scores")
-    save_backbone(*open_random("byte", **SHAPE), folder / "text")
-    save_backbone(*open_random("hash", 64, architecture="qwen2", **SHAPE), folder / "hashes")
+    save_checkpoint(folder / "text", *open_random("byte", **SHAPE))
+    save_checkpoint(folder / "hashes", *open_random("hash", 64, architecture="qwen2", **SHAPE))
     texts = [" ".join(f"{word} is {number}." for number in range(60)) for word in ("one", "other", "third")]
     pd.DataFrame({"text": texts, "split": "train"}).to_parquet(folder / "articles.parquet")
     rr = torch.rand(3, LAYERS, HEADS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

