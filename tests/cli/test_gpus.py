@@ -20,12 +20,10 @@ import os, sys, time
 from recurformer.gpus import own_gpus
 count, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 with own_gpus(count):
-    gpus, start = os.environ.get("CUDA_VISIBLE_DEVICES", "all"), time.monotonic()
-    with open(log, "a") as file:
-        file.write(f"{os.getpid()} {gpus} {start}\\n")
-    time.sleep(seconds)
-    with open(log, "a") as file:
-        file.write(f"{os.getpid()} {gpus} {time.monotonic()}\\n")
+    for moment in range(2):
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']} {time.monotonic()}\\n")
+        time.sleep(seconds * (1 - moment))
 """
 
 
