@@ -98,8 +98,6 @@ def study(args: Namespace) -> None:
         raise ValueError("name a YAML file, or ask for --describe or --schema")
 
 
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip archive can hold."""
 KEPT = {".csv", ".parquet", ".jsonl", ".json", ".md", ".tex", ".svg", ".png"}
 LEFT = {"articles.parquet", "heads.json"}
 """Text under its own licence, and choices of heads, which follow from a profile."""

@@ -63,10 +63,6 @@ class Block(BaseModel):
         return value
 
 
-RENAMED = {"mamba_learning_rate": "mixer_learning_rate", "sink_tokens": "shown_tokens"}
-"""Keys that studies once had, and their present names, where the spelling alone suggests another."""
-
-
 def reason_of(error: ErrorDetails) -> str:
     """Why a value is refused, in words."""
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
@@ -88,7 +84,7 @@ def unknown_key(block: type[Block], place: Sequence[str | int]) -> str:
     for part in parents:
         field = block.model_fields.get(str(part))  # none where `part` is a name in a mapping
         block = next(inner_blocks(field.annotation), block) if field else block
-    nearest = get_close_matches(RENAMED.get(str(key), str(key)), block.model_fields, n=1)
+    nearest = get_close_matches(str(key), block.model_fields, n=1)
     return "unknown key; " + (
         f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(block.model_fields)}"
     )
