@@ -184,12 +184,6 @@ def test_a_card_of_any_kind(card, licence, tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("revision", ["main", "", "0" * 39, "v1.0"])
-def test_a_revision_that_can_move_is_refused(revision):
-    with pytest.raises(ValueError, match="must be a commit of 40 hexadecimal digits"):
-        open_hub("owner/name", revision)
-
-
 def test_without_a_network_and_a_cache_one_line_says_so(cache):
     with pytest.raises(ResourceError, match=f"cannot read the model owner/name at {REVISION} of the hub: ") as caught:
         open_hub("owner/name", REVISION)

@@ -106,6 +106,7 @@ VALUES = [
     ("distributed", {"gpt5": {"processes": 2}}, "distributed: 'gpt5' has no entry in backbones"),
     ("distributed", {"tiny": {"processes": 3}}, "language.training.batch_size 2"),
     ("corpus", {"source": "hub"}, "source 'hub' needs articles and revision"),
+    ("corpus/revision", "main", "corpus.revision = 'main': "),
 ]
 
 

