@@ -72,9 +72,6 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
         assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, subject]) == 0
         rows[checkpoint] = read_rows(out)
         assert set(rows[checkpoint].columns) == {*COLUMNS["ablation_lm_eval"], "fall"}
-    assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
-        ["mixer", "mamba", 0.75, True]
-    ]
     assert (rows[""].value != rows["-converted"].value).all()
     evicted = [*tasks, "evicted/streaming_llm"]
     assert main(["ablation-lm-eval", str(world / "text"), str(tmp_path / "x.csv"), *where, *evicted]) == 1
