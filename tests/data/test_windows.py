@@ -71,13 +71,6 @@ def test_every_window_starts_as_the_tokenizer_starts_texts():
     assert (windows(numbered(18), BYTES, 9)[:, 0] != 1).all()
 
 
-def test_texts_may_be_a_column():
-    import pandas as pd
-
-    column = pd.Series(numbered(10, 10, 10), index=[5, 9, 2])
-    assert windows(column, BYTES, 10).shape == (3, 10)
-
-
 @pytest.mark.parametrize(
     ("texts", "tokens", "count", "message"),
     [

@@ -139,12 +139,6 @@ def test_studies_that_share_a_store_leave_each_others_runs(train, importer, tmp_
         assert f": {new} new runs of 1" in importer(folder, read=False)
 
 
-def test_a_damaged_curve_is_named_and_its_run_left_out(train, importer, tmp_path):
-    train(tmp_path)
-    (tmp_path / "results/a/metrics.jsonl").write_text("[]\n")
-    assert ": 0 new runs of 1" in importer(tmp_path, read=False)
-
-
 def test_two_records_of_one_name_stay(train, importer, tmp_path):
     train(tmp_path)
     record = json.loads((tmp_path / "results/a/run.json").read_text())
@@ -191,10 +185,3 @@ def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(train
     assert errors.count("gave up") <= 1
     assert (tmp_path / "results/a/mqar.csv").read_bytes() == alone
     assert Path(tmp_path, STORE).read_text() == "in the way"
-
-
-def test_a_store_that_cannot_be_made_costs_one_line(tracker, tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / STORE).write_text("in the way")
-    _, errors = end(start(tmp_path, tracker, mqar()))
-    assert errors.count(f"tracker {tracker} gave up") == errors.count("\n") == 1
