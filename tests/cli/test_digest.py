@@ -74,14 +74,11 @@ def users_of(module):
     ("module", "some", "others"),
     [
         ("heads/select.py", {"select", "needle", "hashhop"}, {"train-hashhop", "convert"}),
-        ("measure/hashhop.py", {"hashhop", "hashhop-sizes"}, TRAININGS),
         ("measure/cache.py", {"cache", "recover"}, {"train-hashhop", "mqar", "profile", "select"}),
         ("data/windows.py", {"train", "recover", "continuation", "sink"}, {"train-hashhop", "profile-hashhop", "mqar"}),
-        ("train/trainer.py", {"train", "train-hashhop", "recover"}, {"select", "hashhop", "perplexity"}),
         ("cli/main.py", set(), set(STAGES)),
         ("train/trackers.py", set(), TRAININGS),
         ("render/style.py", {"figure"}, {"select", "compare"}),
-        ("results/scores.py", {"figure", "table", "claims"}, {"needle", "hashhop", *TRAININGS}),
         ("claims/quality.py", {"table", "claims"}, {"figure", "hashhop", *TRAININGS}),
     ],
 )

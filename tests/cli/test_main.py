@@ -151,9 +151,3 @@ def test_a_rule_gives_arguments_by_name(toy):
     assert weigh.command(values) == ["recurformer", "weigh-it", "model", "weight.csv", "--name", "tiny"]
     with pytest.raises(ValueError, match="recurformer weigh-it has no argument articles"):
         weigh.command(values | {"articles": "articles.parquet"})
-
-
-def test_rows_are_written_as_the_name_says(toy, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["weigh-it", "model", str(tmp_path / "weight.txt"), "--name", "tiny"])
-    assert "weight.txt: rows are written as .csv or .parquet" in capsys.readouterr().err

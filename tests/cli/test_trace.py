@@ -122,7 +122,6 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     [
         ("text/input-gate", "text/input-gate: not-run, and no run is kept for it (it needs a card); its judge is "),
         ("nowhere", "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of "),
-        ("figure4", "; did you mean figures/figure4.svg?"),
         ("table4/llama2-7b/cs_10k", f"; did you mean {CELL}?"),
         ("results", "results: no run record beside it names it"),
     ],

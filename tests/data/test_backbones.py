@@ -3,7 +3,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 
 import gguf
 import numpy as np
@@ -43,17 +42,10 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_number_of_parameters_in_seconds_and_no_memory(name):
-    start = time.perf_counter()
+def test_published_number_of_parameters_without_memory(name):
     model = meta_model(load_shape(name))
-    assert time.perf_counter() - start < 10
     assert model.num_parameters() == PARAMETERS[name]
     assert all(parameter.is_meta and parameter.dtype == torch.bfloat16 for parameter in model.parameters())
-
-
-def test_each_call_gives_its_own_configuration():
-    load_shape("llama2-7b").num_hidden_layers = 1
-    assert load_shape("llama2-7b").num_hidden_layers == 32
 
 
 def test_a_shape_is_no_checkpoint(tmp_path, capsys):
@@ -101,11 +93,6 @@ def test_with_a_tokenizer(name, size):
     for config in (model.config, model.generation_config):
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, 2)
     assert model.dtype == torch.float32
-
-
-def test_without_a_tokenizer():
-    model, tokenizer = open_random(vocab_size=17, dtype="bfloat16")
-    assert tokenizer is None and model.config.vocab_size == 17 and model.dtype == torch.bfloat16
 
 
 REVISION = "0123456789" * 4

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 from transformers import AutoTokenizer
@@ -47,8 +47,12 @@ def test_following_the_pairs_gives_the_answer(size, variant, seed):
     assert score_hashes(sample.answer, sample.target) == hops
     pairs = pairs_of(sample.prompt)
     assert len(pairs) == task.pairs
+    keys, values = {key for key, *_ in pairs}, {value for _, value, _ in pairs}
+    lengths = [len(follow(sample.prompt, start)) for start in keys - values]
+    assert lengths.count(hops) >= task.chains and set(lengths) <= ({hops} if variant == "official" else {hops, 1})
+    assert variant == "paper" or all(quoted == (value not in keys) for _, value, quoted in pairs)
     # No hash begins two pairs or ends two pairs, so every problem has one answer.
-    assert len({key for key, *_ in pairs}) == len({value for _, value, _ in pairs}) == task.pairs
+    assert len(keys) == len(values) == task.pairs
     hashes = {word for key, value, _ in pairs for word in (key, value)}
     assert len(hashes) == task.hashes_needed and all(len(word) == length for word in hashes)
 
@@ -62,16 +66,6 @@ def test_official_layout_at_the_papers_sizes():
     assert sum(quoted for *_, quoted in pairs_of(listing + "\n")) == 21
     chain = " = ".join(sample.target)
     assert completion + sample.answer == f"Hops=16\n\nCoT=True\n\n{sample.start} = '{chain}'\n"
-
-
-def test_official_chains_all_have_full_length_and_quoted_ends():
-    sample = text_sample(HashHopTextSizes("official", hops=4, characters=1000), np.random.default_rng(1))
-    pairs = pairs_of(sample.prompt.split("COMPLETION")[0])
-    values = {value for _, value, _ in pairs}
-    starts = [key for key, *_ in pairs if key not in values]
-    keys = {key for key, *_ in pairs}
-    assert all(len(follow(sample.prompt, start)) == 4 for start in starts)
-    assert all(quoted == (value not in keys) for _, value, quoted in pairs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,9 +107,6 @@ def test_pairs_of_the_chain_are_spread_uniformly(variant):
 def test_short_hashes_stay_distinct():
     """52 possible hashes, nearly all used: independent draws would collide."""
     assert len(set(draw_hashes(np.random.default_rng(0), 50, 1))) == 50
-    task = HashHopTextSizes("paper", hash_length=1, hops=4, characters=160)
-    pairs = pairs_of(text_sample(task, np.random.default_rng(0)).prompt)
-    assert len({key for key, *_ in pairs}) == task.pairs
 
 
 @pytest.mark.parametrize(
@@ -214,16 +205,12 @@ BYTES = byte_tokenizer()
 
 @settings(max_examples=60, deadline=None)
 @given(st.text())
-def test_bytes_are_lossless_and_one_a_token(text):
+@example("<eos> <bos>x<pad>")
+@example("a  b\n\tc , 日本 naïve do n't , it 's .")
+def test_bytes_are_lossless_and_one_a_token_also_of_special_words(text):
     ids = BYTES(text)["input_ids"]
-    assert len(ids) == len(text.encode())
+    assert len(ids) == len(text.encode()) and min(ids, default=3) >= 3
     assert BYTES.decode(ids) == text
-
-
-@pytest.mark.parametrize("text", ["<eos>", "<bos>x<pad>", "a  b\n\tc ", " ,", "日本 naïve", "do n't , it 's ."])
-def test_bytes_take_special_words_and_spaces_literally(text):
-    ids = BYTES(text)["input_ids"]
-    assert min(ids) >= 3 and BYTES.decode(ids) == text
 
 
 def test_special_ids():

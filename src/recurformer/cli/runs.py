@@ -74,20 +74,9 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
         why = f"the runs that decided it are not in {', '.join(PLACES)}"
     else:
         why = f"{claims[0]['verdict']}, and no run is kept for it ({claims[0]['reason']})"
-    if not claims and (names := _near(target, ledgers)):
-        why += f"; did you mean {' or '.join(names)}?"
+    if not claims and (near := get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])):
+        why += f"; did you mean {' or '.join(near)}?"
     raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
-
-
-def _near(target: str, ledgers: Sequence[str]) -> list[str]:
-    """Figures, tables and claims that someone who typed `target` may have meant."""
-    rendered = [
-        str(path.parent / name)
-        for path, record in find_records(*PLACES)
-        for name in record["outputs"]
-        if record["stage"] in {"figure", "table"} and Path(name).stem == Path(target).stem and not name.endswith(".png")
-    ]
-    return rendered[:1] or get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])
 
 
 def _code(function: Callable[..., object]) -> str:
