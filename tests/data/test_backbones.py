@@ -28,8 +28,6 @@ from recurformer.data.backbones import (
 )
 from recurformer.data.fetch import ResourceError
 from recurformer.data.sizes import PUBLISHED
-from recurformer.model.convert import convert
-from recurformer.model.families import FAMILIES
 from tests.paper.hub_cache import CONFIGS, into_cache, write_checkpoint
 
 # As printed on the model cards.
@@ -56,24 +54,6 @@ def test_a_shape_is_no_checkpoint(tmp_path, capsys):
 
 
 SMALL = {"hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate_size": 48, "vocab_size": 50}
-
-
-@pytest.mark.parametrize("architecture", FAMILIES)
-@pytest.mark.parametrize("head_dim", [None, 16])
-def test_architectures_and_sizes(architecture, head_dim):
-    model = make_random(architecture, head_dim=head_dim, **SMALL)
-    assert model.config.model_type == architecture
-    layer = model.model.layers[1].self_attn
-    size = head_dim or 8
-    if architecture == "phi3":
-        assert layer.qkv_proj.weight.shape == (8 * size, 32)
-    else:
-        assert layer.q_proj.weight.shape == (4 * size, 32) and layer.k_proj.weight.shape == (2 * size, 32)
-        assert (layer.q_proj.bias is not None) == (architecture == "qwen2")
-    logits = model(torch.arange(12)[None]).logits
-    assert logits.shape == (1, 12, 50) and logits.isfinite().all()
-    assert convert(model, [[], [0, 1]]).config.layer_types[1] == "hybrid"
-    assert model.generate(torch.arange(4)[None], max_new_tokens=3, do_sample=False).shape == (1, 7)
 
 
 def test_seed_and_initial_spread():
@@ -151,8 +131,9 @@ def test_the_newest_of_a_name_is_the_commit_that_main_points_to(cache, tmp_path)
     assert folder.name == REVISION
     facts = base_facts(repo, folder)
     assert (facts["name"], facts["hub"], facts["revision"], facts["license"]) == (repo, True, REVISION, "apache-2.0")
-    with pytest.raises(ResourceError, match="cannot read the model owner/name of the hub: "):
+    with pytest.raises(ResourceError, match="cannot read the model owner/name of the hub: ") as caught:
         fetch_newest("owner/name")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +150,6 @@ def test_a_card_of_any_kind(card, licence, tmp_path):
     assert facts == {
         "name": "model", "hub": False, "revision": None, "configured_name": "Tiny v2", "license": licence,
     }  # fmt: skip
-
-
-def test_without_a_network_and_a_cache_one_line_says_so(cache):
-    with pytest.raises(ResourceError, match=f"cannot read the model owner/name at {REVISION} of the hub: ") as caught:
-        open_hub("owner/name", REVISION)
-    assert "\n" not in str(caught.value)
 
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
