@@ -33,15 +33,15 @@ def _written_plainly(value: float) -> float:
 
 
 NUMBER = BeforeValidator(_no_truth)
-Share = Annotated[float, NUMBER, Field(ge=0, le=1)]
-Budget = Annotated[float, NUMBER, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1), NUMBER]
+Budget = Annotated[float, Field(gt=0, le=1), NUMBER]
 Beta = Annotated[Share, AfterValidator(_written_plainly)]
-Count = Annotated[int, NUMBER, Field(ge=1, lt=2**31)]
-Index = Annotated[int, NUMBER, Field(ge=0, lt=2**31)]
-Several = Annotated[int, NUMBER, Field(ge=2, lt=2**31)]
-Seed = Annotated[int, NUMBER, Field(ge=0, lt=2**32)]
+Count = Annotated[int, Field(ge=1, lt=2**31), NUMBER]
+Index = Annotated[int, Field(ge=0, lt=2**31), NUMBER]
+Several = Annotated[int, Field(ge=2, lt=2**31), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
 """The range that every generator takes, NumPy's too."""
-Rate = Annotated[float, NUMBER, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0), NUMBER]
 Name = Annotated[str, AfterValidator(_name)]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 """Of a hub repository. A branch would let the files change under a recorded result."""

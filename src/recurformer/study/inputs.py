@@ -98,7 +98,7 @@ class Corpus(Block):
     """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia, dump 20231101.en."""
     minimum_characters: Count = 8000
     """Articles that are shorter without their markup are left out."""
-    validation_share: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.2
+    validation_share: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.2
     """Share of the articles that are held out from all trainings."""
     articles: Count | None = None
     """For `hub`: how many articles are drawn."""
