@@ -63,7 +63,9 @@ rule all:
 
 rule ablations:
     input:
-        collect("<figures>/{figure}.svg", figure=shown("figures", "ablations")),
+        collect(
+            "<figures>/{figure}.svg", figure=shown("figures", "ablations", "prices")
+        ),
         collect(
             "<results>/tables/{table}.{format}",
             table=shown("tables", "ablations"),

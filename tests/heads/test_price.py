@@ -47,8 +47,8 @@ def log_likelihoods(model, input_ids, attend=causal_attention):
     return attending(model)(input_ids, use_cache=False, attend=call).logits[:, :-1].log_softmax(-1)
 
 
-def change_times_gradient(model, sample, layer, keep_attention, places, draws):
-    """Of one group's output, at every token; the gradient of words drawn at some places, by autograd through all."""
+def change_times_gradient(model, sample, layer, keep_attention, weights, draws):
+    """Of one group's output, at every token; the gradient of words drawn at weighted places, by autograd."""
     outputs, changed = {}, []
 
     def attend(index, *states):
@@ -61,37 +61,47 @@ def change_times_gradient(model, sample, layer, keep_attention, places, draws):
         return outputs[index]
 
     likely = log_likelihoods(model, sample[None], attend)[0]
-    parts = places.split(price_module.WORDS)
-    drawn = torch.cat([torch.multinomial(likely[part].detach().exp(), 1, generator=draws) for part in parts])
-    (gradient,) = torch.autograd.grad(likely[places].gather(1, drawn).sum(), outputs[layer])
+    parts = weights.nonzero()[:, 0].split(price_module.WORDS)
+    words = [price_module._drawn(likely[part].detach(), draws) for part in parts]
+    drawn = torch.cat([likely[part].gather(1, word)[:, 0] for part, word in zip(parts, words, strict=True)])
+    (gradient,) = torch.autograd.grad((drawn * weights[weights > 0].sqrt()).sum(), outputs[layer])
     log_likelihoods(model, sample[None], attend_again)
     return ((changed[0] - outputs[layer]) * gradient).sum((2, 3)).detach()
 
 
-def written_out(model, input_ids, layer, group, keep, predicted):
-    """Half the square of the change times the gradient, over the number of predictions that count."""
+def of_single_change(model, input_ids, layer, group, keep, weights):
+    """Half the square of the change times the gradient, the samples' mean."""
     attend, draws = (
         kept_attention(keep, layer, group, model.config.num_key_value_heads),
         torch.Generator().manual_seed(0),
     )
     squares = 0.0
-    for sample, counts in zip(input_ids, predicted, strict=True):
-        places = counts[1:].nonzero()[:, 0]  # token t is predicted at t - 1
-        squares += float(change_times_gradient(model, sample, layer, attend, places, draws).square().sum())
-    return squares / 2 / int(predicted[:, 1:].sum())
+    for sample, of_sample in zip(input_ids, weights, strict=True):  # token t is predicted at t - 1
+        squares += float(change_times_gradient(model, sample, layer, attend, of_sample[1:], draws).square().sum())
+    return squares / 2 / len(input_ids)
+
+
+def written_out(model, input_ids, layer, group, kept, weights):
+    """The costs of what is kept: that of the window and that of the bits."""
+    arguments = model, input_ids, layer, group
+    single = {
+        keep: of_single_change(*arguments, keep, weights)
+        for keep in {part for keep in kept for part in (Keep(keep.window), Keep(None, keep.bits))}
+    }
+    return torch.tensor([single[Keep(keep.window)] + single[Keep(None, keep.bits)] for keep in kept]).double()
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_prices_are_the_gradient_times_the_change_under_explicit_masks(backbone):
+def test_prices_are_the_gradient_times_the_change_under_explicit_masks(backbone, monkeypatch):
+    monkeypatch.setattr(price_module, "EVERY", 1)
     model, input_ids = make_backbone(backbone).double(), tokens(2, LENGTH)
     prices = price(model, input_ids, WINDOWS, BITS, sink_tokens=SINKS)
     kept = choices(WINDOWS, BITS)
     assert prices.shape == (LAYERS, model.config.num_key_value_heads, len(kept))
-    every = torch.ones_like(input_ids, dtype=torch.bool)
     for place in ((0, 0), (LAYERS - 1, 1)):
-        expected = torch.tensor([written_out(model, input_ids, *place, keep, every) for keep in kept])
+        expected = written_out(model, input_ids, *place, kept, torch.full(input_ids.shape, 1 / (LENGTH - 1)))
         assert expected[0] > 100 * expected[kept.index(Keep(140))]  # a window that hides little costs little
-        torch.testing.assert_close(prices[place], expected.double(), atol=1e-12, rtol=1e-7)
+        torch.testing.assert_close(prices[place], expected, atol=1e-12, rtol=1e-7)
     sliding = [kind == "sliding_attention" for kind in getattr(model.config, "layer_types", None) or []]
     assert prices.isnan().all(-1).all(-1).tolist() == (sliding or [False] * LAYERS)
 
@@ -114,24 +124,48 @@ def test_prices_tell_the_divergence_of_single_changes(changed):
     assert 0.5 < float(estimates.sum() / divergences.sum()) < 2
 
 
-def test_only_counted_predictions_cost(monkeypatch):
+def test_predictions_count_by_their_weights(monkeypatch):
     """As many in each row as it happens, in several chunks of words; windows in any order."""
     monkeypatch.setattr(price_module, "WORDS", 7)
-    model, input_ids = make_backbone("qwen2_gqa").double(), tokens(3, 60)
-    predicted = torch.rand(3, 60, generator=torch.Generator().manual_seed(2)) < torch.tensor([[0.1], [0.3], [0.6]])
-    prices = price(model, input_ids, [20, 5], predicted=predicted, sink_tokens=SINKS)
-    kept = choices([5, 20])
-    expected = torch.tensor([written_out(model, input_ids, 1, 0, keep, predicted) for keep in kept])
-    torch.testing.assert_close(prices[1, 0], expected.double(), atol=1e-12, rtol=1e-7)
-    assert not torch.equal(prices, price(model, input_ids, [20, 5], predicted=predicted, sink_tokens=SINKS, seed=1))
+    model, input_ids, draws = make_backbone("qwen2_gqa").double(), tokens(3, 60), torch.Generator().manual_seed(2)
+    counted = torch.rand(3, 60, generator=draws) < torch.tensor([[0.1], [0.3], [0.6]])
+    weights = counted * torch.rand(3, 60, generator=draws, dtype=torch.float64)
+    prices = price(model, input_ids, [20, 5], weights=weights, sink_tokens=SINKS)
+    expected = written_out(model, input_ids, 1, 0, choices([5, 20]), weights)
+    torch.testing.assert_close(prices[1, 0], expected, atol=1e-12, rtol=1e-7)
+    twice = price(model, input_ids, [20, 5], weights=2 * weights, sink_tokens=SINKS)
+    torch.testing.assert_close(twice, 2 * prices, atol=1e-12, rtol=1e-5)  # norms compute in float32
+    assert not torch.equal(prices, price(model, input_ids, [20, 5], weights=weights, sink_tokens=SINKS, seed=1))
+
+
+def test_a_part_of_the_queries_stands_for_all_in_the_costs_of_bits(monkeypatch):
+    """The mean of the four parts is the cost by all queries."""
+    model, input_ids, layer_costs = make_backbone("qwen2_gqa").double(), tokens(1, 152), price_module._layer_costs
+    parts = []
+    for first in range(price_module.EVERY):
+        monkeypatch.setattr(price_module, "_layer_costs", lambda *of, first=first: layer_costs(*of[:-1], first))
+        parts.append(price(model, input_ids, WINDOWS, BITS, sink_tokens=SINKS))
+    monkeypatch.setattr(price_module, "EVERY", 1)
+    monkeypatch.setattr(price_module, "_layer_costs", lambda *of: layer_costs(*of[:-1], 0))
+    every = price(model, input_ids, WINDOWS, BITS, sink_tokens=SINKS)
+    torch.testing.assert_close(torch.stack(parts).mean(0), every)
+    assert not torch.equal(parts[0], parts[1])
+
+
+def test_words_are_drawn_as_often_as_they_are_likely():
+    likely = torch.tensor([0.0, 0.5, 0.2, 0.0, 0.3, 0.0]).log().expand(20_000, -1)
+    drawn = price_module._drawn(likely, torch.Generator().manual_seed(0))
+    shares = torch.bincount(drawn[:, 0], minlength=6) / len(drawn)
+    torch.testing.assert_close(shares, likely[0].exp(), atol=0.02, rtol=0)
+    assert shares[likely[0].isinf()].sum() == 0
 
 
 def test_a_prediction_before_which_nothing_is_hidden_costs_nothing():
     model, input_ids = make_backbone("qwen2_gqa").double(), tokens(1, 60)
     for token, hidden in ((11, False), (12, True)):  # the token 11 is predicted at 10, which sees 1 + 10 tokens
-        predicted = torch.zeros(1, 60, dtype=torch.bool)
-        predicted[:, token] = True
-        cost = price(model, input_ids, [10], predicted=predicted, sink_tokens=1)[..., 0]
+        weights = torch.zeros(1, 60)
+        weights[:, token] = 1
+        cost = price(model, input_ids, [10], weights=weights, sink_tokens=1)[..., 0]
         assert bool((cost > 1e-9).any()) == hidden
 
 
@@ -197,7 +231,8 @@ def test_allocation_is_the_best_of_all_choices(seed):
         ({"windows": [0, 4]}, "windows"),
         ({"windows": [40]}, "below the 40 tokens"),
         ({"bits": [2]}, "16, 8, 4"),
-        ({"predicted": torch.zeros(1, 40)}, "nothing is predicted"),
+        ({"weights": torch.zeros(1, 40)}, "nothing is predicted"),
+        ({"weights": -torch.ones(1, 40)}, "at least 0"),
     ],
 )
 def test_what_cannot_be_priced_is_refused(arguments, message):

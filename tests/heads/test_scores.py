@@ -13,7 +13,7 @@ from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.heads import scores as scores_module
 from recurformer.heads.attention import attending
 from recurformer.heads.price import price
-from recurformer.heads.probes import HashHopProbes, TextProbes, repeated_tokens
+from recurformer.heads.probes import HashHopProbes, TextProbes, hidden_lookups, repeated_tokens
 from recurformer.heads.scores import (
     echo_scores,
     induction_scores,
@@ -228,7 +228,7 @@ def make_probes(kind: str, seed: int):
 @pytest.mark.parametrize("kind", ["text", "hashhop"])
 def test_probes_depend_on_their_seed_only(kind):
     one, again, other = (make_probes(kind, seed) for seed in (1, 1, 2))
-    for name in ("lookups", "language", "needles", "repeats"):
+    for name in ("lookups", "language", "weighted", "repeats"):
         first = getattr(one, name)()[0]
         assert torch.equal(first, getattr(again, name)()[0]), name
         assert not torch.equal(first, getattr(other, name)()[0]), name
@@ -243,7 +243,7 @@ def test_what_is_scored_begins_as_the_tokenizer_begins_a_text(begins):
             single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
         )
     probes = TextProbes(tokenizer, TEXTS, HeadScores(samples=3, tokens=40, windows=2, window_tokens=8), 0)
-    for input_ids, labels in (probes.lookups(), probes.language(), probes.needles()):
+    for input_ids, labels in (probes.lookups(), probes.language(), probes.hidden()):
         places = (input_ids == tokenizer.bos_token_id).nonzero()[:, 1]
         assert places.tolist() == [0] * (len(input_ids) * begins)
         assert not (labels[:, 1:] == tokenizer.bos_token_id).any()
@@ -257,16 +257,33 @@ def test_repeats_are_different_ordinary_tokens():
     assert period == make_probes("hashhop", 0).lookups().input_ids.shape[1] // 3
 
 
-def test_a_group_is_scored_by_what_its_window_costs_on_text_and_on_needles():
+def test_lines_are_hidden_in_the_text_and_asked_at_its_end():
+    probes = make_probes("text", 0)
+    text, (input_ids, labels) = probes.language().input_ids, probes.hidden()
+    assert input_ids.shape == labels.shape == text.shape
+    for window, sample, answers in zip(text.tolist(), input_ids.tolist(), labels.tolist(), strict=True):
+        asked = [place for place, label in enumerate(answers) if label != IGNORED]
+        assert len(asked) == probes.settings.questions
+        for place in asked:
+            assert answers[place] == sample[place]
+            line = sample[place - 2 : place + 2]  # key, colon, value, end
+            told = [at for at in range(asked[0] - 2) if sample[at : at + 4] == line]
+            assert len(told) == 1
+            del sample[told[0] : told[0] + 4]
+            sample[told[0] : told[0]] = [None] * 4
+        left = [token for token in sample[: asked[0] - 2] if token is not None]
+        assert left == window[: len(left)] and len(left) == len(window) - 8 * len(asked)
+    with pytest.raises(ValueError, match="4 lines and questions need more than the 32 tokens"):
+        hidden_lookups(probes.tokenizer, text[:, :32], 4)
+
+
+def test_a_group_is_scored_by_what_its_window_costs_in_text_with_lookups():
     model, probes = make_backbone("llama_gqa_tied", vocab_size=len(byte_tokenizer())), make_probes("text", 0)
     scores = scores_module.SCORES["price"](model, probes, probes.settings, None)
-    text, (needles, labels) = probes.language().input_ids, probes.needles()
-    assert abs(needles.shape[1] - text.shape[1]) < 10
-    costs = [
-        price(model, text, [8], sink_tokens=1),
-        price(model, needles, [8], predicted=labels != IGNORED, sink_tokens=1),
-    ]
-    expected = -(costs[0] + 0.5 * costs[1])[..., 0]
+    input_ids, labels = probes.hidden()
+    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1))
+    weights[labels != IGNORED] += 0.5 / probes.settings.questions
+    expected = -price(model, input_ids, [8], weights=weights, sink_tokens=1)[..., 0]
     torch.testing.assert_close(scores, expected.repeat_interleave(2, 1))
 
 

@@ -25,7 +25,7 @@ from recurformer.recover.adapt import text_windows
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import Transfer
 from recurformer.recover.pair import quality_rows
-from recurformer.recover.recipe import PASSES, RECIPES, Plan, plan_steps
+from recurformer.recover.recipe import PASSES, RECIPES, TRAINING, Plan, plan_steps
 
 ADAPT, RUN = "recurformer.recover.adapt", "recurformer.recover.run"
 
@@ -55,7 +55,7 @@ def test_it_writes_an_ordinary_checkpoint_with_card_and_pictures(adapted):
 def test_the_numbers_are_those_of_the_written_model(adapted):
     found = measured(adapted)
     stages = {row["stage"]: row for row in found["stages"]}
-    assert list(stages) == ["original", "converted", "calibrated", "transferred", "adapted"]
+    assert list(stages) == ["original", "converted", "calibrated", "transferred", "distilled", "adapted"]
     model, original = (
         AutoModelForCausalLM.from_pretrained(adapted / name, dtype="float32") for name in ("out", "backbone")
     )
@@ -81,12 +81,14 @@ def test_the_numbers_are_those_of_the_written_model(adapted):
 
 @pytest.fixture(scope="module")
 def within_budget(adapted, tmp_path_factory):
-    """The same model with three fifths of its cache at 64 tokens."""
+    """The same model with three fifths of its cache at 64 tokens, and windows parted at 20."""
     folder = tmp_path_factory.mktemp("budget")
     shutil.copytree(adapted, folder, ignore=shutil.ignore_patterns("out"), dirs_exist_ok=True)
     texts = sorted(map(str, folder.glob("text*.txt")))
     words = ["adapt", str(folder / "backbone"), str(folder / "out"), "--tokens", "64", "--text", *texts]
-    assert main([*words, "--cache", "0.6"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{ADAPT}.LENGTHS", (20, 128))
+        assert main([*words, "--cache", "0.6"]) == 0
     return folder, words
 
 
@@ -100,7 +102,8 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     saved = zip(model.config.group_windows, model.config.group_bits, strict=True)
     assert [list(zip(*layer, strict=True)) for layer in saved] == replaced
     assert len({keep for layer in kept for keep in layer}) > 1
-    held = found["cache"][0]
+    assert [row["length"] for row in found["cache"]] == [20, 64]
+    held = found["cache"][-1]
     assert held["length"] == 64 and held["adapted"] == count_cache(model, 64).bytes.sum()
     assert 0.5 * held["original"] < held["adapted"] <= 0.6 * held["original"]
     assert found["plan"]["distil_steps"] == 0 and not found["trainings"]["distil"]
@@ -109,7 +112,17 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     assert 0.2 < stages["adapted"]["divergence"] / estimated[0.6] < 5
     assert list(estimated.values()) == sorted(estimated.values(), reverse=True)
     asked = {row["length"]: row.get("asked") for row in found["passkeys"]["adapted"]}
-    assert set(asked) == {32, 64}
+    assert set(asked) == {20, 64}
+    parts = {part["stop"]: part for part in stages["adapted"]["parts"]}
+    original = AutoModelForCausalLM.from_pretrained(folder / "backbone", dtype="float32")
+    documents = read_documents(sorted(folder.glob("text*.txt")))
+    _, held_out = text_windows(documents, AutoTokenizer.from_pretrained(folder / "out"), 64, seed=0)
+    for stop, ids, first in ((20, held_out[:, :20], 0), (64, held_out, 19)):
+        with torch.no_grad():
+            ours, theirs = (one(ids).logits[:, first:-1].log_softmax(-1) for one in (model.float(), original))
+        divergence = (theirs.exp() * (theirs - ours)).sum(-1).mean()
+        assert parts[stop]["divergence"] == pytest.approx(float(divergence), rel=1e-3)
+    assert [row["stage"] for row in found["stages"]] == ["original", "adapted"]
     page = (folder / "out/README.md").read_text()
     assert "Nothing was trained" in page and "window, whose tokens and bits are chosen for each group" in page
 
@@ -119,6 +132,8 @@ def test_a_budget_gives_each_group_a_window_and_trains_nothing(within_budget):
     [
         (["--cache", "0.4", "--beta", "0.5"], "--cache and --beta"),
         (["--cache", "0.4", "--minutes", "3"], "--cache and --minutes"),
+        (["--cache", "0.4", "--loss", "0.1"], "--cache and --loss"),
+        (["--loss", "0.1", "--mixer", "mamba"], "--loss and --mixer"),
         (
             ["--cache", "0.05"],
             "cache=0.05: windows of 16 tokens and 4 bits in all heads need 0.2227 of the cache at 64 tokens",
@@ -218,6 +233,16 @@ def test_files_of_a_user_beside_the_states_stay(tmp_path):
         (state / "step").mkdir(parents=True)
         (tmp_path / "out.checkpoints/notes.txt").write_text("years of work")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [LOCK, "notes.txt", "out.checkpoints"]
+
+
+def test_a_training_that_does_harm_is_taken_back(adapted, tmp_path, capsys, monkeypatch):
+    shutil.copytree(adapted, tmp_path / "world", ignore=shutil.ignore_patterns("out"))
+    monkeypatch.setattr(f"{ADAPT}.TRAINING", TRAINING.model_copy(update={"learning_rate": 3.0}))
+    assert main(command(tmp_path / "world")) == 0
+    assert "the result has the weights from before it" in capsys.readouterr().out
+    divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path / "world")["stages"]}
+    assert divergence["distilled"] > divergence["calibrated"]
+    assert divergence["adapted"] == pytest.approx(divergence["calibrated"], rel=0.05)
 
 
 @pytest.mark.parametrize("mixer", RECIPES)

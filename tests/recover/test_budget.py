@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from recurformer.data.tokenizers import byte_tokenizer
-from recurformer.heads.price import Keep, choices, key_centers, price_text_and_needles
-from recurformer.heads.probes import long_lookups
+from recurformer.heads.price import Keep, choices, key_centers, price
+from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover import budget
-from recurformer.recover.budget import choose_windows, refuse_budget, sizes_of
+from recurformer.recover.budget import choose_windows, convert_within, least_budget, price_list, refuse_budget, sizes_of
 from recurformer.recover.measures import cache_bytes_of
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.recover.run import converted_by
 from recurformer.study import HeadScores
@@ -48,7 +49,7 @@ def fractions_of(name):
 
 @cache
 def chosen(name, fraction):
-    return choose_windows(backbone(name), READER, text(), fraction, SEED)
+    return choose_windows(backbone(name), READER, text(), fraction, None, SEED)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -85,10 +86,10 @@ def keeps_of(choice):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_the_estimated_cost_is_the_sum_of_the_prices_of_what_is_chosen(name):
     original, sample, fraction = backbone(name), text()[: budget.PRICED], fractions_of(name)[1]
-    lookups = long_lookups(READER, len(sample), LENGTH, budget.QUESTIONS, SEED)
-    costs = price_text_and_needles(
-        original, sample, lookups, WINDOWS, BITS, sink_tokens=BY_PRICE.sink_tokens,
-        centers=key_centers(original, sample), needle_weight=HeadScores().needle_weight, seed=SEED,
+    lookups = hidden_lookups(READER, sample, LENGTH // budget.APART, SEED)
+    costs = price(
+        original, lookups.input_ids, WINDOWS, BITS, weighted(lookups, HeadScores().needle_weight).weights,
+        sink_tokens=BY_PRICE.sink_tokens, centers=key_centers(original, sample[:1]), seed=SEED,
     )  # fmt: skip
     choice, prices, expected = chosen(name, fraction), choices(WINDOWS, BITS), 0.0
     for layer, kept in enumerate(keeps_of(choice)):
@@ -107,6 +108,24 @@ def test_what_is_looked_up_counts(name, monkeypatch):
     fraction = fractions_of(name)[1]
     with_needles = chosen(name, fraction)
     monkeypatch.setattr(budget, "HeadScores", partial(HeadScores, needle_weight=0.0))
-    alone = choose_windows(backbone(name), READER, text(), fraction, SEED)
+    alone = choose_windows(backbone(name), READER, text(), fraction, None, SEED)
     assert alone["windows"] != with_needles["windows"]
     assert dict(alone["estimated"])[fraction] < dict(with_needles["estimated"])[fraction]
+
+
+def test_a_loss_takes_the_least_cache_that_keeps_to_it(monkeypatch):
+    original = backbone("qwen2_gqa")
+    prices = price_list(original, READER, text(), SEED)
+    fractions = [fraction for fraction in budget.FRACTIONS if fraction >= least_of("qwen2_gqa")]
+    losses = {}
+    for fraction in fractions:
+        converted = convert_within(original, prices, prices, fraction)
+        losses[fraction] = float(quality_rows(original, converted, text()[: budget.PRICED]).divergence.mean())
+    for loss in (losses[fractions[1]], losses[fractions[5]], losses[fractions[-1]], 100.0):
+        least = least_budget(original, prices, text(), loss)
+        assert losses[least] <= loss
+        assert least == fractions[0] or losses[fractions[fractions.index(least) - 1]] > loss
+    with pytest.raises(ValueError, match=r"loss=1e-09: with 0.841 of the cache the divergence is"):
+        least_budget(original, prices, text(), 1e-9)
+    choice = choose_windows(original, READER, text(), None, losses[fractions[5]], SEED)
+    assert choice["budget"] in fractions[:6] and dict(choice["estimated"])[choice["budget"]] > 0

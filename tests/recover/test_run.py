@@ -126,5 +126,6 @@ def test_each_window_is_measured_over_its_predicted_tokens(changed):
 
 
 def test_no_divergence_is_below_zero():
-    found = quality_of(pd.DataFrame({"negative_log_likelihood": [1.0, 1.0], "divergence": [-1e-9, -2e-9]}))
+    rows = {"window": [0, 1], "predicted": 7, "negative_log_likelihood": 1.0, "divergence": [-1e-9, -2e-9]}
+    found = quality_of(pd.DataFrame(rows))
     assert (found["divergence"], found["divergence_interval"]) == (0, [0, pytest.approx(0, abs=1e-8)])

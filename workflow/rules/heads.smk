@@ -153,3 +153,21 @@ use rule profile_text as prices with:
         "<logs>/prices/{backbone}.log",
     params:
         **stage("prices", settings="ablations.prices"),
+
+
+use rule profile_text as mixer_prices with:
+    input:
+        checkpoint="<results>/backbones/{backbone}",
+        articles="<results>/corpus/articles.parquet",
+        prices="<results>/language/{backbone}/prices.parquet",
+    output:
+        rows="<results>/language/{backbone}/mixer_prices.parquet",
+        record="<results>/language/{backbone}/mixer_prices.run.json",
+    log:
+        "<logs>/mixer_prices/{backbone}.log",
+    params:
+        **stage(
+            "mixer-prices",
+            settings="ablations.mixer_prices",
+            prices="ablations.prices",
+        ),

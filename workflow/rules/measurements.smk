@@ -91,6 +91,14 @@ MEASUREMENTS = {
             else []
         ),
     ),
+    "mixer_prices": collect(
+        "<results>/language/{backbone}/mixer_prices.parquet",
+        backbone=(
+            ABLATIONS["language"]["backbones"]
+            if ABLATIONS["language"]["priced"]
+            else []
+        ),
+    ),
     "ra_i_settings": collect(
         "<results>/language/{backbone}/ra_i_settings.csv",
         backbone=ABLATIONS["language"]["backbones"],
@@ -101,6 +109,7 @@ PARTS = {
     "tasks": bool(LM_EVAL),
     "recovery": bool(RECOVERY),
     "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
+    "prices": bool(ABLATIONS["language"]["priced"]),
     "ablations": True,
 }
 

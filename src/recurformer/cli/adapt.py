@@ -1,4 +1,4 @@
-"""Make a model's cache smaller and keep its quality: choose heads, convert, calibrate, transfer, distil, measure."""
+"""Make a model's cache smaller and keep its quality: choose, convert, recover, measure."""
 
 import re
 from argparse import Namespace
@@ -40,15 +40,21 @@ def model_folder(model: str) -> Path:
 
 
 @stage(
-    "make a model's cache smaller in one command: replace heads and recover the quality",
+    "make a model's cache smaller in one command, and measure what that costs",
     argument("model", type=InputPath, help="folder of the model, or its name on the model hub"),
     argument("out", type=OutputFolder, help="folder to write"),
-    argument("--beta", type=BETA, help="fraction of heads to replace (default: 0.5)"),
+    argument("--beta", type=BETA, help="fraction of heads to replace, by RA-I (default with --mixer, --minutes: 0.5)"),
     argument(
         "--cache",
         type=BUDGET,
-        help="fraction of the cache that may be left after --tokens tokens: each group of heads keeps a window by its "
-        "price, and nothing is trained; instead of --beta, --mixer and --minutes",
+        help="fraction of the cache that may be left after --tokens tokens (default: 0.25): each group of heads keeps "
+        "the tokens and bits that are worth most, and nothing is trained; instead of --beta, --mixer and --minutes",
+    ),
+    argument(
+        "--loss",
+        type=RATE,
+        help="instead of --cache: the divergence from the original, in nats a token, below which the smallest cache "
+        "stays",
     ),
     argument(
         "--text",
@@ -58,13 +64,13 @@ def model_folder(model: str) -> Path:
         help=".txt or .md files, folders of them, .parquet or .jsonl files with a column text, or a data set of the "
         "hub (OWNER/NAME, or OWNER/NAME:CONFIG)",
     ),
-    argument("--minutes", type=RATE, help="time for everything (default: 30)"),
+    argument("--minutes", type=RATE, help="time for everything (default with --beta, --mixer: 30)"),
     argument("--tokens", type=COUNT, default=TOKENS, help=f"length of a window (default: {TOKENS})"),
     argument(
         "--mixer",
         choices=list(RECIPES),
-        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default), or the "
-        "paper's Mamba blocks",
+        help="replacement of the heads: attention to a window, with a recurrent state of all tokens (default with "
+        "--beta, --minutes), or the paper's Mamba blocks",
     ),
     argument("--seed", type=SEED, default=0, help="seed of everything random (default: 0)"),
     argument(
@@ -82,9 +88,11 @@ def adapt(args: Namespace) -> dict[str, float]:
     from recurformer.recover.adapt import adapt
     from recurformer.render.adaptation import COMPARED, compared
 
-    other = [name for name in ("beta", "mixer", "minutes") if getattr(args, name) is not None]
-    if args.cache is not None and other:
-        raise ValueError(f"--cache and --{other[0]}: give one of them; --cache chooses windows and trains nothing")
+    given = [name for name in ("cache", "loss", "beta", "mixer", "minutes") if getattr(args, name) is not None]
+    if len(given) > 1 and given[0] in {"cache", "loss"}:
+        raise ValueError(
+            f"--{given[0]} and --{given[1]}: give one of them; --{given[0]} chooses windows and trains nothing"
+        )
     if args.cache == 1:
         raise ValueError("--cache 1: it must lie between 0 and 1, a fraction of the original's cache")
     documents = read_documents(args.text, args.seed)
@@ -101,6 +109,7 @@ def adapt(args: Namespace) -> dict[str, float]:
             folder=state,
             beta=args.beta,
             cache=args.cache,
+            loss=args.loss,
             minutes=args.minutes,
             tokens=args.tokens,
             seed=args.seed,

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from recurformer.cli.arguments import SEED, InputPath, OutputPath
 from recurformer.cli.checkpoints import open_model, open_tokenizer
 from recurformer.cli.stage import ARTICLES, DTYPE, NAME, Metric, argument, checkpoint, progress, seed, stage
-from recurformer.study import HashHopTask, HeadScores, Maps, Prices, Profiling, RecencyRatio, RecencySettings, SinkHead
+from recurformer.study import (
+    HashHopTask,
+    HeadScores,
+    Maps,
+    MixerPrices,
+    Prices,
+    Profiling,
+    RecencyRatio,
+    RecencySettings,
+    SinkHead,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,13 +121,39 @@ def head_scores(args: Namespace, settings: HeadScores, task: HashHopTask) -> "pd
     device="computes",
 )
 def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
-    """Price windows of all sizes and bits for every group of heads, on text and on lookups as long."""
+    """Price windows of all sizes and bits for every group of heads, on text with lookups hidden in it."""
     from recurformer.cli.texts import text_windows
     from recurformer.recover.budget import PRICED, price_list
 
     text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
     tokenizer = open_tokenizer(args.checkpoint)
     rows = price_list(open_model(args.checkpoint), tokenizer, text, args.seed, progress("sample"))
+    return rows.assign(model=args.name, seed=args.seed)
+
+
+@stage(
+    "what each group of heads loses to a mixer with a state",
+    *(checkpoint("folder of the model, before any head is replaced"), ARTICLES, NAME, seed("all samples and weights")),
+    argument("--prices", type=InputPath, required=True, help="written by prices, of the same model and texts"),
+    rows="one row a group and mixer",
+    metrics=[Metric("cost", "mean", by=["mixer"])],
+    device="computes",
+)
+def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.DataFrame":
+    """Price mixers with a state in the place of every group of heads, solved in closed form, on the text of prices."""
+    import pandas as pd
+
+    from recurformer.cli.texts import text_windows
+    from recurformer.recover.budget import PRICED
+    from recurformer.recover.states import price_mixers
+    from recurformer.results.frames import require
+
+    price_list = require(pd.read_parquet(args.prices), "prices")
+    if (tokens := price_list.tokens.iloc[0]) != prices.tokens:
+        raise ValueError(f"--prices {args.prices}: of {tokens} tokens, and --settings prices names {prices.tokens}")
+    text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
+    model, tokenizer = open_model(args.checkpoint), open_tokenizer(args.checkpoint)
+    rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, progress("sample"))
     return rows.assign(model=args.name, seed=args.seed)
 
 

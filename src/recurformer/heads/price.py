@@ -17,15 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from recurformer.data import IGNORED
 from recurformer.heads.attention import Progress, attending, causal_attention, check_batch, logits_of, reading
-from recurformer.heads.probes import Labelled
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS, FULL_BITS, as_kept, packed_bytes
 
 ROWS = 128  # queries whose scores exist at the same time
-WORDS = 512  # tokens whose logits exist at the same time
+EVERY = 4  # one query in so many is read for the costs of bits
+WORDS = 128  # tokens whose logits exist at the same time
 
 
 @dataclass(frozen=True)
@@ -51,81 +50,97 @@ def choices(windows: Sequence[int], bits: Sequence[int] = (FULL_BITS,)) -> list[
     return [Keep(window, each) for each in bits for window in [*sorted(windows), None]]
 
 
-def _bands(start: int, stop: int, windows: Sequence[int], sinks: int) -> Iterator[tuple[slice, Tensor]]:
+def _bands(queries: Tensor, windows: Sequence[int], sinks: int) -> Iterator[tuple[slice, Tensor]]:
     """Yield for the sinks, for every window what it adds to the one before, and for the rest: a run of keys, and which
-    of them the queries from `start` to `stop` see there, (queries, keys).
+    of them are hidden there from queries at ascending places, (queries, keys).
     """
-    queries = torch.arange(start, stop)[:, None]
+    start, stop = int(queries[0]), int(queries[-1]) + 1
     first = torch.arange(min(sinks, stop))
-    yield slice(0, len(first)), first <= queries
-    edges = [0, *windows, stop]
-    for near, far in pairwise(edges):
+    yield slice(0, len(first)), first > queries[:, None]
+    for near, far in pairwise([0, *windows, stop]):
         begin = max(start - far + 1, sinks)
         run = slice(begin, max(stop - near, begin))
-        distance = queries - torch.arange(run.start, run.stop)
-        yield run, (distance >= near) & (distance < far)
+        distance = queries[:, None] - torch.arange(run.start, run.stop)
+        yield run, (distance < near) | (distance >= far)
 
 
 def _products(
-    query: Tensor, gradient: Tensor, key: Tensor, value: Tensor, windows: Sequence[int], sinks: int, scaling: float
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yield, by blocks of queries, the products of the output and its gradient under every window and without one.
+    query: Tensor, gradient: Tensor, key: Tensor, value: Tensor, windows: Sequence[int], sinks: int, places: Tensor
+) -> Tensor:
+    """Return the products of the output and its gradient under every window and without one.
 
-    The windows lie in each other. So one pass over the keys serves all: it sums what each adds to the one before.
+    The windows lie in each other. So one pass over the keys serves all: it sums what each adds to the one before, in
+    the tensors' own type within an addition and in float64 between them.
 
     Args:
-        query: (B, H, L, D).
-        gradient: of the output, (B, H, L, D).
+        query: (B, H, queries, D), scaled.
+        gradient: of the output, (B, H, queries, D).
         key: (B, KV heads, L, D).
         value: likewise.
         windows: ascending.
         sinks: first tokens that are always seen.
-        scaling: of the scores.
+        places: of the queries among the keys, ascending.
 
-    Yields:
-        the queries, and (B, H, queries, windows + 1) in float64.
+    Returns:
+        (B, H, queries, windows + 1) in float64.
     """
-    batch, heads, length, _ = query.shape
-    wide = torch.promote_types(query.dtype, torch.float32)
+    batch, heads = query.shape[:2]
 
     def over(rows: Tensor, keys: Tensor) -> Tensor:
         """Products (B, H, queries, keys) of rows of query heads with the KV heads that they read."""
-        grouped = rows.to(wide).unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
-        return (grouped @ keys.to(wide).mT).view(batch, heads, rows.shape[2], -1)
+        grouped = rows.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)
+        return (grouped @ keys.mT).view(batch, heads, rows.shape[2], -1)
 
-    for start in range(0, length, ROWS):
-        rows = slice(start, min(start + ROWS, length))
-        shape = (batch, heads, rows.stop - start)
-        most = query.new_full(shape, -torch.inf, dtype=torch.float64)
+    blocks = []
+    for queries, gradients, at in zip(query.split(ROWS, 2), gradient.split(ROWS, 2), places.split(ROWS), strict=True):
+        seen = slice(0, int(at[-1]) + 1)
+        scores, effects = over(queries, key[:, :, seen]), over(gradients, value[:, :, seen])  # (B, H, queries, keys)
+        most = query.new_full(queries.shape[:-1], -torch.inf, dtype=torch.float64)
         total, weighted = torch.zeros_like(most), torch.zeros_like(most)
         sums = []
-        for run, seen in _bands(start, rows.stop, windows, sinks):
+        for run, hidden in _bands(at, windows, sinks):
             if run.stop > run.start:
-                scores = (over(query[:, :, rows], key[:, :, run]) * scaling).masked_fill_(
-                    ~seen.to(query.device), -torch.inf
-                )
-                highest = torch.maximum(most, scores.amax(-1).double())
+                bias = query.new_zeros(hidden.shape).masked_fill_(hidden.to(query.device), -torch.inf)
+                weights = scores[..., run] + bias
+                highest = torch.maximum(most, weights.amax(-1).double())
                 base = highest.masked_fill(highest == -torch.inf, 0)
-                weights = scores.sub_(base.unsqueeze(-1).to(wide)).exp_()
+                weights = weights.sub_(base.to(weights).unsqueeze(-1)).exp_()
                 left = (most - base).exp()
-                total = total * left + weights.sum(-1, dtype=torch.float64)
-                products = weights.mul_(over(gradient[:, :, rows], value[:, :, run]))
-                weighted = weighted * left + products.sum(-1, dtype=torch.float64)
+                total = total * left + weights.sum(-1)
+                weighted = weighted * left + weights.mul_(effects[..., run]).sum(-1)
                 most = highest
             sums.append(weighted / total)
-        yield rows, torch.stack(sums[1:], -1)  # the sinks alone are no choice
+        blocks.append(torch.stack(sums[1:], -1))  # the sinks alone are no choice
+    return torch.cat(blocks, 2)
 
 
-class _Pricing:
-    """Attends as the model does and remembers the last layer's call; an `Attend`."""
+@dataclass(frozen=True)
+class Passed:
+    """One layer in the backward pass of one sample.
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float
-    ) -> Tensor:
-        self.output = causal_attention(query, key, value, mask, scaling)  # (B, L, H, D)
-        self.states = query.detach(), key.detach(), value.detach()
-        self.scaling = scaling
-        return self.output
+    Attributes:
+        sample: its place among the samples.
+        layer: index of the layer.
+        hidden: states that enter the layer, (1, L, hidden).
+        arguments: of the layer beside them, by name.
+        query: as attention reads it, rotated, (1, H, L, D).
+        key: likewise, (1, KV heads, L, D).
+        value: likewise.
+        scaling: of the scores.
+        output: of attention, (1, L, H, D).
+        gradient: of the weighted log-likelihood at the output, (1, L, H, D).
+    """
+
+    sample: int
+    layer: int
+    hidden: Tensor
+    arguments: dict[str, Any]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scaling: float
+    output: Tensor
+    gradient: Tensor
 
 
 @torch.no_grad()
@@ -151,42 +166,117 @@ def key_centers(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
     return torch.stack([sums[layer] for layer in sorted(sums)]) / len(input_ids)
 
 
+def cost_by_group(change: Tensor, groups: int) -> Tensor:
+    """Return half the square of the change of each group's product with the gradient, summed over queries.
+
+    Args:
+        change: of each query head, (B, H, queries, choices).
+        groups: of query heads in a row.
+
+    Returns:
+        (groups, choices) on the CPU.
+    """
+    return change.unflatten(1, (groups, -1)).sum(2).square().sum((0, 2)).cpu() / 2
+
+
 def _layer_costs(
-    seen: _Pricing, gradient: Tensor, windows: Sequence[int], bits: Sequence[int], sinks: int, center: Tensor | None
+    passed: Passed, windows: Sequence[int], bits: Sequence[int], sinks: int, center: Tensor | None, first: int
 ) -> Tensor:
-    """Return half the squared change of the log-likelihood by each choice, summed over tokens, (KV heads, choices)."""
-    query, key, value = seen.states
-    unchanged = (gradient.double() * seen.output.detach().double()).sum(-1).transpose(1, 2)  # (B, H, L)
-    gradient, costs = gradient.transpose(1, 2), []
+    """Return half the squared change of the log-likelihood, summed over tokens, by each window, by all tokens, and by
+    all tokens of each number of bits, (KV heads, windows + 1 + bits).
+
+    For the bits, one query in `EVERY` is read, from `first` on.
+    """
+    wide = torch.promote_types(passed.query.dtype, torch.float32)
+    query, key, value = (states.to(wide) for states in (passed.query * passed.scaling, passed.key, passed.value))
+    gradient, places, groups = passed.gradient.transpose(1, 2).to(wide), torch.arange(query.shape[2]), key.shape[1]
+    products = _products(query, gradient, key, value, windows, sinks, places)
+    costs = [cost_by_group(products - products[..., -1:], groups)]
+    read = slice(first, None, EVERY) if len(places) >= EVERY else slice(None)
     for each in bits:
-        cost = torch.zeros(key.shape[1], len(windows) + 1, dtype=torch.float64)
+        if each == FULL_BITS:
+            costs.append(torch.zeros_like(costs[0][:, :1]))
+            continue
         kept = as_kept(key, value, each, center)
-        for rows, products in _products(query, gradient, *kept, windows, sinks, seen.scaling):
-            change = products - unchanged[:, :, rows, None]  # (B, H, queries, windows + 1)
-            of_group = change.unflatten(1, (key.shape[1], -1)).sum(2)
-            cost += of_group.square().sum((0, 2)).cpu() / 2
-        costs.append(cost)
+        change = _products(query[:, :, read], gradient[:, :, read], *kept, (), sinks, places[read])
+        change -= products[:, :, read, -1:]
+        costs.append(cost_by_group(change, groups) * (len(places) / len(places[read])))
     return torch.cat(costs, -1)
 
 
-def _drawn_gradient(model: PreTrainedModel, hidden: Tensor, counted: Tensor, draws: torch.Generator) -> Tensor:
+def _drawn(likely: Tensor, draws: torch.Generator) -> Tensor:
+    """Return a word for each row of log probabilities (places, words), drawn by one number each, (places, 1)."""
+    reached = likely.exp().double().cumsum(-1)
+    number = torch.rand(len(likely), 1, dtype=torch.float64, generator=draws).to(reached.device)
+    return torch.searchsorted(reached, number * reached[:, -1:], right=True).clamp(max=likely.shape[-1] - 1)
+
+
+def _drawn_gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor, draws: torch.Generator) -> Tensor:
     """Return the gradient of the log-likelihood of tokens that the model draws, at its last states (1, L, hidden).
 
     Args:
         model: the language model.
         hidden: states after the last norm, (1, L, hidden).
-        counted: the places whose next token counts, (L,) bool.
+        weights: of the tokens after each place, (L,); each likelihood counts by the root of its weight.
         draws: of the tokens.
     """
     gradient = torch.zeros_like(hidden)
-    for places in counted.nonzero()[:, 0].split(WORDS):
+    for places in weights.nonzero()[:, 0].split(WORDS):
         part = hidden[0, places].detach().requires_grad_()
         with torch.enable_grad():
             logits = logits_of(model, part)
             likely = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)  # (places, words)
-            drawn = torch.multinomial(likely.detach().exp().cpu(), 1, generator=draws).to(likely.device)
-            (gradient[0, places],) = torch.autograd.grad(likely.gather(1, drawn).sum(), part)
+            of_drawn = likely.gather(1, _drawn(likely.detach(), draws))[:, 0]
+            (gradient[0, places],) = torch.autograd.grad(of_drawn @ weights[places].sqrt().to(of_drawn), part)
     return gradient
+
+
+@torch.no_grad()
+def backward(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    weights: Tensor | None = None,
+    seed: int = 0,
+    progress: Progress = None,
+) -> Iterator[Passed]:
+    """Yield every layer of every sample, the last layer first, with the gradient at attention's output.
+
+    The gradient is of the log-likelihood of tokens that the model draws. A layer is computed anew when the backward
+    pass reaches it, so that one layer's states exist at a time. For the arguments and what is refused see `price`.
+    """
+    check_batch(input_ids)
+    if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
+        raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
+    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1)) if weights is None else weights
+    if not (weights >= 0).all() or not weights[:, 1:].any():
+        raise ValueError("weights must be at least 0, and some above: else nothing is predicted and there is no cost")
+    weights = F.pad(weights[:, 1:], (0, 1))  # at the place that predicts
+    base: Any = attending(model).base_model
+    modules, draws = [*base.layers, base.norm], torch.Generator().manual_seed(seed)
+    last: list[Any] = []  # call of attention
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+        output = causal_attention(query, key, value, mask, scaling)  # (B, L, H, D)
+        last[:] = query.detach(), key.detach(), value.detach(), scaling, output
+        return output
+
+    for index, sample in enumerate(input_ids):
+        with reading(modules) as calls:
+            hidden = base(sample[None].to(model.device), use_cache=False, attend=attend).last_hidden_state
+        upstream = _drawn_gradient(model, hidden, weights[index], draws)
+        for layer in reversed(range(len(modules))):
+            (states, *_), named = calls[layer]
+            states = states.detach().requires_grad_()
+            with torch.enable_grad():
+                if layer == len(base.layers):
+                    (upstream,) = torch.autograd.grad(base.norm(states), states, upstream)
+                    continue
+                result = modules[layer](states, **{**named, "attend": attend})
+                query, key, value, scaling, output = last
+                upstream, gradient = torch.autograd.grad(result, (states, output), upstream)
+            yield Passed(index, layer, states.detach(), named, query, key, value, scaling, output.detach(), gradient)
+        if progress is not None:
+            progress(index + 1, len(input_ids))
 
 
 @torch.no_grad()
@@ -195,7 +285,7 @@ def price(
     input_ids: Tensor,
     windows: Sequence[int],
     bits: Sequence[int] = (FULL_BITS,),
-    predicted: Tensor | None = None,
+    weights: Tensor | None = None,
     sink_tokens: int = 4,
     centers: Tensor | None = None,
     seed: int = 0,
@@ -206,26 +296,27 @@ def price(
     The cost estimates the KL divergence of the changed model's predictions from the model's own, to the second order in
     the change of the group's output: half the square of the change's product with the gradient of the log-likelihood,
     at tokens that the model draws (Fisher information). Changes at different tokens are taken as independent. One
-    forward and one backward pass a sample serve all groups and all choices; a layer is computed anew when the backward
-    pass reaches it, so that one layer's states exist at a time.
+    forward and one backward pass a sample serve all groups and all choices. What a window costs and what fewer bits of
+    all tokens cost are measured and added up.
 
     Args:
         model: a causal language model of Llama's build, not converted.
         input_ids: (samples, L) without padding, as long as the inputs for which the budget counts.
         windows: latest tokens that a group may keep; each below L, else it hides nothing.
         bits: of the numbers in the cache: 16 (as they are), 8 or 4.
-        predicted: the tokens whose prediction counts, (samples, L) bool; None is all but the first.
+        weights: what the prediction of each token counts, (samples, L); the first one's is not read. A sample's cost is
+            the sum. None: all the same, 1 together.
         sink_tokens: first tokens that every window keeps beside.
         centers: of the keys, taken from those of fewer bits: see `key_centers`; None takes nothing.
         seed: of the drawn tokens.
         progress: called with (samples done, samples).
 
     Returns:
-        (layers, KV heads, choices) float64 in the order of `choices`, in nats a counted token; NaN in layers with a
-        sliding window of their own.
+        (layers, KV heads, choices) float64 in the order of `choices`: nats, weighted, the samples' mean; NaN in layers
+        with a sliding window of their own.
 
     Raises:
-        ValueError: empty input, nothing to predict, windows or bits that cannot be, or a converted model.
+        ValueError: empty input, no weights or negative ones, windows or bits that cannot be, or a converted model.
     """
     check_batch(input_ids)
     windows = sorted(windows)
@@ -233,89 +324,18 @@ def price(
         raise ValueError(f"windows={windows} must be at least 1 and below the {input_ids.shape[1]} tokens of a sample")
     if set(bits) - set(BITS) or not bits:
         raise ValueError(f"bits={list(bits)} must be among {', '.join(map(str, BITS))}")
-    if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
-        raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
-    predicted = torch.ones_like(input_ids, dtype=torch.bool) if predicted is None else predicted.bool()
-    if not predicted[:, 1:].any():
-        raise ValueError("nothing is predicted: there is no cost")
-    counted = F.pad(predicted[:, 1:], (0, 1))  # at the place that predicts
-    base: Any = attending(model).base_model
-    config, sliding, draws = model.config, sliding_layers(model.config), torch.Generator().manual_seed(seed)
-    costs = torch.zeros(len(base.layers), config.num_key_value_heads, len(choices(windows, bits)), dtype=torch.float64)
-    seen = _Pricing()
-    for index, sample in enumerate(input_ids):
-        with reading([*base.layers, base.norm]) as calls:
-            hidden = base(sample[None].to(model.device), use_cache=False, attend=seen).last_hidden_state
-        upstream = _drawn_gradient(model, hidden, counted[index], draws)
-        modules = [*base.layers, base.norm]
-        for layer in reversed(range(len(modules))):
-            (states, *_), named = calls[layer]
-            states = states.detach().requires_grad_()
-            with torch.enable_grad():
-                if layer == len(base.layers):
-                    (upstream,) = torch.autograd.grad(base.norm(states), states, upstream)
-                    continue
-                output = modules[layer](states, **{**named, "attend": seen})
-                upstream, gradient = torch.autograd.grad(output, (states, seen.output), upstream)
-            if layer not in sliding:
-                center = None if centers is None else centers[layer].unsqueeze(1).to(seen.states[1])  # (KV heads, 1, D)
-                costs[layer] += _layer_costs(seen, gradient, windows, bits, sink_tokens, center)
-        if progress is not None:
-            progress(index + 1, len(input_ids))
-    costs[sliding] = float("nan")
-    return costs / counted.sum()
-
-
-def price_text_and_needles(
-    model: PreTrainedModel,
-    text: Tensor,
-    needles: Labelled,
-    windows: Sequence[int],
-    bits: Sequence[int] = (FULL_BITS,),
-    *,
-    sink_tokens: int,
-    needle_weight: float,
-    centers: Tensor | None = None,
-    seed: int = 0,
-    progress: Progress = None,
-) -> Tensor:
-    """Return the costs of all choices on text, and in addition on what must be looked up in it: see `price`.
-
-    Args:
-        model: as of `price`.
-        text: (samples, L), all of whose tokens count.
-        needles: samples whose labels count alone. A window that is as long as they are hides nothing there.
-        windows: as of `price`.
-        bits: as of `price`.
-        sink_tokens: as of `price`.
-        needle_weight: what a looked-up token counts; a token of text counts 1.
-        centers: as of `price`.
-        seed: as of `price`.
-        progress: called with (samples done, samples), of both kinds together.
-
-    Returns:
-        as of `price`.
-
-    Raises:
-        ValueError: as of `price`.
-    """
-    windows = sorted(windows)
-    fitting = [window for window in windows if window < needles.input_ids.shape[1]]
-    samples = len(text) + len(needles.input_ids)
-
-    def priced(ids: Tensor, within: Sequence[int], predicted: Tensor | None, before: int) -> Tensor:
-        shown = None if progress is None else lambda done, _: progress(before + done, samples)
-        costs = price(
-            model, ids, within, bits, predicted=predicted, sink_tokens=sink_tokens, centers=centers, seed=seed,
-            progress=shown,
-        )  # fmt: skip
-        return costs.unflatten(-1, (len(bits), -1))  # (layers, KV heads, bits, windows + 1)
-
-    costs = priced(text, windows, None, 0)
-    looked_up = priced(needles.input_ids, fitting, needles.labels != IGNORED, len(text))
-    unhidden = looked_up[..., -1:].expand(*looked_up.shape[:-1], len(windows) - len(fitting))
-    looked_up = torch.cat([looked_up[..., :-1], unhidden, looked_up[..., -1:]], -1)
-    return (costs + needle_weight * looked_up).flatten(-2)
+    config, sliding, count = model.config, sliding_layers(model.config), len(windows) + 1
+    shape = config.num_hidden_layers, config.num_key_value_heads, count + len(bits)
+    singles = torch.zeros(shape, dtype=torch.float64)
+    for passed in backward(model, input_ids, weights, seed, progress):
+        layer = passed.layer
+        if layer not in sliding:
+            center = None if centers is None else centers[layer].unsqueeze(1).to(passed.key)  # (KV heads, 1, D)
+            first = (passed.sample + layer) % EVERY
+            singles[layer] += _layer_costs(passed, windows, bits, sink_tokens, center, first)
+    singles[sliding] = float("nan")
+    of_windows, of_bits = (singles / len(input_ids)).split([count, len(bits)], -1)
+    return (of_bits.unsqueeze(-1) + of_windows.unsqueeze(-2)).flatten(-2)
 
 
 def allocate(costs: Tensor, sizes: Sequence[float], budget: float) -> Tensor:

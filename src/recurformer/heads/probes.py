@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from recurformer.data import IGNORED
@@ -31,6 +32,18 @@ class Labelled(NamedTuple):
 
     input_ids: Tensor
     labels: Tensor
+
+
+class Weighted(NamedTuple):
+    """Samples and what the prediction of each of their tokens counts.
+
+    Attributes:
+        input_ids: (samples, L) without padding.
+        weights: (samples, L).
+    """
+
+    input_ids: Tensor
+    weights: Tensor
 
 
 class Repeated(NamedTuple):
@@ -57,8 +70,8 @@ class Probes(Protocol):
     def language(self) -> Labelled:
         """The usual tokens of the model's inputs and predictions."""
 
-    def needles(self) -> Labelled:
-        """Samples as long as those of `language`, whose labels must be looked up."""
+    def weighted(self) -> Weighted:
+        """Language, in which what must be looked up counts more: for prices."""
 
     def repeats(self) -> Repeated:
         """Random tokens, repeated."""
@@ -133,14 +146,41 @@ def key_value_samples(
     return torch.from_numpy(input_ids), torch.from_numpy(labels)
 
 
-def long_lookups(
-    tokenizer: PreTrainedTokenizerBase, samples: int, tokens: int, questions: int, seed: int = 0
-) -> Labelled:
-    """Lists of about `tokens` tokens with questions, or as long as the vocabulary's words last: `key_value_samples`."""
-    line = 2 + sum(len(encode_text(tokenizer, sign)) for sign in (":", "\n"))
-    wanted = max((tokens - len(text_prefix(tokenizer))) // line - questions, questions)
-    pairs = min(wanted, len(single_tokens(tokenizer, 2 * questions)) // 2)
-    return Labelled(*key_value_samples(tokenizer, samples, pairs, questions, seed))
+def hidden_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, questions: int, seed: int = 0) -> Labelled:
+    """Text with lines `key: value` at random places, and questions after them at its end: see `key_value_samples`.
+
+    Args:
+        tokenizer: of the model.
+        text: windows (samples, L), as `recurformer.data.windows.windows` cuts them; their ends make room.
+        questions: as many as lines.
+        seed: of all samples.
+
+    Returns:
+        Samples as long as the text.
+
+    Raises:
+        ValueError: the text has fewer tokens than lines and questions, or a vocabulary with too few items.
+    """
+    samples, tokens = text.shape
+    lines, labels = key_value_samples(tokenizer, samples, questions, questions, seed)
+    prefix = len(text_prefix(tokenizer))
+    told = (lines.shape[1] - prefix) // 2  # then they are asked
+    kept = tokens - lines.shape[1]  # of the text
+    if kept < 1:
+        raise ValueError(f"{questions} lines and questions need more than the {tokens} tokens of a window")
+    rng, filled = np.random.default_rng(seed), []
+    for window, line in zip(text.numpy(), lines[:, prefix:].numpy(), strict=True):
+        places = np.repeat(np.sort(rng.integers(kept, size=questions)), told // questions)
+        body = np.insert(window[prefix : prefix + kept], places, line[:told])
+        filled.append(np.concatenate([window[:prefix], body, line[told:]]))
+    return Labelled(torch.from_numpy(np.stack(filled)), F.pad(labels, (kept, 0), value=IGNORED))
+
+
+def weighted(labelled: Labelled, needle_weight: float) -> Weighted:
+    """Let all tokens of a sample together count 1, and all its labels `needle_weight` beside."""
+    input_ids, labels = labelled
+    asked = labels != IGNORED
+    return Weighted(input_ids, 1 / (labels.shape[1] - 1) + needle_weight * asked / asked.sum(1, keepdim=True))
 
 
 @dataclass(frozen=True)
@@ -162,10 +202,13 @@ class TextProbes:
         input_ids = windows(self.texts, self.tokenizer, self.settings.tokens, self.settings.windows, self.seed)
         return Labelled(input_ids, input_ids)
 
-    def needles(self) -> Labelled:
-        """Lists as long as a window, see `long_lookups`."""
-        sizes = self.settings
-        return long_lookups(self.tokenizer, sizes.samples, sizes.tokens, sizes.questions, self.seed)
+    def hidden(self) -> Labelled:
+        """Windows of the texts with lookups in them, see `hidden_lookups`."""
+        return hidden_lookups(self.tokenizer, self.language().input_ids, self.settings.questions, self.seed)
+
+    def weighted(self) -> Weighted:
+        """See `hidden` and `weighted`."""
+        return weighted(self.hidden(), self.settings.needle_weight)
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`."""
@@ -195,9 +238,10 @@ class HashHopProbes:
         """The same chains: such a model reads nothing else."""
         return self.lookups()
 
-    def needles(self) -> Labelled:
+    def weighted(self) -> Weighted:
         """The same chains."""
-        return self.lookups()
+        input_ids, labels = self.lookups()
+        return Weighted(input_ids, (labels != IGNORED) / (labels != IGNORED).sum(1, keepdim=True))
 
     def repeats(self) -> Repeated:
         """See `repeated_tokens`; all repetitions together are as long as a sample of the task."""

@@ -25,7 +25,7 @@ from recurformer.heads.attention import (
     retained_heads,
     watch_attention,
 )
-from recurformer.heads.price import price_text_and_needles
+from recurformer.heads.price import price
 from recurformer.heads.probes import Probes
 from recurformer.model.layout import sliding_layers
 from recurformer.study import HeadScores
@@ -295,11 +295,11 @@ def _sensitivity(model: PreTrainedModel, probes: Probes, settings: HeadScores, p
 
 
 def _price(model: PreTrainedModel, probes: Probes, settings: HeadScores, progress: Progress) -> Tensor:
-    """Minus the cost of the window for each group, on every head of the group: nats a token."""
-    costs = price_text_and_needles(
-        model, probes.language().input_ids, probes.needles(), [settings.window_tokens],
-        sink_tokens=settings.sink_tokens, needle_weight=settings.needle_weight, progress=progress,
-    )[..., 0]  # (layers, KV heads)  # fmt: skip
+    """Minus the cost of the window for each group, on every head of the group: nats, weighted."""
+    input_ids, weights = probes.weighted()
+    costs = price(
+        model, input_ids, [settings.window_tokens], weights=weights, sink_tokens=settings.sink_tokens, progress=progress
+    )[..., 0]  # (layers, KV heads)
     return -costs.repeat_interleave(model.config.num_attention_heads // costs.shape[1], 1)
 
 

@@ -1,23 +1,25 @@
 """Adapt a user's model: choose heads, convert, calibrate, transfer, distil, and measure after each step.
 
-The heads are chosen by RA-I and all get one mixer; or a budget of bytes is given, and each group gets the window that
-its price allows, without any training.
+Each group of heads keeps the tokens and the bits that a budget of bytes allows by their price, without any training; or
+heads are chosen by RA-I, and all get one mixer.
 """
 
 import shutil
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
-from recurformer.data.windows import encode_text, windows
+from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
 from recurformer.measure.cache import meta_twin
@@ -28,23 +30,35 @@ from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
 from recurformer.recover.budget import choose_windows, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.measures import PASSKEYS, cache_bytes_of, passkeys_of, quality_of, speed_of
+from recurformer.recover.measures import (
+    FAR_PASSKEYS,
+    LENGTHS,
+    PASSKEYS,
+    cache_bytes_of,
+    passkeys_of,
+    quality_of,
+    speed_of,
+)
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
-from recurformer.recover.run import Progress, RecoveryCurve, converted_by, learn, recover
+from recurformer.recover.run import Progress, Recovered, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
 
 PROFILE_WINDOWS = 64
 """Windows, at most, on which heads are profiled."""
 RECENCY_WINDOW = 0.1
 """k of the recency ratio, as a share of a window: 102 of 1,024 tokens in the paper's appendix."""
-HELD_OUT_WINDOWS = 24
-"""Windows, at most, on which quality is measured; never trained on."""
+HELD_OUT_WINDOWS, HELD_OUT_TOKENS = 24, 32_768
+"""Windows, at most, and about as many tokens, on which quality is measured; never trained on."""
 MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
+"""Fewer are refused; so are, where nothing is trained, fewer than `MINIMUM_PRICED`."""
+MINIMUM_PRICED = {"training": 2, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
+CACHE = 0.25
+"""Fraction of the cache that is left where nothing else is asked for."""
 BETA, MINUTES = 0.5, 30.0
-"""Fraction of heads that are replaced, and minutes for everything, where no budget of bytes is given."""
+"""Fraction of heads that are replaced, and minutes for everything, where one of them or a recipe is given."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
 
@@ -57,6 +71,7 @@ def adapt(
     folder: str | Path,
     beta: float | None = None,
     cache: float | None = None,
+    loss: float | None = None,
     minutes: float | None = None,
     tokens: int = TOKENS,
     seed: int = 0,
@@ -65,7 +80,7 @@ def adapt(
     progress: Progress = lambda name: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Replace heads by a mixer and recover the quality, within the given time.
+    """Make the cache smaller: by a budget of bytes, or by a mixer in the place of heads, whose quality is recovered.
 
     After an interruption, a call with the same arguments resumes: `folder` keeps each finished step and the checkpoints
     of the trainings. The steps are those of the first call. On a CPU the weights are too, bit for bit.
@@ -75,10 +90,13 @@ def adapt(
         tokenizer: its tokenizer.
         documents: texts to train on and texts to measure on.
         folder: for the state; the caller removes it.
-        beta: share of the heads to replace, by whole key-value groups; None: `BETA`.
+        beta: share of the heads to replace, by whole key-value groups; `BETA` where `minutes` or `recipe` is given.
         cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
-            tokens. Each group keeps a window by its price (`recurformer.heads.price`); nothing is trained.
-        minutes: time for everything; None: `MINUTES`. If measuring and the closed form need all, nothing is trained.
+            tokens; `CACHE` where nothing else is given. Each group keeps tokens and bits by their price
+            (`recurformer.heads.price`); nothing is trained.
+        loss: instead of `cache`: the divergence from the original, in nats a token, below which the least cache stays.
+        minutes: time for everything; `MINUTES` where `beta` or `recipe` is given. If measuring and the closed form need
+            all, nothing is trained.
         tokens: length of a window.
         seed: seed of the choice of windows, the mixers' initial weights and the order of training.
         dtype: type of the saved weights, to which they are rounded; None: the original's.
@@ -95,20 +113,23 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
-    dtype, asked = dtype or original.dtype, _asked(beta, cache, minutes, recipe, tokens)
-    recipe = asked.recipe
-    _refuse(original, recipe, asked.beta)
-    if cache is not None:
-        refuse_budget(original, cache, tokens)
-    train_ids, held_out_ids = text_windows(documents, tokenizer, tokens, seed)
+    if all(given is None for given in (beta, cache, loss, minutes, recipe)):
+        cache = CACHE
+    dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
+    recipe, by_price = asked.recipe, asked.beta is None
+    _refuse(original, recipe, asked.beta, cache, tokens)
+    train_ids, held_out_ids = text_windows(
+        documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS
+    )
     recipe = recipe.model_copy(update={"calibrate_windows": min(recipe.calibrate_windows, len(train_ids))})
-    settings = {"settings": [asked.beta, cache, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
+    settings = {"settings": [asked.beta, cache, loss, asked.minutes, seed, str(dtype)], "recipe": recipe.model_dump()}
     kept = KeptSteps(folder, [original], [train_ids, held_out_ids], **settings)
 
     def measure(stage: str, model: PreTrainedModel, learnt_tokens: int) -> dict[str, Any]:
         shown = progress(f"{stage}: window")
         quality = kept.result(
-            f"quality-{stage}", lambda: quality_of(quality_rows(original, model, held_out_ids, shown))
+            f"quality-{stage}",
+            lambda: quality_of(quality_rows(original, model, held_out_ids, shown, asked.edges)),
         )
         say(f"{stage}: perplexity {quality['perplexity']:.4g}, divergence {quality['divergence']:.4g}")
         return {"stage": stage, "tokens": learnt_tokens, **quality}
@@ -121,11 +142,13 @@ def adapt(
         )
 
     def choose() -> dict[str, Any]:
-        if cache is None:
+        if not by_price:
             return _choose(original, train_ids[:PROFILE_WINDOWS], asked.beta, progress)
-        return choose_windows(original, tokenizer, train_ids, cache, seed, progress("price: sample"))
+        return choose_windows(original, tokenizer, train_ids, cache, loss, seed, progress)
 
     choice = kept.result("heads", choose)
+    if loss is not None:
+        say(f"budget: {choice['budget']:.3f} of the cache")
     before = measure("original", original, 0)
     found_by_original = passkeys("original", original)
     converted = converted_by(recipe, original, choice["heads"], seed, **sizes_of(choice, original.config))
@@ -134,47 +157,22 @@ def adapt(
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
     curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
 
-    def time_steps() -> dict[str, Any]:
-        spent = kept.seconds
-        measuring = 2 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
-        seconds_left = 60 * asked.minutes * (1 - RESERVED) - sum(spent.values()) - measuring
-        if seconds_left <= 0:
-            return asdict(Plan(0, 0, 1))
-        pace, timing = {}, kept.folder / "timing"
-        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
-        for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
-            seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
-            pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
-            seconds_left -= seconds.iloc[-1]
-            shutil.rmtree(timing)
-        return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
-
-    def plan() -> Plan:
-        if cache is not None:
-            return Plan(0, 0, 1)
-        planned = Plan(**kept.result("plan", time_steps))
-        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
-        say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
-        return planned
-
-    recovered = recover(
-        original, converted, train_ids, recipe, curve,
-        training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
-    )  # fmt: skip
+    recovered = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []})
+    stages: list[dict[str, Any]] = []
+    if not by_price:
+        recovered, stages = _learn(
+            original, converted, train_ids, recipe, curve, asked.minutes, seed, progress, measure
+        )
     with torch.no_grad():
         for tensor in converted.state_dict().values():
             tensor.copy_(tensor.to(dtype))
-    stages = [
-        {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
-        for _, rows in curve.rows.groupby("tokens")
-    ]
     after = measure("adapted", converted, curve.tokens)
     config = original.config
     return converted, {
-        "beta": asked.beta, "budget": cache, "minutes": asked.minutes, "seed": seed,
+        "beta": asked.beta, "budget": None, "loss": loss, "minutes": asked.minutes, "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
         "recipe": {
-            "tokens": tokens, **(TRAINING.model_dump(exclude={"steps"}) if cache is None else {}),
+            "tokens": tokens, **({} if by_price else TRAINING.model_dump(exclude={"steps"})),
             **recipe.model_dump(exclude_none=True),
         },
         "plan": asdict(recovered.plan),
@@ -190,51 +188,142 @@ def adapt(
     }  # fmt: skip
 
 
+def _learn(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    train_ids: Tensor,
+    recipe: Recipe,
+    curve: RecoveryCurve,
+    minutes: float,
+    seed: int,
+    progress: Progress,
+    measure: Callable[[str, PreTrainedModel, int], dict[str, Any]],
+) -> tuple[Recovered, list[dict[str, Any]]]:
+    """Recover `converted` in place within the minutes, and return what that left and the quality after each step.
+
+    The weights from before the training come back where it did not lower the divergence.
+    """
+    kept, solved = curve.kept, dict[str, Tensor]()
+
+    def time_steps() -> dict[str, Any]:
+        spent = kept.seconds
+        measuring = 3 * spent[f"point-{curve.tokens}"] + spent["passkeys-original"]  # what remains
+        seconds_left = 60 * minutes * (1 - RESERVED) - sum(spent.values()) - measuring
+        if seconds_left <= 0:
+            return asdict(Plan(0, 0, 1))
+        pace, timing = {}, kept.folder / "timing"
+        dataset, options = WindowDataset(train_ids, seed=seed), {"steps": TIMED_STEPS, "output_dir": timing}
+        for step in ("transfer", "distil") if recipe.transfer_steps else ("distil",):
+            seconds = learn(step, original, deepcopy(converted), dataset, recipe, TRAINING, **options).seconds
+            pace[step] = (seconds.iloc[-1] - seconds.iloc[0]) / (TIMED_STEPS - 1)
+            seconds_left -= seconds.iloc[-1]
+            shutil.rmtree(timing)
+        return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
+
+    def plan() -> Plan:
+        solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items()})
+        planned = Plan(**kept.result("plan", time_steps))
+        remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
+        curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
+        return planned
+
+    recovered = recover(
+        original, converted, train_ids, recipe, curve,
+        training=TRAINING, folder=kept.folder / "learning", seed=seed, plan=plan, progress=progress,
+    )  # fmt: skip
+    stages = [
+        {"stage": rows.stage.iloc[0], "tokens": int(rows.tokens.iloc[0]), **quality_of(rows)}
+        for _, rows in curve.rows.groupby("tokens")
+    ]
+    if recovered.losses["distil"]:
+        stages.append(measure("distilled", converted, curve.tokens))
+    before = "calibrated" if recipe.calibrate_windows else "converted"
+    if stages[-1]["divergence"] > next(row["divergence"] for row in stages if row["stage"] == before):
+        curve.say("the training did not lower the divergence: the result has the weights from before it")
+        converted.load_state_dict(solved)
+    return recovered, stages
+
+
 class _Asked(NamedTuple):
-    """What an adaptation shall do: recipe, fraction of heads, minutes, prompts with passkeys, lengths of caches."""
+    """What an adaptation shall do.
+
+    Attributes:
+        recipe: of the mixers and their training.
+        beta: fraction of heads to replace; None where each group keeps a window by its price.
+        minutes: for everything; None where nothing is trained.
+        prompts: with passkeys, at each of five depths, by their length in tokens.
+        lengths: in tokens, of counted caches.
+        edges: at which held-out windows are parted.
+    """
 
     recipe: Recipe
     beta: Any
     minutes: Any
     prompts: Mapping[int, int]
     lengths: Sequence[int]
+    edges: Sequence[int] = ()
 
 
 def _asked(
-    beta: float | None, cache: float | None, minutes: float | None, recipe: Recipe | None, tokens: int
+    beta: float | None,
+    cache: float | None,
+    loss: float | None,
+    minutes: float | None,
+    recipe: Recipe | None,
+    tokens: int,
 ) -> _Asked:
-    lengths = list(CACHE_LENGTHS.values())
-    if cache is None:
+    if cache is loss is None:
         recipe = recipe or next(iter(RECIPES.values()))
+        lengths = list(CACHE_LENGTHS.values())
         return _Asked(recipe, BETA if beta is None else beta, minutes or MINUTES, PASSKEYS, lengths)
-    named = {"beta": beta, "minutes": minutes, "recipe": recipe}
-    if given := [name for name, value in named.items() if value is not None]:
-        raise ValueError(f"cache and {given[0]}: give one of them; a budget gives windows and trains nothing")
-    return _Asked(BY_PRICE, None, None, {tokens // 2: 2, tokens: 2}, [tokens, *lengths])
+    named = {"cache": cache, "loss": loss, "beta": beta, "minutes": minutes, "recipe": recipe}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{given[0]} and {given[1]}: give one of them; a budget gives windows and trains nothing")
+    edges = [length for length in LENGTHS if length < tokens]
+    lengths = [*edges, tokens]
+    return _Asked(BY_PRICE, None, None, dict.fromkeys(lengths, FAR_PASSKEYS), lengths, edges)
 
 
 def text_windows(
-    documents: Documents, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
+    documents: Documents,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: int,
+    seed: int,
+    least: Mapping[str, int] = MINIMUM_WINDOWS,
 ) -> tuple[Tensor, Tensor]:
-    """Windows (windows, tokens) for training and, at most `HELD_OUT_WINDOWS`, for measuring.
+    """Windows (windows, tokens) for training and for measuring, of these as many as `HELD_OUT_WINDOWS` says.
 
     Raises:
-        ValueError: there are fewer than `MINIMUM_WINDOWS`; says how many tokens there are.
+        ValueError: there are fewer than `least`; says how many tokens there are, and the longest window that works.
     """
-    split_windows = []
-    for (name, least), texts in zip(MINIMUM_WINDOWS.items(), documents, strict=True):
+    parts = []
+    for (name, count), texts in zip(least.items(), documents, strict=True):
         try:
-            split_windows.append(windows(texts, tokenizer, tokens, seed=seed))
+            parts.append(windows(texts, tokenizer, tokens, seed=seed))
         except ValueError:
-            split_windows.append(torch.empty(0, tokens, dtype=torch.long))
-        if len(split_windows[-1]) < least:
-            count = sum(len(encode_text(tokenizer, text)) for text in texts)
+            parts.append(torch.empty(0, tokens, dtype=torch.long))
+        if len(parts[-1]) < count:
+            total = sum(len(encode_text(tokenizer, text)) for text in texts)
             raise ValueError(
-                f"the texts are too short: the {len(texts)} {name} documents have {count:,} tokens, which give "
-                f"{len(split_windows[-1])} windows of {tokens}; {least} are needed, so {least * tokens:,}"
-                f" tokens in documents of {tokens} or more"
+                f"the texts are too short: the {len(texts)} {name} documents have {total:,} tokens, which give "
+                f"{len(parts[-1])} windows of {tokens}; {count} are needed; the longest windows that these texts allow "
+                f"have {_longest(documents, tokenizer, least)} tokens"
             )
-    return split_windows[0], split_windows[1][:HELD_OUT_WINDOWS]
+    train, held_out = parts
+    return train, held_out[: min(HELD_OUT_WINDOWS, max(least["held-out"], HELD_OUT_TOKENS // tokens))]
+
+
+def _longest(documents: Documents, tokenizer: PreTrainedTokenizerBase, least: Mapping[str, int]) -> int:
+    """The longest window of which the documents have enough."""
+    lengths = [[len(encode_text(tokenizer, text)) for text in texts] for texts in documents]
+
+    def too_long(body: int) -> bool:
+        counts = (sum(length // body for length in of_part) for of_part in lengths)
+        return any(count < needed for count, needed in zip(counts, least.values(), strict=True))
+
+    bodies = range(1, 1 + max(map(max, lengths), default=0))
+    return bisect_left(bodies, True, key=too_long) + len(text_prefix(tokenizer))
 
 
 def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progress) -> dict[str, Any]:
@@ -244,8 +333,8 @@ def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progr
     return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
 
-def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> None:
-    """Refuse at once arguments that would fail after minutes; beta is None where a budget is given."""
+def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None, cache: float | None, tokens: int) -> None:
+    """Refuse at once arguments that would fail after minutes; beta is None where windows are chosen by price."""
     if recipe.steps or recipe.betas or recipe.seeds:
         raise ValueError(
             "recipe: steps, betas and seeds belong to a study; leave them out and give minutes, beta, seed"
@@ -260,6 +349,8 @@ def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> No
     groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
+    if cache is not None:
+        refuse_budget(original, cache, tokens)
     if beta is not None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)

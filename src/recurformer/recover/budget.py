@@ -1,6 +1,7 @@
 """The windows and bits that a budget of bytes allows: for each group of heads what is worth most, by its price."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,12 +10,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.heads.attention import Progress
-from recurformer.heads.price import Keep, allocate, choices, key_centers, price_text_and_needles, windows_by_group
-from recurformer.heads.probes import long_lookups
+from recurformer.heads.price import Keep, allocate, choices, key_centers, price, windows_by_group
+from recurformer.heads.probes import Weighted, hidden_lookups, weighted
 from recurformer.measure.cache import count_cache, meta_twin
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
+from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.study import HeadScores
 
@@ -23,11 +25,13 @@ LEAST_WINDOW = 16
 LEAST = Keep(LEAST_WINDOW, min(BITS))
 """The least that a group may keep."""
 PRICED = 4
-"""Windows of text, at most, and as many lookups as long, on which windows are priced."""
-QUESTIONS = 8
-"""Of each lookup."""
+"""Windows of text, at most, on which windows and bits are priced."""
+QUESTIONS, APART = 8, 32
+"""Lookups, at most, that are hidden in each window of text, and tokens of text for each."""
 BUDGETS = [2.0**-power for power in range(1, 6)]
 """Fractions of the cache whose estimated cost is shown beside that of the chosen one."""
+FRACTIONS = [2.0 ** (-power / 4) for power in range(20, 0, -1)]
+"""Of the cache, ascending, that are tried where a divergence is given."""
 SINKS = BY_PRICE.sink_tokens or 0
 
 
@@ -36,10 +40,16 @@ def _windows(tokens: int) -> list[int]:
     return [window for window in doubles if window < tokens]
 
 
+def text_with_lookups(tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int) -> Weighted:
+    """The first `PRICED` of some windows (windows, L), with hidden lookups: what all prices are measured on."""
+    questions = max(1, min(QUESTIONS, text.shape[1] // APART))
+    return weighted(hidden_lookups(tokenizer, text[:PRICED], questions, seed), HeadScores().needle_weight)
+
+
 def price_list(
     original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: Tensor, seed: int, progress: Progress = None
 ) -> pd.DataFrame:
-    """Price windows of all sizes, of all bits, for every group of heads: see `price_text_and_needles`.
+    """Price windows of all sizes, of all bits, for every group of heads, on text with hidden lookups: see `price`.
 
     Args:
         original: a model that can be converted.
@@ -49,28 +59,26 @@ def price_list(
         progress: called with (samples done, samples).
 
     Returns:
-        One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token),
-        center (of the group's keys, see `key_centers`; in the row that keeps everything, else None). Layers with a
-        sliding window of their own have no rows.
+        One row a group and choice: layer, group, window (NaN for all tokens), bits, tokens (L), cost (nats a token,
+        with the lookups by their weight), center (of the group's keys, see `key_centers`; in the row that keeps
+        everything, else None). Layers with a sliding window of their own have no rows.
     """
-    text = text[:PRICED]
-    samples, tokens = text.shape
-    windows, lookups = _windows(tokens), long_lookups(tokenizer, samples, tokens, QUESTIONS, seed)
-    centers = key_centers(original, text)
-    costs = price_text_and_needles(
-        original, text, lookups, windows, BITS, sink_tokens=SINKS, centers=centers,
-        needle_weight=HeadScores().needle_weight, seed=seed, progress=progress,
-    )  # fmt: skip
+    tokens = text.shape[1]
+    windows, centers = _windows(tokens), key_centers(original, text[:1])
+    input_ids, weights = text_with_lookups(tokenizer, text, seed)
+    costs = price(
+        original, input_ids, windows, BITS, weights, sink_tokens=SINKS, centers=centers, seed=seed, progress=progress
+    )
     rows = [
         (layer, group, keep.window, keep.bits, tokens, cost, centers[layer, group].tolist() if keep == Keep() else None)
-        for layer in _layers(original)
+        for layer in free_layers(original)
         for group, of_group in enumerate(costs[layer].tolist())
         for keep, cost in zip(choices(windows, BITS), of_group, strict=True)
     ]
     return pd.DataFrame(rows, columns=["layer", "group", "window", "bits", "tokens", "cost", "center"])
 
 
-def _layers(original: PreTrainedModel) -> list[int]:
+def free_layers(original: PreTrainedModel) -> list[int]:
     """The layers whose heads may have windows."""
     return sorted(set(range(original.config.num_hidden_layers)) - set(sliding_layers(original.config)))
 
@@ -82,11 +90,12 @@ def _fixed_bytes(original: PreTrainedModel, tokens: int) -> tuple[float, float]:
     token where no head is left that counts them.
     """
     held = count_cache(meta_twin(original).to(torch.bfloat16), tokens).groupby("layer").bytes.sum()  # type: ignore[arg-type]
-    fixed = held.drop(_layers(original)).sum() + 8 * original.config.num_hidden_layers + 4 * tokens
+    fixed = held.drop(free_layers(original)).sum() + 8 * original.config.num_hidden_layers + 4 * tokens
     return float(held.sum()), float(fixed)
 
 
-def _bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
+def bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
+    """Return the bytes of what one group keeps of so many tokens, in 16 bits where it is not packed."""
     layers: Any = original.model.layers
     return keep.bytes(tokens, layers[0].self_attn.head_dim, SINKS)
 
@@ -94,8 +103,8 @@ def _bytes_of(keep: Keep, original: PreTrainedModel, tokens: int) -> int:
 def least_fraction(original: PreTrainedModel, tokens: int) -> float:
     """The fraction of the cache that the least choice in all groups leaves."""
     whole, fixed = _fixed_bytes(original, tokens)
-    groups = len(_layers(original)) * original.config.num_key_value_heads
-    return (groups * _bytes_of(LEAST, original, tokens) + fixed) / whole
+    groups = len(free_layers(original)) * original.config.num_key_value_heads
+    return (groups * bytes_of(LEAST, original, tokens) + fixed) / whole
 
 
 def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None:
@@ -111,6 +120,14 @@ def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None
             f"cache={budget:g}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
             f"of the cache at {tokens:,} tokens"
         )
+
+
+def cost_table(prices: pd.DataFrame) -> tuple[pd.DataFrame, list[Keep]]:
+    """Return the costs of a price list, one row a layer and group and one column a choice, and the choices."""
+    tokens = int(prices.tokens.iloc[0])
+    table = prices.fillna({"window": tokens}).pivot(index=["layer", "group"], columns=["bits", "window"], values="cost")
+    columns: list[Any] = list(table.columns)
+    return table, [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
 
 
 class Choice(NamedTuple):
@@ -133,10 +150,8 @@ def spend(prices: pd.DataFrame, original: PreTrainedModel, budget: float) -> Cho
     """
     tokens = int(prices.tokens.iloc[0])
     whole, fixed = _fixed_bytes(original, tokens)
-    table = prices.fillna({"window": tokens}).pivot(index=["layer", "group"], columns=["bits", "window"], values="cost")
-    columns: list[Any] = list(table.columns)
-    kept = [Keep(None if window == tokens else int(window), int(bits)) for bits, window in columns]
-    sizes = [_bytes_of(keep, original, tokens) for keep in kept]
+    table, kept = cost_table(prices)
+    sizes = [bytes_of(keep, original, tokens) for keep in kept]
     if budget < (least := (min(sizes) * len(table) + fixed) / whole):
         raise ValueError(
             f"cache={budget:g}: the least of what may be chosen needs {least:.4f} of it at {tokens:,} tokens"
@@ -175,26 +190,66 @@ def convert_within(
     return convert(original, mixer="window", **arguments, sink_tokens=SINKS, key_centers=centers)
 
 
+def least_budget(
+    original: PreTrainedModel, prices: pd.DataFrame, text: Tensor, loss: float, progress: Progress = None
+) -> float:
+    """Return the least of `FRACTIONS` of the cache that keeps the divergence from the original, as measured, below.
+
+    Args:
+        original: the model that was priced.
+        prices: of `price_list`.
+        text: windows (windows, L), of which the first `PRICED` are read.
+        loss: KL(original || converted), in nats a token.
+        progress: called with (windows done, windows), at each fraction that is tried.
+
+    Raises:
+        ValueError: the largest fraction's divergence is above.
+    """
+
+    def divergence(fraction: float) -> float:
+        converted = convert_within(original, prices, prices, fraction)
+        return float(quality_rows(original, converted, text[:PRICED], progress).divergence.mean())
+
+    fractions = [fraction for fraction in FRACTIONS if fraction >= least_fraction(original, text.shape[1])]
+    if (best := divergence(fractions[-1])) > loss:
+        raise ValueError(f"loss={loss:g}: with {fractions[-1]:.3g} of the cache the divergence is {best:.2g}")
+    return fractions[bisect_left(fractions[:-1], -loss, key=lambda fraction: -divergence(fraction))]
+
+
 def choose_windows(
     original: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: Tensor,
-    budget: float,
+    budget: float | None,
+    loss: float | None,
     seed: int,
-    progress: Progress = None,
+    progress: Callable[[str], Progress] = lambda name: None,
 ) -> dict[str, Any]:
-    """Return the choice of `spend` by the prices of `price_list`, whose arguments these are.
+    """Choose by the prices of `price_list` what every group keeps.
+
+    Args:
+        original: a model that can be converted.
+        tokenizer: its tokenizer.
+        text: windows (windows, L); see `price_list`.
+        budget: fraction of the original's cache after L tokens, see `spend`; None: the least that keeps to the loss.
+        loss: see `least_budget`; None where a budget is given.
+        seed: of the lookups and of the drawn tokens.
+        progress: gets the name of a step, and returns a function of (done, all), or None.
 
     Returns:
-        as JSON: heads, replaced ones of each layer; windows and bits of each layer's key-value heads, a window of None
-        for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in nats a token; centers, see
-        `key_centers`.
+        as JSON: budget, the fraction; heads, replaced ones of each layer; windows and bits of each layer's key-value
+        heads, a window of None for all tokens; estimated, pairs of a fraction of the cache and the sum of costs, in
+        nats a token; centers, see `key_centers`.
     """
-    prices = price_list(original, tokenizer, text, seed, progress)
+    prices = price_list(original, tokenizer, text, seed, progress("price: sample"))
+    if loss is not None:
+        budget = least_budget(original, prices, text, loss, progress("budget: window"))
+    assert budget is not None
     least = least_fraction(original, text.shape[1])
     chosen = spend(prices, original, budget)
     estimated = {fraction: spend(prices, original, fraction).cost for fraction in BUDGETS if fraction >= least}
     return {
+        "budget": budget,
         "heads": windows_by_group(chosen.keeps, original.config)["heads"],
         "windows": [[keep.window for keep in layer] for layer in chosen.keeps],
         "bits": [[keep.bits for keep in layer] for layer in chosen.keeps],

@@ -89,6 +89,7 @@ def calibrate(
     batch_size: int = 4,
     ridges: Sequence[float] = RIDGES,
     start: str = "random",
+    alone: bool = False,
     output_dir: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
@@ -105,6 +106,7 @@ def calibrate(
         batch_size: windows in one forward pass; changes the result by rounding only.
         ridges: parameters to choose from, as fractions of the mean square of a feature.
         start: a name in `STARTS`: how the mixers' other parameters are set before; random leaves them unchanged.
+        alone: each layer reads what the original's layers before it give, as if no other layer were converted.
         output_dir: folder for the solved layers; without one, an interrupted call begins again.
         progress: called with (layers done, layers).
 
@@ -128,9 +130,9 @@ def calibrate(
     parts = [part.to(converted.device).split(batch_size) for part in windows.split([len(windows) - last, last])]
     batches = [batch for part in parts for batch in part]
     fitted, chosen_on = range(len(parts[0])), range(len(parts[0]), len(batches))
-    settings = {"batch_size": batch_size, "held_out": last, "ridges": list(ridges), "start": start}
+    settings = {"batch_size": batch_size, "held_out": last, "ridges": list(ridges), "start": start, "alone": alone}
     kept = KeptSteps(output_dir, (original, converted), [windows], **settings) if output_dir is not None else None
-    before, after = _Stream(original, batches), _Stream(converted, batches)
+    before, after = _Stream(original, batches), _Stream(original if alone else converted, batches)
 
     def solve(place: ReplacedLayer) -> Row:
         _begin(place, after, STARTS[start])

@@ -18,6 +18,10 @@ from recurformer.recover.pair import Progress
 
 PASSKEYS = {256: 2, 512: 2}
 """Length of a prompt in tokens -> prompts at each of five depths."""
+LENGTHS = (512, 2048, 4096, 8192)
+"""Tokens at which a model with a budget is measured, as far as it is adapted for them."""
+FAR_PASSKEYS = 4
+"""Prompts at each of five depths, at each of these lengths."""
 DECODED = 32
 """Tokens, at most, over which the speed of decoding is measured."""
 REPETITIONS = 5
@@ -25,16 +29,25 @@ REPETITIONS = 5
 
 
 def quality_of(rows: pd.DataFrame) -> dict[str, Any]:
-    """Perplexity and divergence of `quality_rows`, each with its 95 % interval over windows."""
-    likelihood, distance = (mean_interval(rows[name].to_numpy()) for name in ("negative_log_likelihood", "divergence"))
+    """Perplexity and divergence of `quality_rows`, each with its 95 % interval over windows; also of their parts."""
+    values = ["negative_log_likelihood", "divergence"]
+    sums = rows[values].mul(rows.predicted, axis=0).groupby(rows.window).sum()
+    of_windows = sums.div(rows.groupby("window").predicted.sum(), axis=0)
+    likelihood, distance = (mean_interval(of_windows[name].to_numpy()) for name in values)
     divergence, low, high = (max(value, 0.0) for value in distance)  # rounding leads below 0 where nothing changed
-    return {
-        "windows": len(rows),
+    quality = {
+        "windows": len(of_windows),
         "perplexity": math.exp(likelihood.mean),
         "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
         "divergence": divergence,
         "divergence_interval": [low, high],
     }
+    if "stop" in rows:
+        quality["parts"] = [
+            {"stop": int(part["stop"].iloc[0]), **quality_of(part.drop(columns="stop"))}
+            for _, part in rows.groupby("stop")
+        ]
+    return quality
 
 
 def passkeys_of(

@@ -1,8 +1,9 @@
 """An original model beside its conversion: the heads that each mixer replaces, and how far the two lie apart."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -107,7 +108,11 @@ def relative_error(outputs: Tensor, targets: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def quality_rows(
-    original: PreTrainedModel, model: PreTrainedModel, windows: Tensor, progress: Progress = None
+    original: PreTrainedModel,
+    model: PreTrainedModel,
+    windows: Tensor,
+    progress: Progress = None,
+    edges: Sequence[int] = (),
 ) -> pd.DataFrame:
     """Measure window by window.
 
@@ -116,17 +121,23 @@ def quality_rows(
         model: the changed one, on the same device; may be the original itself.
         windows: (windows, L) token ids, without padding, at least two tokens each.
         progress: called with (windows done, windows).
+        edges: places, between 0 and L, at which a window is parted.
 
     Returns:
-        One row a window: window, predicted (tokens: all but the first), negative_log_likelihood (in nats, mean over
-        them), divergence (KL(original || model), in nats, mean over them).
+        One row a window, or part of one: window, predicted (tokens: all but the first of the window),
+        negative_log_likelihood (in nats, mean over them), divergence (KL(original || model), in nats, mean over them);
+        with edges also stop, the tokens up to the part's end.
     """
-    rows = []
+    rows, stops = [], [*edges, windows.shape[1]]
     for number, window in enumerate(windows.to(model.device)):
         ours = model(window[None], use_cache=False).logits[0, :-1]
         theirs = ours if model is original else original(window[None], use_cache=False).logits[0, :-1]
-        likelihood = F.cross_entropy(ours.float(), window[1:]).item()
-        rows.append((number, len(window) - 1, likelihood, divergence(ours, theirs).mean().item()))
+        for start, stop in pairwise([1, *stops]):
+            part = slice(start - 1, stop - 1)  # of the places that predict
+            likelihood = F.cross_entropy(ours[part].float(), window[start:stop]).item()
+            apart = divergence(ours[part], theirs[part]).mean().item()
+            rows.append((number, stop - start, likelihood, apart, stop))
         if progress is not None:
             progress(number + 1, len(windows))
-    return pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence"])
+    frame = pd.DataFrame(rows, columns=["window", "predicted", "negative_log_likelihood", "divergence", "stop"])
+    return frame if len(stops) > 1 else frame.drop(columns="stop")

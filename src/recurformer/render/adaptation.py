@@ -21,6 +21,7 @@ STAGE_LABELS = {
     "converted": "heads replaced, not trained",
     "calibrated": "calibrated (closed form)",
     "transferred": "transfer, layer by layer",
+    "distilled": "distillation, end to end",
     "adapted": "adapted: the final model",
 }
 """Name of a stage -> its words in the card."""
@@ -85,7 +86,7 @@ def replaced_fraction(adaptation: Adaptation) -> float:
 def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
     """Before and after: quantity, original, adapted, ratio."""
     before, after = stage(adaptation, "original"), stage(adaptation, "adapted")
-    tokens = f"{before['windows']} held-out windows of {adaptation['recipe']['tokens']} tokens"
+    tokens = f"{before['windows']} held-out windows of {adaptation['recipe']['tokens']:,} tokens"
     return [
         (
             f"perplexity on {tokens}", _with_interval(before, "perplexity", 2), _with_interval(after, "perplexity", 2),
@@ -93,7 +94,11 @@ def compared(adaptation: Adaptation) -> list[tuple[str, ...]]:
         ),
         ("divergence from the original there, nats a token", "0", _with_interval(after, "divergence", 3), NOTHING),
         *(
-            (f"passkeys found in {one['length']} tokens", _answers(one), _answers(other), NOTHING)
+            (f"divergence up to token {part['stop']:,}", "0", _with_interval(part, "divergence", 3), NOTHING)
+            for part in after.get("parts", [])
+        ),
+        *(
+            (f"passkeys found in {one['length']:,} tokens", _answers(one), _answers(other), NOTHING)
             for one, other in zip(*(adaptation["passkeys"][name] for name in ("original", "adapted")), strict=True)
         ),
         *(

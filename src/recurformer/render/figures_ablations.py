@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from recurformer.paper import label
-from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier
+from recurformer.render.figures_cache import ablation_granularity, ablation_pareto, frontier, states
 from recurformer.render.panels import (
     LOOKS,
     MARKERS,
@@ -389,6 +389,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
 ABLATIONS: dict[str, Callable[..., Figure]] = {
     "ablation_pareto": ablation_pareto,
     "frontier": frontier,
+    "states": states,
     "ablation_granularity": ablation_granularity,
     "ablation_selectors": ablation_selectors,
     "ablation_mixers": ablation_mixers,

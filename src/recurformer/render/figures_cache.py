@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, ScalarFormatter
 
+from recurformer.paper import label
 from recurformer.render.panels import (
     OURS,
     Panel,
@@ -27,6 +28,7 @@ from recurformer.results.scores import (
     NEEDLE,
     after_training,
     as_paper_does,
+    method_label,
     of,
     scores,
     why_not_run,
@@ -37,6 +39,11 @@ CONTROLS = ("mean", "zero")
 FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
 FAR = 2.0
 """Perplexities of more than so many times the best are not drawn, but written beside the panel's edge."""
+NOTE_STATES = (
+    "Each point is a group of heads that is replaced alone, the mixer solved in closed form and not trained. Its cost "
+    "is the estimated divergence from the original on text with lookups of {lengths} tokens. Triangles: the state is "
+    "the better use of its bytes."
+)
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
 
@@ -96,6 +103,36 @@ def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> 
             axes.set_yscale("log")
     add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
     add_note(figure, " ".join(notes_of(panels)))
+    return figure
+
+
+@styled
+def states(mixer_prices: pd.DataFrame) -> Figure:
+    """What a recurrent state costs in each group of heads, over what tokens and bits of as many bytes cost there."""
+    rows = require(mixer_prices, "mixer_prices").dropna(subset="tokens_cost")
+    if rows.empty:
+        raise ValueError("no mixer holds as many bytes as the least choice of tokens and bits")
+    panels = [(model, *mixer) for model, of_model in by_model(rows) for mixer in groups(of_model, "mixer")]
+    figure, every, _ = grid(
+        "State or tokens", len(panels), 3, lambda columns, lines: (2.5 * columns, 0.9 + 2.5 * lines), sharey=True
+    )
+    for (model, mixer, points), axes in zip(panels, every, strict=True):
+        times = points["cost"] / points["tokens_cost"]
+        cheaper = times < 1
+        for chosen, marker in ((~cheaper, "o"), (cheaper, "^")):
+            axes.plot(
+                points["layer"][chosen], times[chosen], marker, color=OURS if marker == "^" else "0.45", markersize=4
+            )
+        axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
+        axes.set_yscale("log")
+        axes.set_xlabel("layer")
+        axes.set_title(
+            f"{label(model)}: {method_label('mixer', mixer)}\n{points['bytes'].mean() / 2**10:.0f} KiB a group, "
+            f"cheaper in {cheaper.sum()} of {len(points)}"
+        )
+    every[0].set_ylabel("estimated cost, over that of\ntokens and bits in as many bytes")
+    lengths = ", ".join(f"{tokens:,}" for tokens in sorted(rows["tokens"].unique()))
+    add_note(figure, NOTE_STATES.format(lengths=lengths))
     return figure
 
 

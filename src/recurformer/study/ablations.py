@@ -129,7 +129,16 @@ class Prices(Block):
     """The price list of what groups of heads may keep."""
 
     tokens: Several = 512
-    """Length of the texts and lookups on which it is made, and at which a budget is counted."""
+    """Length of the texts on which it is made, and at which a budget is counted."""
+
+
+class MixerPrices(Block):
+    """What mixers with a state cost in the place of groups of heads, at the length of `prices`."""
+
+    mixers: list[Mixer] = ["mamba", "window_state"]
+    """Mixers with a state, and a linear layer at their end."""
+    solved_windows: Several = 8
+    """Windows of text, other than those of `prices`, from which the last layers are solved in closed form."""
 
 
 class HashHopSizes(Block):
@@ -167,6 +176,7 @@ class Ablations(Block):
     continuation: Continuation
     """Perplexity after a prompt, by position."""
     prices: Prices = Prices()
+    mixer_prices: MixerPrices = MixerPrices()
     """Prices of tokens and bits, by group of heads."""
     scores: HeadScores
     """Scores of heads that are measured on the model."""

@@ -80,7 +80,7 @@ class HeadScores(Block):
     by: Annotated[list[MeasuredScore], Field(min_length=1)] = list(get_args(MeasuredScore))
     """retrieval: a key-value lookup without the head; echo, induction: attention to repeated random tokens;
     sensitivity: change of the output when the head reads only a window of text; price: what the whole group of heads
-    loses by that window, on text and on lookups as long, by one backward pass."""
+    loses by that window, on text with lookups hidden in it, by one backward pass."""
     samples: Count = 8
     """Prompts of the key-value lookup, and texts of repeated random tokens."""
     pairs: Count = 8
@@ -102,7 +102,7 @@ class HeadScores(Block):
     sink_tokens: Count = 1
     """First tokens that a head always sees in `sensitivity` and `price`."""
     needle_weight: Annotated[float, Field(ge=0), NUMBER] = 0.5
-    """What a looked-up token counts in `price`; a token of text counts 1."""
+    """What all looked-up tokens of a window count together in `price`; all its tokens together count 1."""
 
     @model_validator(mode="after")
     def something_asked(self) -> Self:
