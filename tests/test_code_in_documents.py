@@ -13,7 +13,8 @@ import torch
 import yaml
 
 import recurformer
-from recurformer.data.backbones import open_random, save_backbone
+from recurformer.cli.checkpoints import save_checkpoint
+from recurformer.data.backbones import open_random
 from tests.snippets import ROOT, Block, blocks, run
 
 DOCUMENTS = ("docs/tutorial.md", "docs/models.md", "docs/export.md", "docs/adapt.md", "docs/studies.md", "README.md")
@@ -83,7 +84,7 @@ def write_task(folder):
 def names(tmp_path, monkeypatch):
     """A reader's folder, and the names that a document takes for granted."""
     model, tokenizer = open_random("byte", hidden_size=16, heads=4, kv_heads=2, head_dim=4, initializer_range=0.3)
-    save_backbone(model, tokenizer, tmp_path / "MODEL")
+    save_checkpoint(tmp_path / "MODEL", model, tokenizer)
     converted = recurformer.convert(model, [[0, 1], [2, 3]])
     converted.save_pretrained(tmp_path / "OUT")
     tokenizer.save_pretrained(tmp_path / "OUT")

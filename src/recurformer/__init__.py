@@ -30,26 +30,7 @@ _PUBLIC = {
     "selective_scan": "recurformer.model.scan",
 }
 
-__all__ = [
-    "HeadProfile",
-    "__version__",
-    "adapt",
-    "allocate",
-    "calibrate",
-    "choices",
-    "convert",
-    "distil",
-    "folded",
-    "key_centers",
-    "prefill",
-    "price",
-    "profile_heads",
-    "save_with_code",
-    "select_heads",
-    "selective_scan",
-    "transfer",
-    "windows_by_group",
-]
+__all__ = list(_PUBLIC)
 __version__ = "0.1.0"
 
 

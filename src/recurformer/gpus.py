@@ -7,19 +7,16 @@ scheduler such as SLURM, a launcher of several processes or a user, it is respec
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
-from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SECONDS_BETWEEN_LOOKS = 0.2
-Found = TypeVar("Found")
+SECONDS_OF_A_TRY = 0.05
 
 
 def machine_gpus() -> list[str]:
@@ -58,27 +55,11 @@ def _take(gpus: list[str], count: int, held: ExitStack) -> list[str]:
     folder = Path(tempfile.gettempdir(), f"recurformer-gpus-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     taken: list[str] = []
-    with ExitStack() as choosing:
-        _wait(lambda: _lock(folder / "choosing", choosing))
+    with FileLock(folder / "choosing"):
+        tried = cycle(gpus)
         while len(taken) < count:
-            taken.append(_wait(lambda: next((gpu for gpu in gpus if _lock(folder / gpu, held)), None)))
+            gpu = next(tried)
+            with suppress(Timeout):
+                held.enter_context(FileLock(folder / gpu, timeout=SECONDS_OF_A_TRY))
+                taken.append(gpu)
     return taken
-
-
-def _wait(look: Callable[[], Found | None]) -> Found:
-    """The first result of `look` that is not empty."""
-    if not (found := look()):
-        print("waiting for a GPU that nobody uses", file=sys.stderr, flush=True)
-    while not found:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-        found = look()
-    return found
-
-
-def _lock(path: Path, held: ExitStack) -> bool:
-    """Whether the lock could be had; it lasts as long as `held`, or this process."""
-    try:
-        held.enter_context(FileLock(path, timeout=0))
-    except Timeout:
-        return False
-    return True

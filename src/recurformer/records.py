@@ -180,19 +180,10 @@ def record_of(path: str | Path) -> Path | None:
         with suppress(ValueError):
             if path.name in read_record(place)["outputs"]:
                 return place
-    return next((places[path] for folder in path.parents if path in (places := _packed_outputs(folder))), None)
-
-
-def _packed_outputs(folder: Path) -> dict[Path, Path]:
-    """What the runs of a recording wrote -> the places of their records."""
-    file = folder / PACK
-    return _outputs(file, file.stat().st_mtime_ns) if file.is_file() else {}
-
-
-@lru_cache(maxsize=64)
-def _outputs(file: Path, modified: int) -> dict[Path, Path]:
-    records = _pack(file, modified).items()
-    return {place.parent / name: place for place, record in records for name in record["outputs"]}
+    for place, record in chain.from_iterable(packed(folder).items() for folder in path.parents):
+        if any(place.parent / name == path for name in record["outputs"] if name.endswith(path.name)):
+            return place
+    return None
 
 
 def runs_behind(paths: Iterable[str | Path]) -> list[str]:

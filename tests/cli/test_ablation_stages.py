@@ -7,16 +7,11 @@ import pytest
 import torch
 
 from recurformer.cli.main import main
-from recurformer.data.backbones import make_random
-from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
-from recurformer.model.convert import convert
 from recurformer.results.frames import COLUMNS
 
 IDENTITY = {"model", "family", "method", "setting", "by", "trained", "seed", "ratio", "fall"}
-TEXT = "One short sentence. Another one follows it, much longer than the first was! A third? Then it ends. " * 8
-SHAPE = {"architecture": "llama", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seed": 0}
 TASK = {"hops": 4, "chains": 2, "pairs": 8}
 STAGES = {
     "needle": (
@@ -30,20 +25,6 @@ STAGES = {
     "hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops", "distances"}),
 }
 CONVERTED = "heads/ra_i-kv_group-0/beta-0.75/mamba"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Folders of a text model and a HashHop model, original and converted, and a file of articles."""
-    folder = tmp_path_factory.mktemp("world")
-    for name, tokenizer in (("text", byte_tokenizer()), ("hashes", hash_tokenizer())):
-        model = make_random(**SHAPE, vocab_size=len(tokenizer))
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-        convert(model, [[0, 1], [0, 1, 2, 3]], dt_rank=4).save_pretrained(folder / f"{name}-converted")
-        tokenizer.save_pretrained(folder / f"{name}-converted")
-    pd.DataFrame({"title": ["a"], "text": [TEXT], "split": ["validation"]}).to_parquet(folder / "articles.parquet")
-    return folder
 
 
 def rows_file(folder, stage):
@@ -72,9 +53,6 @@ def test_tasks_of_lm_eval_say_what_they_are_of(world, tmp_path, capsys):
         assert main(["ablation-lm-eval", str(world / f"text{checkpoint}"), str(out), *where, *tasks, subject]) == 0
         rows[checkpoint] = read_rows(out)
         assert set(rows[checkpoint].columns) == {*COLUMNS["ablation_lm_eval"], "fall"}
-    assert rows["-converted"][["family", "method", "setting", "trained"]].drop_duplicates().to_numpy().tolist() == [
-        ["mixer", "mamba", 0.75, True]
-    ]
     assert (rows[""].value != rows["-converted"].value).all()
     evicted = [*tasks, "evicted/streaming_llm"]
     assert main(["ablation-lm-eval", str(world / "text"), str(tmp_path / "x.csv"), *where, *evicted]) == 1

@@ -20,12 +20,10 @@ import os, sys, time
 from recurformer.gpus import own_gpus
 count, seconds, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 with own_gpus(count):
-    gpus, start = os.environ.get("CUDA_VISIBLE_DEVICES", "all"), time.monotonic()
-    with open(log, "a") as file:
-        file.write(f"{os.getpid()} {gpus} {start}\\n")
-    time.sleep(seconds)
-    with open(log, "a") as file:
-        file.write(f"{os.getpid()} {gpus} {time.monotonic()}\\n")
+    for moment in range(2):
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']} {time.monotonic()}\\n")
+        time.sleep(seconds * (1 - moment))
 """
 
 
@@ -47,10 +45,13 @@ def start(log, count=1, seconds=0.3):
     return subprocess.Popen([sys.executable, "-c", WORK, str(count), str(seconds), str(log)], stderr=subprocess.DEVNULL)
 
 
-def wait_until_held(log, process):
+def started(log, count):
+    """A process that holds so many GPUs until it is killed."""
+    process = start(log, count, seconds=600)
     while f"{process.pid} " not in (log.read_text() if log.exists() else ""):
         assert process.poll() is None
         time.sleep(0.02)
+    return process
 
 
 def held(log):
@@ -77,8 +78,7 @@ def test_no_two_processes_share_a_gpu_and_all_get_one(machine):
 
 
 def test_a_killed_process_frees_its_gpus(machine):
-    holder = start(machine, count=2, seconds=600)
-    wait_until_held(machine, holder)
+    holder = started(machine, count=2)
     waiting = start(machine)
     time.sleep(1)
     assert waiting.poll() is None
@@ -89,8 +89,7 @@ def test_a_killed_process_frees_its_gpus(machine):
 
 
 def test_who_has_decided_is_not_overruled(machine, monkeypatch):
-    holder = start(machine, count=2, seconds=600)
-    wait_until_held(machine, holder)
+    holder = started(machine, count=2)
     try:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
         with own_gpus(1):  # without waiting

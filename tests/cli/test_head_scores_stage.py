@@ -9,21 +9,16 @@ import torch
 
 from recurformer import HeadProfile
 from recurformer.cli.main import main
-from recurformer.data.backbones import open_random, save_backbone
 from recurformer.heads.select import MEASURED, SELECTORS, rank_heads, score_rows
 
 LAYERS, HEADS, KV_HEADS = 2, 4, 2
-SHAPE = {"hidden_size": 32, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEADS, "initializer_range": 0.3}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a model of text, a model of hashes, articles and a head profile."""
+def place(world, tmp_path_factory):
+    """A folder with a head profile; the models and the articles lie in PLACE/world."""
     folder = tmp_path_factory.mktemp("scores")
-    save_backbone(*open_random("byte", **SHAPE), folder / "text")
-    save_backbone(*open_random("hash", 64, architecture="qwen2", **SHAPE), folder / "hashes")
-    texts = [" ".join(f"{word} is {number}." for number in range(60)) for word in ("one", "other", "third")]
-    pd.DataFrame({"text": texts, "split": "train"}).to_parquet(folder / "articles.parquet")
+    (folder / "world").symlink_to(world)
     rr = torch.rand(3, LAYERS, HEADS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     HeadProfile(rr, 4, 0.5, True, KV_HEADS, 64).save(folder / "profile.parquet")
     return folder
@@ -34,14 +29,14 @@ def run(place, *words) -> int:
 
 
 SIZES = "minimum_accuracy: 0, samples: 2, repeated_tokens: 16, window_tokens: 8"
-TEXT = "--articles PLACE/articles.parquet", f"{SIZES}, tokens: 64"
-TASK = "", f"{SIZES}, task: {{vocabulary: 64, hops: 4, pairs: 8}}"
+TEXT = "--articles PLACE/world/articles.parquet", f"{SIZES}, tokens: 64"
+TASK = "", f"{SIZES}, task: {{hops: 4, pairs: 8}}"
 
 
 @pytest.mark.parametrize(("model", "text", "sizes"), [("text", *TEXT), ("hashes", *TASK)])
 def test_all_rankings_come_into_one_file(place, model, text, sizes):
     target = place / f"{model}.parquet"
-    command = f"head-scores PLACE/{model} {target} --name tiny --seed 4 {text}"
+    command = f"head-scores PLACE/world/{model} {target} --name tiny --seed 4 {text}"
     command += " --random-seeds 4 5 6 --profile PLACE/profile.parquet"
     assert run(place, command, f"--settings '{{{sizes}}}'") == 0
     frame = pd.read_parquet(target)
@@ -68,25 +63,18 @@ def test_select_takes_measured_scores(place):
         assert json.loads(chosen.read_text())["heads"] == rank_heads(scores, KV_HEADS, 0.5, unit)
 
 
-def refused(capsys, place, *words) -> str:
-    assert run(place, *words) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
-
-
 def test_scores_that_do_not_fit_are_refused_in_one_line(place, capsys):
     command = "select PLACE/profile.parquet PLACE/none.json --beta 0.5 --scores PLACE/few.parquet --settings"
     score_rows("tiny", "retrieval", 0, torch.zeros(LAYERS, 3)).to_parquet(place / "few.parquet")
-    assert "few.parquet: holds no scores 'echo', only retrieval" in refused(capsys, place, command, "'{by: echo}'")
-    assert "scores of (2, 3) layers and heads, profile of (2, 4)" in refused(
-        capsys, place, command, "'{by: retrieval}'"
-    )
+    for by, said in (("echo", "holds no scores 'echo'"), ("retrieval", "(2, 3) layers and heads, profile of (2, 4)")):
+        assert run(place, command, f"'{{by: {by}}}'") == 1
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
 
 
 def test_settings_of_ra_i_are_compared(place):
     target = place / "settings.csv"
-    command = f"ra-i-settings PLACE/text {target} --articles PLACE/articles.parquet --name tiny --settings"
+    command = f"ra-i-settings PLACE/world/text {target} --articles PLACE/world/articles.parquet --name tiny --settings"
     others = "{windows: [4, 8, 16], thresholds: [0.3, 0.5], betas: [0.25, 0.5], units: [head, layer]}"
     assert run(place, command, f"'{{samples: 4, tokens: 64, window: 8, others: {others}}}'") == 0
     frame = pd.read_csv(target)

@@ -58,10 +58,8 @@ def test_the_surroundings_change_no_byte_of_a_file_and_stop_no_command(tmp_path)
     code = f"from recurformer.cli.main import main\nfor words in {COMMANDS}: assert main(words) == 0, words"
     for name, surroundings in (("usual", {}), ("strange", NOT_UTF8 | NOTEBOOK)):
         (tmp_path / name).mkdir()
-        answer = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path / name, env={**os.environ, **surroundings}, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+        how = {"cwd": tmp_path / name, "env": os.environ | surroundings, "capture_output": True, "text": True}
+        answer = subprocess.run([sys.executable, "-c", code], **how, check=False)
         assert answer.returncode == 0, answer.stderr
         assert not answer.stderr
         files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
@@ -78,11 +76,9 @@ def test_a_reader_that_leaves_is_no_fault():
 
 @pytest.mark.parametrize("words", ["--help", "study --schema"])
 def test_a_full_disk_below_the_output_is_one_line(words):
+    command = [sys.executable, "-m", "recurformer.cli.main", *words.split()]
     with open("/dev/full", "w") as full:
-        answer = subprocess.run(
-            [sys.executable, "-m", "recurformer.cli.main", *words.split()],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert answer.returncode == 1
     assert answer.stderr.count("\n") == 1 and "No space left on device" in answer.stderr
 
@@ -108,11 +104,7 @@ def test_a_declared_function_is_a_stage(toy, tmp_path, capsys):
     assert (record["stage"], record["outputs"]) == ("weigh-it", ["weight.csv"])
     assert record["argv"][:3] == ["recurformer", "weigh-it", "model"] and record["peak_memory_bytes"] > 1e6
     assert [file["path"] for file in record["inputs"]] == ["model"]
-    assert {key: record["settings"][key] for key in ("name", "tokens", "mamba_d_state")} == {
-        "name": "tiny",
-        "tokens": 8,
-        "mamba_d_state": 4,
-    }
+    assert record["settings"].items() >= {"name": "tiny", "tokens": 8, "mamba_d_state": 4}.items()
     assert main(["--help"]) == 0 and "  weigh-it " in capsys.readouterr().out
     assert main([*words, "{tokens: 0}"]) == 1
     assert capsys.readouterr().err.startswith("recurformer weigh-it: --settings tokens = 0: ")
@@ -138,19 +130,17 @@ def test_a_stop_during_an_import_is_one_line(module, tmp_path):
         (
             KeyError("text"),
             1,
-            "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1 the command",
+            "recurformer weigh-it: KeyError: 'text' (unexpected; with RECURFORMER_DEBUG=1",
         ),
         (PermissionError(13, "Permission denied", "a.csv"), 1, "recurformer weigh-it: a.csv: Permission denied\n"),
     ],
 )
-def test_no_end_of_a_stage_is_a_traceback(toy, tmp_path, capsys, monkeypatch, raised, code, said):
+def test_no_end_of_a_stage_is_a_traceback(toy, capsys, monkeypatch, raised, code, said):
     def stop(*_):
         raise raised
 
     monkeypatch.setattr("recurformer.cli.main.Stage.run", stop)
-    assert (
-        main(["weigh-it", "model", str(tmp_path / "weight.csv"), "--name", "tiny", "--settings", "{tokens: 8}"]) == code
-    )
+    assert main([*["weigh-it", "model", "weight.csv", "--name", "tiny", "--settings"], "{tokens: 8}"]) == code
     assert capsys.readouterr().err.startswith(said)
 
 
@@ -161,9 +151,3 @@ def test_a_rule_gives_arguments_by_name(toy):
     assert weigh.command(values) == ["recurformer", "weigh-it", "model", "weight.csv", "--name", "tiny"]
     with pytest.raises(ValueError, match="recurformer weigh-it has no argument articles"):
         weigh.command(values | {"articles": "articles.parquet"})
-
-
-def test_rows_are_written_as_the_name_says(toy, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["weigh-it", "model", str(tmp_path / "weight.txt"), "--name", "tiny"])
-    assert "weight.txt: rows are written as .csv or .parquet" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Run records: what they hold, and how a file leads to the runs behind it."""
 
-import os
 import shutil
 import subprocess
 
@@ -29,13 +28,12 @@ UNKNOWN = {"commit": None, "dirty": None, "difference": None}
 @pytest.fixture
 def code(tmp_path, monkeypatch):
     """The top folder of another copy of this package's code, within a repository of a user's own."""
-    top = tmp_path / "theirs/ours"
-    place = top / "src/recurformer/records.py"
+    place = tmp_path / "theirs/ours/src/recurformer/records.py"
     place.parent.mkdir(parents=True)
     place.write_text("pass\n")
     monkeypatch.setattr(records, "__file__", str(place))
     commit(tmp_path / "theirs")
-    return top
+    return tmp_path / "theirs/ours"
 
 
 def commit(top):
@@ -43,43 +41,36 @@ def commit(top):
     who = ("-c", "user.name=me", "-c", "user.email=me@here")
     for words in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "all"]):
         subprocess.run(["git", *words], cwd=top, check=True)
-    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=top, check=True, capture_output=True, text=True)
-    return answer.stdout.strip()
+    return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=top, text=True).strip()
 
 
-def in_a_hook_of(repository, monkeypatch):
-    """Set the variables by which git calls the hooks of a repository."""
-    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(repository))
+def recorded(folder):
+    """What a run in a folder records of its code."""
+    with run_record(folder / "run.json", "x", [], {}):
+        pass
+    return read_record(folder / "run.json")["git"]
 
 
-def test_the_commit_of_our_repository_is_recorded_and_not_that_of_one_around_it(code, monkeypatch):
-    assert records._tree() == UNKNOWN
-    in_a_hook_of(code.parent, monkeypatch)
-    assert records._tree() == UNKNOWN
-    monkeypatch.undo()
-    monkeypatch.setattr(records, "__file__", str(code / "src/recurformer/records.py"))
-    own = commit(code)
-    in_a_hook_of(code.parent, monkeypatch)
-    assert records._tree() == {"commit": own, "dirty": False, "difference": None}
-
-
-def test_a_change_of_the_code_is_recorded_also_one_that_is_not_utf8(code):
-    own = commit(code)
-    differences = []
-    for content in (b"1\n", b"# caf\xe9\n"):
-        (code / "src/recurformer/records.py").write_bytes(content)
-        tree = records._tree()
-        assert (tree["commit"], tree["dirty"]) == (own, True)
-        differences.append(tree["difference"])
-    assert len(set(differences)) == 2 and None not in differences
+@pytest.mark.parametrize("in_a_hook", [False, True])
+def test_the_commit_of_our_repository_is_recorded_and_not_that_of_one_around_it(code, tmp_path, monkeypatch, in_a_hook):
+    """Nor that of the repository whose hook this is, which git names in its variables."""
+    if in_a_hook:
+        monkeypatch.setenv("GIT_DIR", str(code.parent / ".git"))
+        monkeypatch.setenv("GIT_WORK_TREE", str(code.parent))
+    assert recorded(tmp_path) == UNKNOWN
+    with monkeypatch.context() as patch:
+        patch.delenv("GIT_DIR", raising=False)
+        patch.delenv("GIT_WORK_TREE", raising=False)
+        own = commit(code)
+    assert recorded(tmp_path) == {"commit": own, "dirty": False, "difference": None}
+    (code / "src/recurformer/records.py").write_bytes(b"# caf\xe9\n")
+    tree = recorded(tmp_path)
+    assert (tree["commit"], tree["dirty"]) == (own, True) and tree["difference"]
 
 
 def test_without_git_a_run_is_recorded_without_a_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with run_record(tmp_path / "run.json", "x", [], {}):
-        pass
-    assert read_record(tmp_path / "run.json")["git"] == UNKNOWN
+    assert recorded(tmp_path) == UNKNOWN
 
 
 @pytest.fixture
@@ -137,11 +128,9 @@ def test_a_record_does_not_take_a_later_run_for_the_one_that_it_read(chain):
     assert read_record(chain / "results/language/profile.parquet.run.json")["run"] not in before
 
 
-@pytest.mark.parametrize("folder", [".", "results/language"])
-def test_it_does_not_matter_from_where_one_asks(chain, monkeypatch, folder):
-    monkeypatch.chdir(chain / folder)
-    place = os.path.relpath(chain / "results/language/beta-0.5/heads.json.run.json")
-    assert [record["stage"] for _, record in ancestors(place)] == ["select", "profile"]
+def test_it_does_not_matter_from_where_one_asks(chain, monkeypatch):
+    monkeypatch.chdir(chain / "results/language")
+    assert [record["stage"] for _, record in ancestors("beta-0.5/heads.json.run.json")] == ["select", "profile"]
 
 
 def test_a_broken_record_is_named_and_does_not_hide_its_neighbours(chain):

@@ -121,19 +121,12 @@ def test_a_run_whose_record_has_been_replaced_is_said_to_be_lost(study, capsys):
     ("target", "said"),
     [
         ("text/input-gate", "text/input-gate: not-run, and no run is kept for it (it needs a card); its judge is "),
-        (
-            "nowhere",
-            "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of results/",
-        ),
-        ("figure4", "; did you mean figures/figure4.svg?"),
+        ("nowhere", "nowhere: no such file, no run in results, figures, recorded has this name, and no claim of "),
         ("table4/llama2-7b/cs_10k", f"; did you mean {CELL}?"),
-        ("results/claims.json", "results/claims.json: no run record beside it names it"),
+        ("results", "results: no run record beside it names it"),
     ],
 )
 def test_what_cannot_be_traced_is_said_in_one_line(study, capsys, target, said):
-    if target == "results/claims.json":
-        Path(target).write_text("{}")
     assert main(["trace", target]) == 1
     error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in error and error.count("\n") == 1

@@ -127,11 +127,7 @@ def test_padding(side):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^windows: expected \(windows, tokens\) with at least one window, got \(0, 4\)$"
-    ):
+    with pytest.raises(ValueError, match=r"at least one window, got \(0, 4\)$"):
         WindowDataset(torch.zeros(0, 4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"^length is 30"):
-        MQARBatches([(30, 8)], 128, 8, 0)
     with pytest.raises(ValueError, match=r"^hashhop: layouts of different lengths"):
         HashHopTokenDataset({HashHopTokenSizes(): 0.5, HashHopTokenSizes(variant="paper", pairs=20): 0.5}, 0)

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 from transformers import AutoTokenizer
@@ -22,13 +22,15 @@ def pairs_of(prompt):
     return [(key, value, quote == "'") for key, quote, value in found]
 
 
-def follow(prompt, start):
-    links = {key: value for key, value, _ in pairs_of(prompt)}
+def chain_from(start, links):
     chain = []
     while start in links:
-        start = links[start]
-        chain.append(start)
+        chain.append(start := links[start])
     return chain
+
+
+def follow(prompt, start):
+    return chain_from(start, {key: value for key, value, _ in pairs_of(prompt)})
 
 
 sizes = st.tuples(st.integers(3, 9), st.integers(1, 12), st.integers(300, 3000))
@@ -45,8 +47,12 @@ def test_following_the_pairs_gives_the_answer(size, variant, seed):
     assert score_hashes(sample.answer, sample.target) == hops
     pairs = pairs_of(sample.prompt)
     assert len(pairs) == task.pairs
+    keys, values = {key for key, *_ in pairs}, {value for _, value, _ in pairs}
+    lengths = [len(follow(sample.prompt, start)) for start in keys - values]
+    assert lengths.count(hops) >= task.chains and set(lengths) <= ({hops} if variant == "official" else {hops, 1})
+    assert variant == "paper" or all(quoted == (value not in keys) for _, value, quoted in pairs)
     # No hash begins two pairs or ends two pairs, so every problem has one answer.
-    assert len({key for key, *_ in pairs}) == len({value for _, value, _ in pairs}) == task.pairs
+    assert len(keys) == len(values) == task.pairs
     hashes = {word for key, value, _ in pairs for word in (key, value)}
     assert len(hashes) == task.hashes_needed and all(len(word) == length for word in hashes)
 
@@ -60,16 +66,6 @@ def test_official_layout_at_the_papers_sizes():
     assert sum(quoted for *_, quoted in pairs_of(listing + "\n")) == 21
     chain = " = ".join(sample.target)
     assert completion + sample.answer == f"Hops=16\n\nCoT=True\n\n{sample.start} = '{chain}'\n"
-
-
-def test_official_chains_all_have_full_length_and_quoted_ends():
-    sample = text_sample(HashHopTextSizes("official", hops=4, characters=1000), np.random.default_rng(1))
-    pairs = pairs_of(sample.prompt.split("COMPLETION")[0])
-    values = {value for _, value, _ in pairs}
-    starts = [key for key, *_ in pairs if key not in values]
-    keys = {key for key, *_ in pairs}
-    assert all(len(follow(sample.prompt, start)) == 4 for start in starts)
-    assert all(quoted == (value not in keys) for _, value, quoted in pairs)
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,16 +84,6 @@ def test_paper_layout_has_one_chain_and_lone_pairs():
     assert task.pairs == 292
     # The shortcut of this layout: only the chain's inner hashes occur twice.
     assert Counter(occurrences.values()) == {2: 15, 1: 2 + 2 * (292 - 16)}
-
-
-def test_same_generator_same_problem_and_no_global_state():
-    task = HashHopTextSizes("official", characters=800, hops=4)
-    np.random.seed(0)
-    first = text_sample(task, np.random.default_rng(5))
-    np.random.seed(1)
-    assert text_sample(task, np.random.default_rng(5)) == first
-    rng = np.random.default_rng(5)
-    assert text_sample(task, rng) == first and text_sample(task, rng) != first
 
 
 def test_letters_are_uniform():
@@ -121,9 +107,6 @@ def test_pairs_of_the_chain_are_spread_uniformly(variant):
 def test_short_hashes_stay_distinct():
     """52 possible hashes, nearly all used: independent draws would collide."""
     assert len(set(draw_hashes(np.random.default_rng(0), 50, 1))) == 50
-    task = HashHopTextSizes("paper", hash_length=1, hops=4, characters=160)
-    pairs = pairs_of(text_sample(task, np.random.default_rng(0)).prompt)
-    assert len({key for key, *_ in pairs}) == task.pairs
 
 
 @pytest.mark.parametrize(
@@ -175,10 +158,10 @@ def test_layout_and_labels(task, seed):
         links = dict(zip(prompt[1:-2:3], prompt[2:-2:3], strict=True))
         assert set(prompt[3:-2:3]) == {HASH_SPECIALS.index("<sep>")}
         assert len(links) == task.pair_count
-        here, chain = prompt[-1], []
-        while here in links:
-            chain.append(here := links[here])
+        chain = chain_from(prompt[-1], links)
         assert chain == ids[task.prompt_length : -1] and len(chain) == task.hops
+        lengths = [len(chain_from(start, links)) for start in links.keys() - links.values()]
+        assert lengths.count(task.hops) >= task.full_chains and set(lengths) <= {1, task.hops}
         assert marks == [-100] * task.prompt_length + chain + [-100]
         assert min({*links, *links.values()}) >= len(HASH_SPECIALS) and max(ids) < task.vocabulary
         assert len({*links, *links.values()}) == task.hashes_needed
@@ -193,20 +176,6 @@ def test_text_reads_back_to_the_same_ids(task, seed):
     assert tokenizer(" ".join(map(hash_word, ids)))["input_ids"] == ids
     target = [token for token in marks if token != IGNORED]
     assert score_hashes(tokenizer.decode(target), [hash_word(token) for token in target]) == task.hops
-
-
-def test_official_chains_are_all_full():
-    task = HashHopTokenSizes(vocabulary=128, chains=3, hops=5)
-    (ids,), _ = token_samples(task, np.random.default_rng(0), 1)
-    pairs = ids[1 : task.prompt_length - 2].reshape(-1, 3)[:, :2].tolist()
-    links, values = dict(pairs), {value for _, value in pairs}
-    starts = [key for key in links if key not in values]
-    assert len(starts) == 3
-    for here in starts:
-        steps = 0
-        while here in links:
-            here, steps = links[here], steps + 1  # noqa: PLW2901 (walking the chain)
-        assert steps == 5
 
 
 def test_hashes_positions_and_query_are_uniform():
@@ -236,16 +205,12 @@ BYTES = byte_tokenizer()
 
 @settings(max_examples=60, deadline=None)
 @given(st.text())
-def test_bytes_are_lossless_and_one_a_token(text):
+@example("<eos> <bos>x<pad>")
+@example("a  b\n\tc , 日本 naïve do n't , it 's .")
+def test_bytes_are_lossless_and_one_a_token_also_of_special_words(text):
     ids = BYTES(text)["input_ids"]
-    assert len(ids) == len(text.encode())
+    assert len(ids) == len(text.encode()) and min(ids, default=3) >= 3
     assert BYTES.decode(ids) == text
-
-
-@pytest.mark.parametrize("text", ["<eos>", "<bos>x<pad>", "a  b\n\tc ", " ,", "日本 naïve", "do n't , it 's ."])
-def test_bytes_take_special_words_and_spaces_literally(text):
-    ids = BYTES(text)["input_ids"]
-    assert min(ids) >= 3 and BYTES.decode(ids) == text
 
 
 def test_special_ids():
@@ -265,10 +230,3 @@ def test_survives_saving(make, tmp_path):
     assert after(text)["input_ids"] == before(text)["input_ids"]
     assert after.padding_side == "left" and after.pad_token_id == 0
     assert after.decode(after(text)["input_ids"]) == text
-
-
-def test_impossible_vocabularies_are_refused():
-    with pytest.raises(ValueError, match="vocabulary is 6; it must exceed"):
-        hash_tokenizer(6)
-    with pytest.raises(ValueError, match="exactly 259"):
-        byte_tokenizer(512)

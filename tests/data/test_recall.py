@@ -35,11 +35,6 @@ def test_every_question_repeats_a_line_of_the_list_and_asks_its_value():
         assert [byte_tokenizer().decode([token]) for token in label[places]] == [value for _, value in asked]
 
 
-def test_the_same_seed_gives_the_same_lists():
-    one, again, other = (key_value_samples(byte_tokenizer(), 2, PAIRS, QUESTIONS, seed)[0] for seed in (0, 0, 1))
-    assert torch.equal(one, again) and not torch.equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "pairs", "questions", "message"),
     [
@@ -114,8 +109,3 @@ def test_distinct_draws_are_uniform_in_every_place():
         assert chisquare(np.bincount(draws[:, place], minlength=10)).pvalue > 0.01
     joint = np.bincount(draws[:, 0] * 10 + draws[:, 1], minlength=100).reshape(10, 10)
     assert chisquare(joint[~np.eye(10, dtype=bool)]).pvalue > 0.01
-
-
-def test_one_generator_decides_everything():
-    first, second = (recall.mqar_batch(np.random.default_rng(3), 4, 256, 64, 8) for _ in range(2))
-    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])

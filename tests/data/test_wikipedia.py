@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from recurformer.data import wikipedia
 from recurformer.data.fetch import ResourceError, file_sha256
 from recurformer.data.wikipedia import (
-    CORPUS_SOURCES,
     WIKIPEDIA_EXCERPT,
     build_articles,
     clean_markup,
-    draw_articles,
-    read_dump_articles,
+    hub_articles,
     read_pages,
-    to_text,
+    wheel_articles,
 )
 
 # ruff: noqa: E501 (one case a line)
@@ -52,6 +50,7 @@ LINE = "This sentence is long enough to be kept."
         ("See [http://example.org the site of this example] or [http://example.org] for what it says.", "See the site of this example or for what it says."),
         (f"{{| class=x\n| a table that nobody closed, with a full stop.\n{LINE}", LINE),
         ("__NOTOC__", ""),
+        ("The {{nowrap|{{lang|fr|[[mot]]}}}} {{unknown|text}} is the last word of the line.", "The mot is the last word of the line."),
     ],
 )  # fmt: skip
 def test_what_each_kind_of_markup_leaves(markup, text):
@@ -63,10 +62,6 @@ def test_what_each_kind_of_markup_leaves(markup, text):
 def test_broken_markup_never_fails(markup):
     cleaned = clean_markup(markup)
     assert "[[" not in cleaned and "{{" not in cleaned and "\n\n\n" not in cleaned
-
-
-def test_nested_templates_and_unknown_ones():
-    assert to_text("{{nowrap|{{lang|fr|[[mot]]}}}} {{unknown|text}}") == "mot "
 
 
 RESOURCES = os.environ.get("RECURFORMER_RESOURCES")
@@ -103,47 +98,36 @@ def test_reads_articles_only(dump):
     assert titles == [f"Article {index}" for index in range(20)] + ["Empty", "Short"]
 
 
-def test_builds_a_split_by_article(dump):
-    articles = read_dump_articles(dump, minimum_characters=500, validation_share=0.25, seed=3)
+@pytest.fixture
+def wheel(dump, monkeypatch):
+    """The excerpt of the wheel is the small dump."""
+    monkeypatch.setattr(wikipedia, "fetch_member", lambda package, directory: dump)
+    return lambda: wheel_articles("downloads")
+
+
+def test_builds_a_split_by_article_whatever_the_order_of_the_pages(wheel):
+    articles = build_articles(wheel(), 0.25, 3, 500)
     assert list(articles.columns) == ["title", "text", "split"]
     assert articles.title.is_monotonic_increasing and articles.title.is_unique and len(articles) == 20
     assert (articles.split == "validation").sum() == 5 and set(articles.split) == {"train", "validation"}
     assert articles.text.str.len().min() >= 500 and not articles.text.str.contains("'''").any()
-    pd.testing.assert_frame_equal(
-        articles, read_dump_articles(dump, minimum_characters=500, validation_share=0.25, seed=3)
-    )
-    other = read_dump_articles(dump, minimum_characters=500, validation_share=0.25, seed=4)
-    assert not other.split.equals(articles.split)
+    pd.testing.assert_frame_equal(articles, build_articles(reversed([*wheel()]), 0.25, 3, 500))
+    assert not build_articles(wheel(), 0.25, 4, 500).split.equals(articles.split)
+    assert (build_articles(wheel(), 0.01, 3, 500).split == "validation").sum() == 1
 
 
-def test_split_does_not_depend_on_the_order_of_the_pages():
-    pages = [(f"Article {index}", "x" * 100) for index in range(10)]
-    forwards = build_articles(pages, minimum_characters=1)
-    pd.testing.assert_frame_equal(forwards, build_articles(reversed(pages), minimum_characters=1))
-
-
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0), (0.01, 1), (0.5, 5)])
-def test_validation_share(fraction, expected):
-    articles = build_articles([(str(index), "text") for index in range(10)], fraction, minimum_characters=1)
-    assert (articles.split == "validation").sum() == expected
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, 0.99])
-def test_impossible_shares_are_refused(fraction):
-    with pytest.raises(ValueError, match="validation_share"):
-        build_articles([("a", "text"), ("b", "text")], fraction, minimum_characters=1)
-
-
-def test_an_empty_article_set_is_one_clear_line(dump):
+def test_impossible_splits_are_refused(wheel):
+    with pytest.raises(ValueError, match=r"validation_share 0\.99 of 20 articles leaves none to train on"):
+        build_articles(wheel(), 0.99, 0, 500)
     with pytest.raises(ResourceError, match="no article has 1000000 characters or more"):
-        read_dump_articles(dump, minimum_characters=1_000_000)
+        build_articles(wheel(), 0.25, 0, 1_000_000)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"not bz2", lambda data: b""])
 def test_corrupt_dumps_are_one_clear_line(dump, damage):
     dump.write_bytes(damage(dump.read_bytes()))
     with pytest.raises(ResourceError, match=r"dump.xml.bz2 is not a readable Wikipedia dump") as caught:
-        read_dump_articles(dump, minimum_characters=1)
+        list(read_pages(dump))
     assert "\n" not in str(caught.value)
 
 
@@ -164,19 +148,11 @@ def hub(tmp_path, monkeypatch):
     return files
 
 
-def test_sources_share_the_arguments_of_build_articles(dump, tmp_path, monkeypatch, hub):
-    monkeypatch.setattr(wikipedia, "fetch_member", lambda package, directory: dump)
-    shared = {"minimum_characters": 290, "validation_share": 0.5, "seed": 1}
-    wheel = CORPUS_SOURCES["wheel"](tmp_path, **shared)
-    drawn = CORPUS_SOURCES["hub"](revision="0" * 40, count=4, **shared)
-    assert list(wheel.columns) == list(drawn.columns)
-    assert len(drawn) == 4 and drawn.text.str.len().min() >= 290 and (drawn.split == "validation").sum() == 2
-
-
-def test_any_long_article_is_drawn_equally_often():
-    articles = [(str(number), "text") for number in range(200)]
-    draws = [draw_articles(iter(articles), 50, seed) for seed in range(400)]
-    assert draws[0] == draw_articles(articles, 50, 0) != draws[1]
+def test_any_long_article_is_drawn_equally_often(monkeypatch):
+    rows = [{"title": str(number), "text": "text"} for number in range(200)] + [{"title": "short", "text": "no"}]
+    monkeypatch.setattr(wikipedia, "stream_rows", lambda *_: iter(rows))
+    draws = [hub_articles("0" * 40, 50, seed, 4) for seed in range(400)]
+    assert draws[0] == hub_articles("0" * 40, 50, 0, 4) != draws[1]
     assert all(len({title for title, _ in drawn}) == 50 for drawn in draws)
     often = pd.Series([title for drawn in draws for title, _ in drawn]).value_counts()
     assert len(often) == 200
@@ -185,26 +161,22 @@ def test_any_long_article_is_drawn_equally_often():
 
 
 def test_what_the_hub_cannot_give_is_one_clear_line(hub):
+    assert all(len(text) >= 291 for _, text in hub_articles("0" * 40, 10, 0, 291))
     with pytest.raises(ResourceError, match="only 10 articles are long enough, 11 were asked for"):
-        CORPUS_SOURCES["hub"](revision="0" * 40, count=11, minimum_characters=291)
+        hub_articles("0" * 40, 11, 0, 291)
     Path(hub[1]).write_bytes(Path(hub[1]).read_bytes()[:-100])
     with pytest.raises(
         ResourceError, match=r"cannot read the data set wikimedia/wikipedia at 0{40} of the hub: "
-    ) as caught:
-        CORPUS_SOURCES["hub"](revision="0" * 40, count=4, minimum_characters=1)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_branch_of_a_data_set_is_refused():
-    with pytest.raises(ValueError, match="revision of wikimedia/wikipedia is 'main'; it must be a commit of 40 hex"):
-        CORPUS_SOURCES["hub"](revision="main", count=4, minimum_characters=1)
+    ) as said:
+        hub_articles("0" * 40, 4, 0, 1)
+    assert "\n" not in str(said.value)
 
 
 @pytest.mark.skipif(not RESOURCES, reason="RECURFORMER_RESOURCES names no directory with the downloaded files")
 def test_the_real_excerpt():
     dump = Path(RESOURCES) / WIKIPEDIA_EXCERPT.file_name
     assert file_sha256(dump) == WIKIPEDIA_EXCERPT.sha256
-    articles = read_dump_articles(dump)
+    articles = build_articles(wheel_articles(RESOURCES), 0.2, 0, 8_000)
     assert len(articles) == 72 and articles.text.str.len().sum() == pytest.approx(2_606_566, rel=0.01)
     lincoln = articles.set_index("title").text["Abraham Lincoln"]
     assert (lincoln.startswith("Abraham Lincoln") and "sixteenth President" in lincoln[:400]) or "16th" in lincoln[:400]

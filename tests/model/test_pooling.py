@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
-from recurformer.data.backbones import open_random, save_backbone
+from recurformer.data.backbones import open_random
 from recurformer.model.convert import convert, pool_kv_heads
 from tests.model.tiny_models import PAIRS, difference, make_backbone, tokens
 
@@ -98,7 +99,7 @@ def test_every_family_is_pooled_or_refused(backbone):
 @pytest.fixture
 def checkpoint(tmp_path):
     model, tokenizer = open_random("byte", layers=1, hidden_size=32, heads=4, kv_heads=2)
-    save_backbone(model, tokenizer, tmp_path / "backbone")
+    save_checkpoint(tmp_path / "backbone", model, tokenizer)
     return tmp_path / "backbone"
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from recurformer.data.backbones import open_random, save_backbone
+from recurformer.cli.checkpoints import save_checkpoint
+from recurformer.data.backbones import open_random
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", ".", "It", "is", "late", "!")
 MINUTES = "60"
@@ -23,7 +24,7 @@ def write_world(folder):
     model, tokenizer = open_random(
         tokenizer="byte", hidden_size=16, heads=4, kv_heads=2, head_dim=4, initializer_range=0.3
     )
-    save_backbone(model.to(torch.bfloat16), tokenizer, folder / "backbone")
+    save_checkpoint(folder / "backbone", model.to(torch.bfloat16), tokenizer)
     return write_texts(folder)
 
 

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import recurformer
 from recurformer.cli.adapt import model_folder
+from recurformer.cli.checkpoints import save_checkpoint
 from recurformer.cli.main import main
 from recurformer.cli.resumable import resumable_run
-from recurformer.data.backbones import open_random, save_backbone
+from recurformer.data.backbones import open_random
 from recurformer.data.documents import read_documents
 from recurformer.data.fetch import ResourceError
 from recurformer.files import LOCK
@@ -264,7 +265,7 @@ def test_without_time_the_closed_form_remains(adapted, tmp_path, capsys, mixer):
 def test_other_families_come_back_too(architecture, mixer, tmp_path):
     shape = {"hidden_size": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "initializer_range": 0.3}
     model, tokenizer = open_random("byte", architecture=architecture, **shape)
-    save_backbone(model, tokenizer, tmp_path / "backbone")
+    save_checkpoint(tmp_path / "backbone", model, tokenizer)
     write_texts(tmp_path)
     assert main(command(tmp_path, "--minutes", "0.001", "--mixer", mixer)) == 0
     divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path)["stages"]}

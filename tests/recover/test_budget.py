@@ -5,7 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from recurformer.data.backbones import TOKENIZERS
+from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.heads.price import Keep, choices, key_centers, price
 from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
@@ -22,7 +22,7 @@ from tests.model.tiny_models import make_backbone
 LENGTH, SEED = 160, 3
 WINDOWS = [16, 32, 64, 128]
 BACKBONES = ("llama_mha", "qwen2_gqa", "gemma3_text")
-READER = TOKENIZERS["byte"](None)
+READER = byte_tokenizer()
 
 
 @cache

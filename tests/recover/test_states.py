@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from recurformer.data.backbones import TOKENIZERS
+from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.heads.price import Keep, price
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers
@@ -14,7 +14,7 @@ from recurformer.recover.states import COLUMNS, price_mixer, price_mixers
 from tests.model.tiny_models import LAYERS, make_backbone, tokens
 
 LENGTH, SEED = 160, 3
-READER = TOKENIZERS["byte"](None)
+READER = byte_tokenizer()
 
 
 def heads_in(model, layers):

@@ -43,12 +43,13 @@ def refuses(capfd, monkeypatch):
 @pytest.fixture(scope="session")
 def good(tmp_path_factory):
     """Articles, a tiny backbone, its head profile, a choice of heads and the converted model."""
-    from recurformer.data.backbones import open_random, save_backbone
+    from recurformer.cli.checkpoints import save_checkpoint
+    from recurformer.data.backbones import open_random
     from recurformer.model.convert import convert
 
     folder = tmp_path_factory.mktemp("good")
     model, tokenizer = open_random(tokenizer="byte", hidden_size=16, heads=4, kv_heads=2, head_dim=4)
-    save_backbone(model, tokenizer, folder / "backbone")
+    save_checkpoint(folder / "backbone", model, tokenizer)
     text = "The quick brown fox jumps over the lazy dog. " * 40
     rows = [(f"title {number}", text, "validation" if number else "train") for number in range(2)]
     pd.DataFrame(rows, columns=["title", "text", "split"]).to_parquet(folder / "articles.parquet")
@@ -58,7 +59,7 @@ def good(tmp_path_factory):
         assert main([*words.split(), "--settings", "{samples: 2, tokens: 32, window: 4}"]) == 0
         assert main(["select", "profile.parquet", "heads.json", "--beta", "0.5"]) == 0
     heads = json.loads((folder / "heads.json").read_text())["heads"]
-    save_backbone(convert(model, heads, "window"), tokenizer, folder / "converted")
+    save_checkpoint(folder / "converted", convert(model, heads, "window"), tokenizer)
     return folder
 
 

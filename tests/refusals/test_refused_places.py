@@ -103,11 +103,3 @@ def test_the_state_of_a_run_lies_outside_of_what_it_writes(place, refuses, world
     (world / "backbone/config.json").unlink()
     words = shlex.split("adapt backbone out --text articles.parquet --checkpoints")
     refuses(world, [*words, place], f"--checkpoints {place}: lies in out, which this command writes; name another")
-
-
-def test_results_are_kept_in_no_folder_of_the_user(refuses, world):
-    for name in ("results/tables", "figures", "thesis/results"):
-        (world / name).mkdir(parents=True)
-    (world / "results/tables/table1.csv").write_text("1")
-    (world / "thesis/results/mine.csv").write_text("2")
-    refuses(world, ["keep", "results", "figures", "thesis"], "thesis: holds results/mine.csv, which no earlier run")

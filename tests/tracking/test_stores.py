@@ -5,7 +5,6 @@ MLflow has its own environment (`make .venv/mlflow/.installed`), so it takes par
 
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -139,12 +138,6 @@ def test_studies_that_share_a_store_leave_each_others_runs(train, importer, tmp_
         assert f": {new} new runs of 1" in importer(folder, read=False)
 
 
-def test_a_damaged_curve_is_named_and_its_run_left_out(train, importer, tmp_path):
-    train(tmp_path)
-    (tmp_path / "results/a/metrics.jsonl").write_text("[]\n")
-    assert ": 0 new runs of 1" in importer(tmp_path, read=False)
-
-
 def test_two_records_of_one_name_stay(train, importer, tmp_path):
     train(tmp_path)
     record = json.loads((tmp_path / "results/a/run.json").read_text())
@@ -174,27 +167,3 @@ def test_a_killed_training_and_its_import_leave_every_step_once(tracker, tmp_pat
     end(start(tmp_path, "", ["track", "results", "--to", tracker]))
     ((steps, _, _),) = STORES[tracker](tmp_path).values()
     assert steps == list(range(2, STEPS + 1, 2))
-
-
-def test_a_store_that_breaks_in_the_middle_of_a_training_changes_no_result(train, tracker, tmp_path):
-    words = mqar(steps=STEPS)
-    train(tmp_path, steps=STEPS)
-    alone = (tmp_path / "results/a/mqar.csv").read_bytes()
-    shutil.rmtree(tmp_path / "results")
-    process = start(tmp_path, tracker, words)
-    while not list(tmp_path.glob(f"{STORE}/**/*.db")):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    shutil.rmtree(tmp_path / STORE)
-    (tmp_path / STORE).write_text("in the way")
-    _, errors = end(process)
-    assert errors.count("gave up") <= 1
-    assert (tmp_path / "results/a/mqar.csv").read_bytes() == alone
-    assert Path(tmp_path, STORE).read_text() == "in the way"
-
-
-def test_a_store_that_cannot_be_made_costs_one_line(tracker, tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / STORE).write_text("in the way")
-    _, errors = end(start(tmp_path, tracker, mqar()))
-    assert errors.count(f"tracker {tracker} gave up") == errors.count("\n") == 1

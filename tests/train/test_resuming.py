@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from recurformer.files import alone_in
 from recurformer.records import find_records
 from recurformer.train.trainer import train
 
@@ -88,13 +87,3 @@ def test_what_other_programs_left_is_not_removed(make_model, successors, tmp_pat
     with pytest.raises(ValueError, match="not of a training that could be resumed here; choose another output_dir"):
         train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
     assert (tmp_path / name).read_text() == "years of work"
-
-
-def test_a_folder_in_which_another_run_works(make_model, successors, tmp_path):
-    with (
-        alone_in(tmp_path),
-        pytest.raises(ValueError, match=r": another run works in this folder; wait for it or stop"),
-    ):
-        train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-    train(make_model(), successors(), output_dir=tmp_path, **SETTINGS)

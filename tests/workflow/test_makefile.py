@@ -23,10 +23,8 @@ def folder(tmp_path):
 
 
 def make(folder, *words, **environment):
-    return subprocess.run(
-        ["make", "--no-print-directory", *words], cwd=folder, env=os.environ | environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    how = {"cwd": folder, "env": os.environ | environment, "capture_output": True, "text": True}
+    return subprocess.run(["make", "--no-print-directory", *words], check=False, **how)
 
 
 def test_clean_leaves_the_texts_about_the_folders_also_without_a_repository(folder, tmp_path):
@@ -134,23 +132,3 @@ def test_an_install_that_was_killed_is_made_again(folder, install):
     assert len(install(folder, code=2, KILLED="killed")[1]) == 1
     assert len(install(folder)[1]) == 1
     assert install(folder)[1] == []
-
-
-def test_a_run_leaves_the_lock_of_another_alone(folder, install):
-    """Snakemake says that there is one."""
-    install(folder)
-    lock = folder / ".snakemake/locks/0.output.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    snakemake = folder / ".venv/bin/snakemake"
-    snakemake.write_text('#!/bin/sh\necho "$@" >> called\n')
-    snakemake.chmod(0o755)
-    (folder / "config").mkdir()
-    for study in ("default", "smoke"):
-        (folder / f"config/{study}.yaml").touch()
-    for target in ("results", "ablations", "smoke"):
-        assert make(folder, target, "CORES=2").returncode == 0
-    runs = [("all", "default"), ("ablations", "default"), ("all", "smoke")]
-    words = [f"{target} --cores 2 --configfile config/{study}.yaml" for target, study in runs]
-    assert (folder / "called").read_text().splitlines() == words
-    assert lock.exists()

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, COUNT, InputPath
+from recurformer.cli.arguments import BETA, InputPath
 from recurformer.cli.prepare import meta_backbone
 from recurformer.cli.stage import NAME, Metric, argument, progress, seed, stage
 from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
@@ -18,13 +18,7 @@ LONGEST = [Metric("l_m", "l_m", by=["beta", "protocol"])]
 @stage(
     "cache sizes, counted",
     NAME,
-    argument(
-        "--profile",
-        type=InputPath,
-        nargs="*",
-        default=[],
-        help="head profile that ranks the heads (default: a random ranking)",
-    ),
+    argument("--profile", type=InputPath, help="head profile that ranks the heads (default: a random ranking)"),
     *(BETAS, seed("a random ranking")),
     rows="one row a unit, fraction and length",
     metrics=[Metric("cs", "ratio", by=["unit", "beta", "length"])],
@@ -41,7 +35,7 @@ def cache(args: Namespace, settings: Sizes, backbone: Backbone, selection: Selec
         args.betas,
         lengths=settings.lengths,
         units=settings.units,
-        profile=HeadProfile.load(args.profile[0]) if args.profile else None,
+        profile=HeadProfile.load(args.profile) if args.profile else None,
         scope=selection.scope,
         by=selection.by,
         seed=args.seed,
@@ -143,17 +137,15 @@ def longest_input(args: Namespace, settings: Sizes, search: Search, backbone: Ba
 
 @stage(
     "the cache sizes of the PyramidInfer baseline",
-    argument("--name", default="llama2-7b", help="backbone, for the number of layers; the paper's is Llama2-7B"),
-    argument("--layers", type=COUNT, default=32, help="its layers"),
     rows="one row a length",
     metrics=[Metric("cs", "ratio", by=["length"])],
     device="counts",
 )
 def pyramidinfer(args: Namespace, settings: Sizes) -> "pd.DataFrame":
-    """The cache sizes of the PyramidInfer baseline as the paper configured it (Table 2; appendix B)."""
+    """The cache sizes of the PyramidInfer baseline as the paper configured it, for Llama2-7B (Table 2; appendix B)."""
     from recurformer.evict.pyramidinfer import pyramidinfer_rows
 
-    return pyramidinfer_rows(settings.lengths, args.name, args.layers)
+    return pyramidinfer_rows(settings.lengths)
 
 
 @stage(

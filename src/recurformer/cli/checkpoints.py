@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,28 +27,28 @@ def device() -> str:
     return f"cuda:{number}"
 
 
-@contextmanager
-def _reading(folder: str | Path, fault: str) -> Iterator[None]:
-    """Open something of a checkpoint, or say in one line that the folder has the `fault`.
+def _open(folder: str | Path, auto_class: str, fault: str, **options: Any) -> Any:
+    """What an auto class of transformers opens of a checkpoint, or one line that says that the folder has the `fault`.
+
+    A checkpoint is read, never run: no modules that lie beside it, and no pickled weights.
 
     Raises:
         ValueError: there is no checkpoint, or it is damaged.
         PermissionError: a file in it must not be read.
     """
+    import transformers
+
     # Without this the library takes the name of a missing folder for that of a repository and asks the hub.
     if not Path(folder, "config.json").is_file():
         raise ValueError(f"{folder}: no checkpoint, there is no config.json in it")
     for file in filter(Path.is_file, Path(folder).iterdir()):
         file.open("rb").close()  # the library says of weights that it may not read that there are none
+    options |= {"local_files_only": True, "trust_remote_code": False}
     try:
-        yield
+        return getattr(transformers, auto_class).from_pretrained(folder, **options)
     except Exception as error:  # json, safetensors, tokenizers and transformers each raise their own kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{folder}: {fault} ({reason})") from error
-
-
-DATA_ONLY = {"local_files_only": True, "trust_remote_code": False}
-"""A checkpoint is read, never run: no modules that lie beside it, and no pickled weights."""
 
 
 def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
@@ -64,17 +62,11 @@ def open_model(folder: str | Path, dtype: str = "auto") -> "PreTrainedModel":
     Raises:
         ValueError: the checkpoint is missing or damaged.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    import recurformer.model.modeling  # noqa: F401  registers the converted classes
-
     disable_progress_bar()  # its control characters make logs unreadable
-    with _reading(folder, "not a readable checkpoint"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, **DATA_ONLY
-        )
-    return model.to(device()).eval()  # type: ignore[arg-type]  # the library wraps .to without its signature
+    model = _open(folder, "AutoModelForCausalLM", "not a readable checkpoint", dtype=dtype, use_safetensors=True)
+    return model.to(device()).eval()
 
 
 def open_converted(
@@ -107,12 +99,7 @@ def open_config(folder: str | Path) -> "PreTrainedConfig":
     Raises:
         ValueError: the checkpoint is missing or damaged.
     """
-    with _reading(folder, "not a readable checkpoint"):
-        from transformers import AutoConfig
-
-        import recurformer.model.modeling  # noqa: F401  registers the converted classes
-
-        return AutoConfig.from_pretrained(folder, **DATA_ONLY)
+    return _open(folder, "AutoConfig", "not a readable checkpoint")
 
 
 def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
@@ -121,16 +108,13 @@ def open_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
     Raises:
         ValueError: the checkpoint is missing, or its tokenizer is missing or damaged.
     """
-    with _reading(folder, "no readable tokenizer in it"):
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(folder, **DATA_ONLY)
+    return _open(folder, "AutoTokenizer", "no readable tokenizer in it")
 
 
 def save_checkpoint(
-    target: str | Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **options: Any
+    target: str | Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None", **options: Any
 ) -> None:
-    """Write a model and its tokenizer to a folder, which appears whole or not at all.
+    """Write a model and its tokenizer, if any, to a folder, which appears whole or not at all.
 
     Raises:
         OSError: it cannot be written.
@@ -138,7 +122,8 @@ def save_checkpoint(
     """
     with writing_model(target) as folder:
         model.save_pretrained(folder, **options)
-        tokenizer.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
 
 
 def read_heads(path: str | Path) -> list[list[int]]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RESET = "/reset"
-REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 @stage(
@@ -48,9 +47,6 @@ def chat(args: Namespace) -> None:
             return
         if turn.strip() == RESET:
             conversation.reset()
-        elif REPLACED in turn:
-            print(f"recurformer chat: this line is left out, it holds bytes that are not {sys.stdin.encoding}",
-                  file=sys.stderr)  # fmt: skip
         elif turn.strip():
             try:
                 conversation.answer(turn, TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True))

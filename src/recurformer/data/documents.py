@@ -18,9 +18,6 @@ MOST_OF_HUB = 10_000
 """Documents that are read of a data set of the hub: some of these have terabytes."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?")
 PLAIN = (".txt", ".md")
-BOM = "\ufeff"
-"""Mark of an encoding where a file begins; files joined together have it where a later line begins too. Elsewhere it
-is text."""
 
 
 def _read_lines(file: Path) -> pd.DataFrame:
@@ -30,22 +27,12 @@ def _read_lines(file: Path) -> pd.DataFrame:
         ValueError: a line is none; names it.
     """
     rows = []
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
-            content = line.strip(BOM + " \t\r\n")
-            if not content:
-                continue
             try:
-                row = json.loads(content)
-            except ValueError as error:
+                rows += [json.loads(line)] if line.strip() else []
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number}: {error}") from None
-            except RecursionError:
-                raise ValueError(f"line {number}: too deeply nested") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number}: not an object")
-            rows.append(row)
-    if not rows:
-        raise ValueError("it holds no line")
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -112,7 +99,7 @@ def _read(source: Path) -> Iterable[tuple[str, str | None]]:
     if source.exists() and kind not in {*PLAIN, ""}:
         raise ValueError(f"{source}: a {kind} file is not read; {TAKES}")
     try:
-        text = re.sub(f"^{BOM}", "", source.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = source.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{source}: not UTF-8 text; {TAKES}") from None
     except OSError as error:

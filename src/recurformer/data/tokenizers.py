@@ -3,7 +3,6 @@
 Both put nothing before or after a text by themselves; prompts carry their special tokens in writing.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -27,23 +26,14 @@ def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
         vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokenSizes`.
     """
     vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
-    if vocabulary <= len(HASH_SPECIALS):
-        raise ValueError(f"vocabulary is {vocabulary}; it must exceed the {len(HASH_SPECIALS)} special tokens")
     model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return _left_padded(tokenizer, unk_token=UNKNOWN, additional_special_tokens=[QUERY, SEPARATOR])
 
 
-def byte_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
-    """One token a byte of UTF-8; decode(encode(text)) == text for every text, even one that spells "<eos>".
-
-    Args:
-        vocabulary: None or 259; there is no other size.
-    """
-    size = len(BYTE_SPECIALS) + 256
-    if vocabulary not in (None, size):
-        raise ValueError(f"vocabulary is {vocabulary}; a byte tokenizer has exactly {size} ids")
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte of UTF-8; decode(encode(text)) == text for every text, even one that spells "<eos>"."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {word: token for token, word in enumerate((*BYTE_SPECIALS, *alphabet))}
     tokenizer = Tokenizer(BPE(vocab, []))
@@ -62,9 +52,3 @@ def _left_padded(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFas
         padding_side="left",
         **options,
     )
-
-
-TOKENIZERS: dict[str, Callable[[int | None], PreTrainedTokenizerFast]] = {
-    "hash": hash_tokenizer,
-    "byte": byte_tokenizer,
-}

@@ -16,7 +16,6 @@ import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import mwparserfromhell
@@ -199,7 +198,6 @@ WIKIPEDIA_EXCERPT = PackageMember(
 ARTICLE_NAMESPACE = "0"
 DISAMBIGUATION = ("{{disambig", "{{dab", "{{geodis", "{{hndis", "{{surname")
 DUMP = "20231101.en"
-MINIMUM_CHARACTERS = 8_000
 
 
 def read_pages(dump: str | Path) -> Iterator[tuple[str, str]]:
@@ -226,31 +224,26 @@ def read_pages(dump: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def build_articles(
-    articles: Iterable[tuple[str, str]],
-    validation_share: float = 0.2,
-    seed: int = 0,
-    minimum_characters: int = MINIMUM_CHARACTERS,
+    articles: Iterable[tuple[str, str]], validation_share: float, seed: int, minimum_characters: int
 ) -> pd.DataFrame:
     """Table (title, text, split) of the articles that are long enough, sorted by title.
 
     Args:
         articles: pairs of title and clean text.
-        validation_share: fraction of the articles that only validation sees; rounded, but at least one when above 0.
+        validation_share: fraction of the articles that only validation sees; rounded, but at least one.
         seed: decides which ones.
         minimum_characters: shorter articles are left out.
 
     Raises:
         ResourceError: no article is long enough.
-        ValueError: `validation_share` is outside [0, 1), or leaves no article to train on.
+        ValueError: `validation_share` leaves no article to train on.
     """
-    if not 0 <= validation_share < 1:
-        raise ValueError(f"validation_share is {validation_share}; it must be at least 0 and below 1")
     kept = sorted((title, text) for title, text in articles if len(text) >= minimum_characters)
     if not kept:
         raise ResourceError(
             f"no article has {minimum_characters} characters or more: lower minimum_characters or give more text"
         )
-    held_out = max(1, round(validation_share * len(kept))) if validation_share else 0
+    held_out = max(1, round(validation_share * len(kept)))
     if held_out >= len(kept):
         raise ValueError(f"validation_share {validation_share} of {len(kept)} articles leaves none to train on")
     validation = np.random.default_rng(seed).permutation(len(kept))[:held_out]
@@ -260,47 +253,27 @@ def build_articles(
     return frame
 
 
-def read_dump_articles(dump: str | Path, **build: Any) -> pd.DataFrame:
-    """`build_articles` on a compressed MediaWiki dump; about five seconds for the excerpt."""
-    return build_articles(((title, clean_markup(markup)) for title, markup in read_pages(dump)), **build)
-
-
-def load_wheel_articles(cache_dir: str | Path, **build: Any) -> pd.DataFrame:
-    """`build_articles` on the excerpt, downloaded to `cache_dir` unless it is there (28 MB; 1.7 MB are kept)."""
-    return read_dump_articles(fetch_member(WIKIPEDIA_EXCERPT, cache_dir), **build)
-
-
-def draw_articles(articles: Iterable[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
-    """`count` of the articles, any choice equally likely, in one pass that keeps no more than these in memory.
-
-    Raises:
-        ResourceError: there are fewer.
+def wheel_articles(cache_dir: str | Path) -> Iterator[tuple[str, str]]:
+    """Title and text of each article of the excerpt, downloaded to `cache_dir` unless it is there (28 MB; 1.7 MB are
+    kept). Cleaning takes about five seconds.
     """
-    lots = np.random.default_rng(seed)
-    drawn = heapq.nsmallest(count, ((lots.random(), *article) for article in articles))
-    if len(drawn) < count:
-        raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of the two")
-    return [(title, text) for _, title, text in drawn]
+    for title, markup in read_pages(fetch_member(WIKIPEDIA_EXCERPT, cache_dir)):
+        yield title, clean_markup(markup)
 
 
-def load_hub_articles(
-    revision: str,
-    count: int,
-    *,
-    seed: int = 0,
-    minimum_characters: int = MINIMUM_CHARACTERS,
-    validation_share: float = 0.2,
-) -> pd.DataFrame:
-    """`build_articles` on `count` random long articles of the hub's Wikipedia (already clean text).
+def hub_articles(revision: str, count: int, seed: int, minimum_characters: int) -> list[tuple[str, str]]:
+    """Title and text of `count` long articles of the hub's Wikipedia (already clean text), any choice equally likely.
 
-    All of it is read: its files follow the age of the articles, so that some files would be no random sample.
+    All of it is read, and no more than these are kept in memory: its files follow the age of the articles, so that
+    some files would be no random sample.
 
     Raises:
         ResourceError: it cannot be read (`stream_rows`), or has too few long articles.
     """
     rows = stream_rows("wikimedia/wikipedia", DUMP, revision)
-    articles = ((row["title"], row["text"]) for row in rows if len(row["text"]) >= minimum_characters)
-    return build_articles(draw_articles(articles, count, seed), validation_share, seed, minimum_characters)
-
-
-CORPUS_SOURCES: dict[str, Callable[..., pd.DataFrame]] = {"wheel": load_wheel_articles, "hub": load_hub_articles}
+    lots = np.random.default_rng(seed)
+    long = ((lots.random(), row["title"], row["text"]) for row in rows if len(row["text"]) >= minimum_characters)
+    drawn = heapq.nsmallest(count, long)
+    if len(drawn) < count:
+        raise ResourceError(f"only {len(drawn)} articles are long enough, {count} were asked for: lower one of the two")
+    return [(title, text) for _, title, text in drawn]

@@ -176,8 +176,9 @@ class Ablations(Block):
     continuation: Continuation
     """Perplexity after a prompt, by position."""
     prices: Prices = Prices()
-    mixer_prices: MixerPrices = MixerPrices()
     """Prices of tokens and bits, by group of heads."""
+    mixer_prices: MixerPrices = MixerPrices()
+    """Prices of mixers with a state, by group of heads."""
     scores: HeadScores
     """Scores of heads that are measured on the model."""
     recency: RecencySettings

@@ -33,16 +33,18 @@ def _written_plainly(value: float) -> float:
 
 
 NUMBER = BeforeValidator(_no_truth)
-Share = Annotated[float, NUMBER, Field(ge=0, le=1)]
-Budget = Annotated[float, NUMBER, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1), NUMBER]
+Budget = Annotated[float, Field(gt=0, le=1), NUMBER]
 Beta = Annotated[Share, AfterValidator(_written_plainly)]
-Count = Annotated[int, NUMBER, Field(ge=1, lt=2**31)]
-Index = Annotated[int, NUMBER, Field(ge=0, lt=2**31)]
-Several = Annotated[int, NUMBER, Field(ge=2, lt=2**31)]
-Seed = Annotated[int, NUMBER, Field(ge=0, lt=2**32)]
+Count = Annotated[int, Field(ge=1, lt=2**31), NUMBER]
+Index = Annotated[int, Field(ge=0, lt=2**31), NUMBER]
+Several = Annotated[int, Field(ge=2, lt=2**31), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**32), NUMBER]
 """The range that every generator takes, NumPy's too."""
-Rate = Annotated[float, NUMBER, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0), NUMBER]
 Name = Annotated[str, AfterValidator(_name)]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+"""Of a hub repository. A branch would let the files change under a recorded result."""
 Text = Annotated[str, Field(pattern=r"^[^-\s]")]
 """A word of a command line, which must not look like a flag."""
 
@@ -61,10 +63,6 @@ class Block(BaseModel):
                 if value.count(item) > 1:
                     raise ValueError(f"{item!r} is in the list more than once; name it once")
         return value
-
-
-RENAMED = {"mamba_learning_rate": "mixer_learning_rate", "sink_tokens": "shown_tokens"}
-"""Keys that studies once had, and their present names, where the spelling alone suggests another."""
 
 
 def reason_of(error: ErrorDetails) -> str:
@@ -88,7 +86,7 @@ def unknown_key(block: type[Block], place: Sequence[str | int]) -> str:
     for part in parents:
         field = block.model_fields.get(str(part))  # none where `part` is a name in a mapping
         block = next(inner_blocks(field.annotation), block) if field else block
-    nearest = get_close_matches(RENAMED.get(str(key), str(key)), block.model_fields, n=1)
+    nearest = get_close_matches(str(key), block.model_fields, n=1)
     return "unknown key; " + (
         f"did you mean {nearest[0]!r}?" if nearest else f"choose one of {', '.join(block.model_fields)}"
     )

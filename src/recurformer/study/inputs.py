@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from recurformer.data.sizes import HASH_SPECIALS, PUBLISHED
 from recurformer.model.families import FAMILIES
-from recurformer.study.block import NUMBER, Block, Count, Rate, Seed, Text
+from recurformer.study.block import NUMBER, Block, Commit, Count, Rate, Seed, Text
 
 WHEEL_SHAPE = "smollm2-135m"
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Backbone(Block):
     """For all sources but `random`: the name of the published shape, such as llama2-7b."""
     repo: Text | None = None
     """For `hub`: owner/name of the checkpoint."""
-    revision: Text | None = None
+    revision: Commit | None = None
     """For `hub`: the pinned commit."""
     architecture: Architecture | None = None
     """For `random`: the architecture; the next keys are its sizes."""
@@ -98,11 +98,11 @@ class Corpus(Block):
     """wheel: the excerpt of the dump that the gensim wheel carries; hub: wikimedia/wikipedia, dump 20231101.en."""
     minimum_characters: Count = 8000
     """Articles that are shorter without their markup are left out."""
-    validation_share: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.2
+    validation_share: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.2
     """Share of the articles that are held out from all trainings."""
     articles: Count | None = None
     """For `hub`: how many articles are drawn."""
-    revision: Text | None = None
+    revision: Commit | None = None
     """For `hub`: the pinned commit of the dataset."""
 
     @model_validator(mode="after")

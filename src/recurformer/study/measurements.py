@@ -211,7 +211,7 @@ class Sizes(Block):
 class Search(Block):
     """The search for the longest input on a GPU."""
 
-    tolerance: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.01
+    tolerance: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.01
     """Relative precision: a prompt longer by this fraction no longer fits."""
     maximum: Count = 2097152
     """Longest prompt that is tried, in tokens."""

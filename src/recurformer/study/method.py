@@ -101,7 +101,7 @@ class HeadScores(Block):
     """Latest tokens that a head sees in `sensitivity` and `price`."""
     sink_tokens: Count = 1
     """First tokens that a head always sees in `sensitivity` and `price`."""
-    needle_weight: Annotated[float, NUMBER, Field(ge=0)] = 0.5
+    needle_weight: Annotated[float, Field(ge=0), NUMBER] = 0.5
     """What all looked-up tokens of a window count together in `price`; all its tokens together count 1."""
 
     @model_validator(mode="after")
@@ -161,13 +161,13 @@ class Training(Block):
     """Samples in one optimiser step."""
     learning_rate: Rate
     """Peak learning rate."""
-    mixer_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
+    mixer_learning_rate: Annotated[float, Field(ge=0), NUMBER] | None = None
     """Peak learning rate of the mixers; absent: `learning_rate`; 0 freezes them."""
     schedule: Literal["one_cycle", "cosine", "constant"] = "cosine"
     """Shape of the learning rate over the steps."""
     warmup_share: Share = 0.1
     """Share of the steps in which the learning rate rises to its peak."""
-    weight_decay: Annotated[float, NUMBER, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0), NUMBER] = 0.01
     """AdamW's weight decay."""
     gradient_clip: Rate = 1.0
     """Largest norm of the gradient."""

@@ -73,7 +73,6 @@ class Sizes:
     width: int
     kv_width: int
     words: int
-    heads: int
     tied: bool = False
 
     @classmethod
@@ -82,16 +81,14 @@ class Sizes:
         if not backbone.get("shape"):
             hidden, head_dim = backbone["hidden_size"], backbone["head_dim"]
             width, kv_width = backbone["heads"] * head_dim, backbone["kv_heads"] * head_dim
-            inner, words = (
-                backbone.get("intermediate_size") or 4 * hidden,
-                backbone.get("vocabulary") or BYTE_VOCABULARY,
-            )
-            return cls(hidden, inner, backbone["layers"], width, kv_width, words, backbone["heads"])
+            inner = backbone.get("intermediate_size") or 4 * hidden
+            words = backbone.get("vocabulary") or BYTE_VOCABULARY
+            return cls(hidden, inner, backbone["layers"], width, kv_width, words)
         shape = PUBLISHED[backbone["shape"]]
-        hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
-        kv_width = hidden // heads * shape["num_key_value_heads"]
+        hidden = shape["hidden_size"]
+        kv_width = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
         layers, words, tied = shape["num_hidden_layers"], shape["vocab_size"], shape["tie_word_embeddings"]
-        return cls(hidden, shape["intermediate_size"], layers, hidden, kv_width, words, heads, tied)
+        return cls(hidden, shape["intermediate_size"], layers, hidden, kv_width, words, tied)
 
     @property
     def weight_bytes(self) -> int:

@@ -40,7 +40,7 @@ class Recipe(Block):
     """Weights that the later steps train."""
     learning_rate: Rate | None = None
     """Peak learning rate of the later steps; absent: that of `language.training`."""
-    mixer_learning_rate: Annotated[float, NUMBER, Field(ge=0)] | None = None
+    mixer_learning_rate: Annotated[float, Field(ge=0), NUMBER] | None = None
     """Peak learning rate of the mixers; absent: `learning_rate`, or that of `language.training` if both are absent."""
     warmup_share: Share | None = None
     """Share of the steps in which the rates rise to their peaks; absent: that of `language.training`."""
