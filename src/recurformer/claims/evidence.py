@@ -16,7 +16,7 @@ from recurformer.results.learned import TRAINED, largest_fall, why_undecided
 from recurformer.results.scores import Measure, compared_subjects, papers_method, scores
 
 THIS_STUDY = "this study"
-ONE_MODEL = frozenset({"recovery"})
+ONE_MODEL = frozenset({"recovery", "mixer_prices"})
 """Kinds that are measured on one model: any of the paper's is enough."""
 WIDTHS = frozenset(PUBLISHED[model]["hidden_size"] for model in BACKBONE_LABELS)
 """Model dimensions of the paper's backbones."""

@@ -1,4 +1,4 @@
-"""Reach of the findings: along a continuation, to other sizes of HashHop and settings of RA-I, in each group of heads."""
+"""Reach of the findings: along a continuation, to other HashHop sizes and RA-I settings, in each group of heads."""
 
 import math
 from dataclasses import replace
