@@ -241,7 +241,8 @@ def test_a_training_that_does_harm_is_taken_back(adapted, tmp_path, capsys, monk
     assert main(command(tmp_path / "world")) == 0
     assert "the result has the weights from before it" in capsys.readouterr().out
     divergence = {row["stage"]: row["divergence"] for row in measured(tmp_path / "world")["stages"]}
-    assert divergence["distilled"] > divergence["calibrated"]
+    assert divergence["distilled"] > divergence["calibrated"] == divergence["taken back"]
+    assert "it did not lower the divergence" in (tmp_path / "world/out/README.md").read_text()
     assert divergence["adapted"] == pytest.approx(divergence["calibrated"], rel=0.05)
 
 

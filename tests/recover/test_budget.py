@@ -66,6 +66,15 @@ def test_the_cache_of_the_adapted_model_keeps_within_the_budget(name):
     assert {window for layer in chosen(name, least_of(name))["windows"] for window in layer} <= {16, None}
 
 
+def test_what_cannot_be_chosen_is_kept_by_default_and_named_where_a_budget_is_refused():
+    for name in BACKBONES:
+        fraction = budget.default_budget(backbone(name), LENGTH)
+        refuse_budget(backbone(name), fraction, LENGTH)
+        assert (fraction > 0.27) is (name == "gemma3_text")
+    with pytest.raises(ValueError, match="cannot be chosen: layers with a sliding window of their own"):
+        refuse_budget(backbone("gemma3_text"), 0.01, LENGTH)
+
+
 @pytest.mark.parametrize("name", BACKBONES)
 def test_every_group_has_its_window_and_a_layer_that_slides_none(name):
     config, choice = backbone(name).config, chosen(name, fractions_of(name)[2])

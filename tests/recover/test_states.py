@@ -75,5 +75,10 @@ def test_mixers_stand_beside_the_best_tokens_of_as_many_bytes(backbone):
         ]
         fits = group[[size <= row.bytes for size in held]]
         assert len(fits) and row.tokens_cost == fits.cost.min()
+    # of Mamba: 4 values of bfloat16 and 16 states of float32 for twice as many features as the layer has, by group
+    groups, each = model.config.num_key_value_heads, model.config.num_attention_heads * dim * 2
+    (size,) = rows[rows.mixer == "mamba"].bytes.unique()
+    assert size == each * (4 * 2 + 16 * 4) / groups
+    assert rows.groupby("layer").error.nunique().eq(2).all() and rows.error.gt(0).all()
     cost = rows.groupby("mixer").cost.sum()
     assert cost["window_state"] < cost["mamba"]  # a window of 64 of 160 tokens, and a state beside

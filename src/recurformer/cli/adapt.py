@@ -47,14 +47,15 @@ def model_folder(model: str) -> Path:
     argument(
         "--cache",
         type=BUDGET,
-        help="fraction of the cache that may be left after --tokens tokens (default: 0.25): each group of heads keeps "
-        "the tokens and bits that are worth most, and nothing is trained; instead of --beta, --mixer and --minutes",
+        help="fraction of the cache that may be left after --tokens tokens (default: a quarter of what can be chosen): "
+        "each group of heads keeps the tokens and bits that are worth most, and nothing is trained; instead of --beta, "
+        "--mixer and --minutes",
     ),
     argument(
         "--loss",
         type=RATE,
-        help="instead of --cache: the divergence from the original, in nats a token, below which the smallest cache "
-        "stays",
+        help="instead of --cache: the divergence from the original, in nats a token on the text that is priced, below "
+        "which the smallest cache stays",
     ),
     argument(
         "--text",

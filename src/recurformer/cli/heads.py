@@ -127,7 +127,7 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
 
     text = text_windows(args, settings.tokens, PRICED, seed=args.seed)
     tokenizer = open_tokenizer(args.checkpoint)
-    rows = price_list(open_model(args.checkpoint), tokenizer, text, args.seed, progress("sample"))
+    rows = price_list(open_model(args.checkpoint, "float32"), tokenizer, text, args.seed, progress("sample"))
     return rows.assign(model=args.name, seed=args.seed)
 
 
@@ -149,10 +149,13 @@ def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.
     from recurformer.results.frames import require
 
     price_list = require(pd.read_parquet(args.prices), "prices")
-    if (tokens := price_list.tokens.iloc[0]) != prices.tokens:
-        raise ValueError(f"--prices {args.prices}: of {tokens} tokens, and --settings prices names {prices.tokens}")
+    for name, asked in (("tokens", prices.tokens), ("model", args.name), ("seed", args.seed)):
+        if (other := price_list[name].iloc[0]) != asked:
+            raise ValueError(
+                f"--prices {args.prices}: its {name} is {other}, asked for is {asked}; give the prices of it"
+            )
     text = text_windows(args, prices.tokens, PRICED + settings.solved_windows, seed=args.seed)
-    model, tokenizer = open_model(args.checkpoint), open_tokenizer(args.checkpoint)
+    model, tokenizer = open_model(args.checkpoint, "float32"), open_tokenizer(args.checkpoint)
     rows = price_mixers(model, tokenizer, text, settings.mixers, price_list, args.seed, progress("sample"))
     return rows.assign(model=args.name, seed=args.seed)
 

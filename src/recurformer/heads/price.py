@@ -24,6 +24,7 @@ from recurformer.model.packed import BITS, FULL_BITS, as_kept, packed_bytes
 
 ROWS = 128  # queries whose scores exist at the same time
 EVERY = 4  # one query in so many is read for the costs of bits
+HEAVY = 2.0  # predictions of so many times the mean weight are read always
 WORDS = 128  # tokens whose logits exist at the same time
 
 
@@ -166,41 +167,66 @@ def key_centers(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
     return torch.stack([sums[layer] for layer in sorted(sums)]) / len(input_ids)
 
 
-def cost_by_group(change: Tensor, groups: int) -> Tensor:
+def cost_by_group(change: Tensor, groups: int, times: Tensor | None = None) -> Tensor:
     """Return half the square of the change of each group's product with the gradient, summed over queries.
 
     Args:
         change: of each query head, (B, H, queries, choices).
         groups: of query heads in a row.
+        times: how often each query counts, (queries,); None is once.
 
     Returns:
         (groups, choices) on the CPU.
     """
-    return change.unflatten(1, (groups, -1)).sum(2).square().sum((0, 2)).cpu() / 2
+    squares = change.unflatten(1, (groups, -1)).sum(2).square()  # (B, groups, queries, choices)
+    squares = squares if times is None else squares * times.to(squares).unsqueeze(-1)
+    return squares.sum((0, 2)).cpu() / 2
+
+
+def _sampled(weights: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the places of the queries that are read for the bits, and how many queries each stands for.
+
+    One is drawn of every `EVERY` in a row: a fixed distance would meet the lines of lookups always at the same token.
+
+    Args:
+        weights: of the predictions at all places, (L,).
+        draws: of the places.
+    """
+    first = torch.arange(0, len(weights), EVERY)
+    drawn = first + torch.randint(EVERY, first.shape, generator=draws)
+    heavy = weights > HEAVY * weights.mean()
+    read = heavy.clone()
+    read[drawn[drawn < len(weights)]] = True
+    places = read.nonzero()[:, 0]
+    return places, torch.where(heavy[places], 1, EVERY)
 
 
 def _layer_costs(
-    passed: Passed, windows: Sequence[int], bits: Sequence[int], sinks: int, center: Tensor | None, first: int
+    passed: Passed,
+    windows: Sequence[int],
+    bits: Sequence[int],
+    sinks: int,
+    center: Tensor | None,
+    read: tuple[Tensor, Tensor],
 ) -> Tensor:
     """Return half the squared change of the log-likelihood, summed over tokens, by each window, by all tokens, and by
     all tokens of each number of bits, (KV heads, windows + 1 + bits).
 
-    For the bits, one query in `EVERY` is read, from `first` on.
+    For the bits, the queries of `_sampled` are read.
     """
     wide = torch.promote_types(passed.query.dtype, torch.float32)
-    query, key, value = (states.to(wide) for states in (passed.query * passed.scaling, passed.key, passed.value))
-    gradient, places, groups = passed.gradient.transpose(1, 2).to(wide), torch.arange(query.shape[2]), key.shape[1]
-    products = _products(query, gradient, key, value, windows, sinks, places)
+    query, key, value = (states.to(wide) for states in (passed.query, passed.key, passed.value))
+    query, gradient, groups = query * passed.scaling, passed.gradient.transpose(1, 2).to(wide), key.shape[1]
+    products = _products(query, gradient, key, value, windows, sinks, torch.arange(query.shape[2]))
     costs = [cost_by_group(products - products[..., -1:], groups)]
-    read = slice(first, None, EVERY) if len(places) >= EVERY else slice(None)
+    places, times = read
     for each in bits:
         if each == FULL_BITS:
             costs.append(torch.zeros_like(costs[0][:, :1]))
             continue
         kept = as_kept(key, value, each, center)
-        change = _products(query[:, :, read], gradient[:, :, read], *kept, (), sinks, places[read])
-        change -= products[:, :, read, -1:]
-        costs.append(cost_by_group(change, groups) * (len(places) / len(places[read])))
+        change = _products(query[:, :, places], gradient[:, :, places], *kept, (), sinks, places)
+        costs.append(cost_by_group(change - products[:, :, places, -1:], groups, times))
     return torch.cat(costs, -1)
 
 
@@ -231,6 +257,14 @@ def _drawn_gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor, dra
     return gradient
 
 
+def _weights(input_ids: Tensor, weights: Tensor | None) -> Tensor:
+    """What is predicted at each place counts so much, (samples, L)."""
+    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1)) if weights is None else weights
+    if not (weights >= 0).all() or not weights[:, 1:].any():
+        raise ValueError("weights must be at least 0, and some above: else nothing is predicted and there is no cost")
+    return F.pad(weights[:, 1:], (0, 1))
+
+
 @torch.no_grad()
 def backward(
     model: PreTrainedModel,
@@ -247,10 +281,7 @@ def backward(
     check_batch(input_ids)
     if model.config.model_type.startswith(MODEL_TYPE_PREFIX):
         raise ValueError(f"the model is a converted one ({model.config.model_type}): price the heads of its original")
-    weights = torch.full(input_ids.shape, 1 / (input_ids.shape[1] - 1)) if weights is None else weights
-    if not (weights >= 0).all() or not weights[:, 1:].any():
-        raise ValueError("weights must be at least 0, and some above: else nothing is predicted and there is no cost")
-    weights = F.pad(weights[:, 1:], (0, 1))  # at the place that predicts
+    weights = _weights(input_ids, weights)
     base: Any = attending(model).base_model
     modules, draws = [*base.layers, base.norm], torch.Generator().manual_seed(seed)
     last: list[Any] = []  # call of attention
@@ -326,13 +357,14 @@ def price(
         raise ValueError(f"bits={list(bits)} must be among {', '.join(map(str, BITS))}")
     config, sliding, count = model.config, sliding_layers(model.config), len(windows) + 1
     shape = config.num_hidden_layers, config.num_key_value_heads, count + len(bits)
-    singles = torch.zeros(shape, dtype=torch.float64)
+    singles, draws, counted = torch.zeros(shape, dtype=torch.float64), torch.Generator(), _weights(input_ids, weights)
+    draws.manual_seed(seed)
     for passed in backward(model, input_ids, weights, seed, progress):
         layer = passed.layer
         if layer not in sliding:
             center = None if centers is None else centers[layer].unsqueeze(1).to(passed.key)  # (KV heads, 1, D)
-            first = (passed.sample + layer) % EVERY
-            singles[layer] += _layer_costs(passed, windows, bits, sink_tokens, center, first)
+            read = _sampled(counted[passed.sample], draws)
+            singles[layer] += _layer_costs(passed, windows, bits, sink_tokens, center, read)
     singles[sliding] = float("nan")
     of_windows, of_bits = (singles / len(input_ids)).split([count, len(bits)], -1)
     return (of_bits.unsqueeze(-1) + of_windows.unsqueeze(-2)).flatten(-2)

@@ -28,8 +28,9 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import choose_windows, refuse_budget, sizes_of
+from recurformer.recover.budget import FRACTIONS, choose_windows, default_budget, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
+from recurformer.recover.learn import TRAINED
 from recurformer.recover.measures import (
     FAR_PASSKEYS,
     LENGTHS,
@@ -55,8 +56,6 @@ MINIMUM_WINDOWS = {"training": 8, "held-out": 2}
 MINIMUM_PRICED = {"training": 2, "held-out": 2}
 TIMED_STEPS = 3
 """Steps on a throw-away copy, of which the first is not timed."""
-CACHE = 0.25
-"""Fraction of the cache that is left where nothing else is asked for."""
 BETA, MINUTES = 0.5, 30.0
 """Fraction of heads that are replaced, and minutes for everything, where one of them or a recipe is given."""
 RESERVED = 0.05
@@ -92,7 +91,7 @@ def adapt(
         folder: for the state; the caller removes it.
         beta: share of the heads to replace, by whole key-value groups; `BETA` where `minutes` or `recipe` is given.
         cache: instead of `beta`, `minutes` and `recipe`: fraction of the original's cache that may be left at `tokens`
-            tokens; `CACHE` where nothing else is given. Each group keeps tokens and bits by their price
+            tokens; `default_budget` where nothing else is given. Each group keeps tokens and bits by their price
             (`recurformer.heads.price`); nothing is trained.
         loss: instead of `cache`: the divergence from the original, in nats a token, below which the least cache stays.
         minutes: time for everything; `MINUTES` where `beta` or `recipe` is given. If measuring and the closed form need
@@ -114,10 +113,10 @@ def adapt(
             replaced, or there is too little text.
     """
     if all(given is None for given in (beta, cache, loss, minutes, recipe)):
-        cache = CACHE
+        cache = default_budget(original, tokens)
     dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
     recipe, by_price = asked.recipe, asked.beta is None
-    _refuse(original, recipe, asked.beta, cache, tokens)
+    _refuse(original, recipe, asked.beta, FRACTIONS[-1] if loss is not None else cache, tokens)
     train_ids, held_out_ids = text_windows(
         documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS
     )
@@ -166,7 +165,7 @@ def adapt(
     with torch.no_grad():
         for tensor in converted.state_dict().values():
             tensor.copy_(tensor.to(dtype))
-    after = measure("adapted", converted, curve.tokens)
+    after = measure("adapted", converted, stages[-1]["tokens"] if stages else 0)
     config = original.config
     return converted, {
         "beta": asked.beta, "budget": None, "loss": loss, "minutes": asked.minutes, "seed": seed,
@@ -204,6 +203,7 @@ def _learn(
     The weights from before the training come back where it did not lower the divergence.
     """
     kept, solved = curve.kept, dict[str, Tensor]()
+    learns = TRAINED["all" if recipe.trained == "lora" else recipe.trained]  # LoRA is merged into other weights
 
     def time_steps() -> dict[str, Any]:
         spent = kept.seconds
@@ -221,7 +221,7 @@ def _learn(
         return asdict(plan_steps(seconds_left, pace, len(train_ids), recipe))
 
     def plan() -> Plan:
-        solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items()})
+        solved.update({name: tensor.clone() for name, tensor in converted.state_dict().items() if learns(name)})
         planned = Plan(**kept.result("plan", time_steps))
         remark = "" if planned.distil_steps else "; the minutes or the texts were too few to train more"
         curve.say(f"plan: {planned.transfer_steps} steps of transfer, {planned.distil_steps} of distillation{remark}")
@@ -238,9 +238,11 @@ def _learn(
     if recovered.losses["distil"]:
         stages.append(measure("distilled", converted, curve.tokens))
     before = "calibrated" if recipe.calibrate_windows else "converted"
-    if stages[-1]["divergence"] > next(row["divergence"] for row in stages if row["stage"] == before):
+    begun = next(row for row in stages if row["stage"] == before)
+    if not stages[-1]["divergence"] <= begun["divergence"]:
         curve.say("the training did not lower the divergence: the result has the weights from before it")
-        converted.load_state_dict(solved)
+        converted.load_state_dict(solved, strict=False)
+        stages.append({**begun, "stage": "taken back"})
     return recovered, stages
 
 

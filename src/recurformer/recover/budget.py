@@ -20,6 +20,8 @@ from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.study import HeadScores
 
+CHOSEN = 0.25
+"""Fraction of what can be chosen of a cache that is kept where nothing else is asked for."""
 LEAST_WINDOW = 16
 """The smallest window that a group may get, in tokens; the others are its doubles."""
 LEAST = Keep(LEAST_WINDOW, min(BITS))
@@ -107,6 +109,12 @@ def least_fraction(original: PreTrainedModel, tokens: int) -> float:
     return (groups * bytes_of(LEAST, original, tokens) + fixed) / whole
 
 
+def default_budget(original: PreTrainedModel, tokens: int) -> float:
+    """Return `CHOSEN` of the part of the cache that can be chosen, and all that cannot."""
+    whole, fixed = _fixed_bytes(original, tokens)
+    return max(least_fraction(original, tokens), (fixed + CHOSEN * (whole - fixed)) / whole)
+
+
 def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None:
     """Refuse a fraction of the cache that no choice of windows leaves.
 
@@ -116,9 +124,11 @@ def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None
     if not 0 < budget < 1:
         raise ValueError(f"cache={budget:g} must lie between 0 and 1: it is a fraction of the original's cache")
     if budget < (least := least_fraction(original, tokens)):
+        whole, fixed = _fixed_bytes(original, tokens)
+        sliding = f", of which {fixed / whole:.4f} cannot be chosen: layers with a sliding window of their own"
         raise ValueError(
             f"cache={budget:g}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
-            f"of the cache at {tokens:,} tokens"
+            f"of the cache at {tokens:,} tokens{sliding if sliding_layers(original.config) else ''}"
         )
 
 
@@ -193,7 +203,8 @@ def convert_within(
 def least_budget(
     original: PreTrainedModel, prices: pd.DataFrame, text: Tensor, loss: float, progress: Progress = None
 ) -> float:
-    """Return the least of `FRACTIONS` of the cache that keeps the divergence from the original, as measured, below.
+    """Return the least of `FRACTIONS` of the cache that keeps the divergence from the original, as measured on the
+    windows that are priced, below.
 
     Args:
         original: the model that was priced.

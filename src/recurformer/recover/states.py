@@ -1,4 +1,4 @@
-"""What a recurrent state in the place of a group of heads costs, beside the tokens and the bits of as many bytes."""
+"""What a recurrent state in the place of a group of heads costs, beside the tokens and bits of no more bytes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -83,7 +83,8 @@ def price_mixers(
 ) -> pd.DataFrame:
     """Price mixers with a state in the place of every group, each solved in closed form on the original's states.
 
-    A layer's groups share one block, as the paper's do: it reads the values of all of them.
+    A layer's groups share one block, as the paper's do. Each is charged its part of the block's bytes, and gets what
+    the whole state tells; and of the tokens only the sizes on the price list stand beside it. Both favour the state.
 
     Args:
         original: a model that can be converted.

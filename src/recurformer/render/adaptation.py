@@ -22,6 +22,7 @@ STAGE_LABELS = {
     "calibrated": "calibrated (closed form)",
     "transferred": "transfer, layer by layer",
     "distilled": "distillation, end to end",
+    "taken back": "the weights from before the training: it did not lower the divergence",
     "adapted": "adapted: the final model",
 }
 """Name of a stage -> its words in the card."""

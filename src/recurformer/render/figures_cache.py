@@ -40,9 +40,10 @@ FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-pos
 FAR = 2.0
 """Perplexities of more than so many times the best are not drawn, but written beside the panel's edge."""
 NOTE_STATES = (
-    "Each point is a group of heads that is replaced alone, the mixer solved in closed form and not trained. Its cost "
-    "is the estimated divergence from the original on text with lookups of {lengths} tokens. Triangles: the state is "
-    "the better use of its bytes."
+    "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained; the "
+    "groups of a layer share its state, and its bytes (float32) are divided among them. Tokens and bits: the best "
+    "choice on the price list that is no larger. Cost: the estimated divergence from the original on text with lookups "
+    "of {lengths} tokens. Triangles: the state is cheaper."
 )
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
@@ -108,7 +109,7 @@ def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> 
 
 @styled
 def states(mixer_prices: pd.DataFrame) -> Figure:
-    """What a recurrent state costs in each group of heads, over what tokens and bits of as many bytes cost there."""
+    """What a recurrent state costs in each group of heads, over what tokens and bits of no more bytes cost there."""
     rows = require(mixer_prices, "mixer_prices").dropna(subset="tokens_cost")
     if rows.empty:
         raise ValueError("no mixer holds as many bytes as the least choice of tokens and bits")
@@ -130,7 +131,7 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
             f"{label(model)}: {method_label('mixer', mixer)}\n{points['bytes'].mean() / 2**10:.0f} KiB a group, "
             f"cheaper in {cheaper.sum()} of {len(points)}"
         )
-    every[0].set_ylabel("estimated cost, over that of\ntokens and bits in as many bytes")
+    every[0].set_ylabel("estimated cost, over that of\ntokens and bits in no more bytes")
     lengths = ", ".join(f"{tokens:,}" for tokens in sorted(rows["tokens"].unique()))
     add_note(figure, NOTE_STATES.format(lengths=lengths))
     return figure

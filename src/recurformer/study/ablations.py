@@ -135,7 +135,7 @@ class Prices(Block):
 class MixerPrices(Block):
     """What mixers with a state cost in the place of groups of heads, at the length of `prices`."""
 
-    mixers: list[Mixer] = ["mamba", "window_state"]
+    mixers: Annotated[list[Mixer], Field(min_length=1)] = ["mamba", "window_state"]
     """Mixers with a state, and a linear layer at their end."""
     solved_windows: Several = 8
     """Windows of text, other than those of `prices`, from which the last layers are solved in closed form."""

@@ -44,7 +44,8 @@ NEEDS = {
         ["profile_text", "profile_hashhop", "ra_i_settings", "sink", "contribution", "attention_map"], READ
     ),
     **dict.fromkeys(["hashhop_sizes"], READ),
-    **dict.fromkeys(["head_scores", "prices", "mixer_prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
+    **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
+    "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
     **dict.fromkeys(["needle", "continuation", "hashhop", "baseline"], WRITE),
     **dict.fromkeys(["train_text", "recover"], TRAIN),
