@@ -25,7 +25,6 @@ REPLACED = {
     "docs/models.md": {"--tasks hellaswag": TASK, "max_steps=100": "max_steps=2, use_cpu=True, report_to=[]"},
     "docs/export.md": {},
     "docs/adapt.md": {
-        "--minutes 30": "--minutes 0.02 --tokens 64",
         "minutes=30": "minutes=0.02, tokens=64",
         "4096": "64",
         "[16, 64, 256, 1024, 2048]": "[4, 16]",

@@ -22,6 +22,7 @@ def test_every_study_plans_every_table_and_figure_of_its_parts(study, dry):
     planned, below = dry(study), () if study == "default" else (study,)
     parts = {"paper", "tasks", "ablations"} | ({"recovery"} if study in RECOVER else set())
     parts |= {"equal_bytes"} if study == "recovery" else set()
+    parts |= {"prices"} if study in {"smoke", "long"} else set()
     places = [tuple(name.split("/")) for job in planned.jobs for name in job.outputs]
     for kind, folder in (("tables", ("results", *below, "tables")), ("figures", ("figures", *below))):
         found = {file.split(".")[0] for *place, file in places if tuple(place) == folder}

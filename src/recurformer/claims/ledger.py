@@ -298,6 +298,7 @@ def reviewer_questions(
     ablation_lm_eval: pd.DataFrame | None = None,
     ra_i_settings: pd.DataFrame | None = None,
     head_scores: pd.DataFrame | None = None,
+    mixer_prices: pd.DataFrame | None = None,
     recovery: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """What the reviewers asked, with the answer of the measurements there are, or why there is none: id, question,

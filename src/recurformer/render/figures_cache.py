@@ -115,7 +115,7 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
         raise ValueError("no mixer holds as many bytes as the least choice of tokens and bits")
     panels = [(model, *mixer) for model, of_model in by_model(rows) for mixer in groups(of_model, "mixer")]
     figure, every, _ = grid(
-        "State or tokens", len(panels), 3, lambda columns, lines: (2.5 * columns, 0.9 + 2.5 * lines), sharey=True
+        "State or tokens", len(panels), 3, lambda columns, lines: (3.3 * columns + 0.4, 1.2 + 2.6 * lines), sharey=True
     )
     for (model, mixer, points), axes in zip(panels, every, strict=True):
         times = points["cost"] / points["tokens_cost"]
@@ -128,7 +128,7 @@ def states(mixer_prices: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         axes.set_xlabel("layer")
         axes.set_title(
-            f"{label(model)}: {method_label('mixer', mixer)}\n{points['bytes'].mean() / 2**10:.0f} KiB a group, "
+            f"{label(model)}\n{method_label('mixer', mixer)}\n{points['bytes'].mean() / 2**10:.0f} KiB a group, "
             f"cheaper in {cheaper.sum()} of {len(points)}"
         )
     every[0].set_ylabel("estimated cost, over that of\ntokens and bits in no more bytes")
