@@ -11,7 +11,9 @@ import pytest
 
 from recurformer.cli.main import STAGES, main
 from recurformer.cli.stage import NAME, checkpoint, stage
+from recurformer.results.frames import COLUMNS
 from recurformer.study import Mamba, Perplexity
+from tests.worlds import FURTHER
 
 
 def test_every_stage_explains_itself_without_torch():
@@ -151,3 +153,11 @@ def test_a_rule_gives_arguments_by_name(toy):
     assert weigh.command(values) == ["recurformer", "weigh-it", "model", "weight.csv", "--name", "tiny"]
     with pytest.raises(ValueError, match="recurformer weigh-it has no argument articles"):
         weigh.command(values | {"articles": "articles.parquet"})
+
+
+def test_metrics_are_of_columns_that_the_rows_have():
+    kinds = {name.replace("-", "_"): stage for name, stage in STAGES.items()}
+    for kind in sorted(kinds.keys() & COLUMNS.keys()):
+        for metric in kinds[kind].metrics:
+            read = {metric.column, metric.over, *metric.by} - {""}
+            assert read <= {*COLUMNS[kind], *FURTHER.get(kind, [])}, kind

@@ -136,7 +136,7 @@ def prices(args: Namespace, settings: Prices) -> "pd.DataFrame":
     *(checkpoint("folder of the model, before any head is replaced"), ARTICLES, NAME, seed("all samples and weights")),
     argument("--prices", type=InputPath, required=True, help="written by prices, of the same model and texts"),
     rows="one row a group and mixer",
-    metrics=[Metric("cost", "mean", by=["mixer"])],
+    metrics=[Metric("cost", "cost", by=["mixer"])],
     device="computes",
 )
 def mixer_prices(args: Namespace, settings: MixerPrices, prices: Prices) -> "pd.DataFrame":
