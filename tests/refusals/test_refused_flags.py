@@ -43,7 +43,7 @@ VALUES = [
     ("table table9 profile.parquet --out t.csv", "table9"),
     ("table table3 m.csv --out t.csv", "m.csv"),
     ("claims --fail-on doubt", "--fail-on doubt: no such verdict; there are: reproduced"),
-    ("keep nowhere elsewhere kept", "nowhere: no tables in it; run the study first"),
+    ("keep nowhere elsewhere kept", "nowhere: no run records in it; run the study first"),
     (f"{CONTINUE} --subject evicted/h2o", "--settings change.budgets: evicted/h2o keeps fractions of the cache"),
     (f"{CONTINUE} --subject evicted", "--subject evicted: not a subject; there are original, "),
     (f"{CONTINUE} --subject replaced/ra_i-kv_group-0/mean", "--profile and --settings change.betas: replaced/ra_i-kv"),

@@ -100,7 +100,8 @@ LEFT = {"articles.parquet", "heads.json"}
 def _belongs(folder: Path, file: Path) -> bool:
     """Whether a file is this study's own and no part of a checkpoint, of another study or of an interrupted run."""
     parents = [folder.joinpath(*file.parts[:depth]) for depth in range(1, len(file.parts))]
-    other = any((parent / "tables").is_dir() or (parent / "config.json").is_file() for parent in parents)
+    marks = ("tables", "logs", "config.json")  # of another study, and of a checkpoint
+    other = any((parent / mark).exists() for parent in parents for mark in marks)
     other |= file.parts[0] == "tracking"  # the stores of trackers, which have all from the metric logs
     return not other and not any(part.startswith(".") or part.endswith(".checkpoints") for part in file.parts)
 
@@ -186,8 +187,8 @@ def _recorded_files(folder: Path) -> set[Path]:
 def keep(args: Namespace) -> None:
     """Keep the measurements, records, tables and figures of a study in one folder, to commit it."""
     files = study_files(args.results, args.figures)
-    if not args.by_card and not Path(args.results, "tables").is_dir():
-        raise ValueError(f"{args.results}: no tables in it; run the study first")
+    if not any(place.name.endswith("run.json") for place in files):
+        raise ValueError(f"{args.results}: no run records in it; run the study first")
     target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
     refuse_strange(target, {target / place for place in files} | _recorded_files(target))
     with atomic_path(target, directory=True) as kept:
