@@ -348,3 +348,10 @@ def test_what_a_kill_left_unfinished_is_no_step(tmp_path):
     kept = KeptSteps(tmp_path)
     (kept.folder / ".unfinished-second.json").mkdir(parents=True)
     assert kept.result("first", lambda: 1) == 1 and set(kept.seconds) == {"first"}
+
+
+def test_a_converted_model_is_refused_before_any_budget_is_counted(within_budget):
+    folder, _ = within_budget
+    model = AutoModelForCausalLM.from_pretrained(folder / "out", dtype="float32")
+    with pytest.raises(ValueError, match="the model is already converted"):
+        import_module(ADAPT).adapt(model, None, None, folder=folder / "state", tokens=64)

@@ -39,7 +39,7 @@ def text():
 def least_of(name):
     """The least fraction that is accepted, as the refusal prints it, rounded up."""
     with pytest.raises(ValueError, match=r"windows of 16 tokens and .* in all heads need") as refused:
-        refuse_budget(backbone(name), 1e-6, LENGTH)
+        refuse_budget(backbone(name), LENGTH, cache=1e-6)
     return float(str(refused.value).split("need ")[1].split()[0]) + 1e-4
 
 
@@ -56,7 +56,7 @@ def chosen(name, fraction):
 def test_the_cache_of_the_adapted_model_keeps_within_the_budget(name):
     original, held = backbone(name), []
     for fraction in fractions_of(name):
-        refuse_budget(original, fraction, LENGTH)
+        refuse_budget(original, LENGTH, cache=fraction)
         choice = chosen(name, fraction)
         adapted = converted_by(BY_PRICE, original, choice["heads"], SEED, **sizes_of(choice, original.config))
         (counted,) = cache_bytes_of(original, adapted, torch.bfloat16, [LENGTH])
@@ -66,13 +66,17 @@ def test_the_cache_of_the_adapted_model_keeps_within_the_budget(name):
     assert {window for layer in chosen(name, least_of(name))["windows"] for window in layer} <= {16, None}
 
 
-def test_what_cannot_be_chosen_is_kept_by_default_and_named_where_a_budget_is_refused():
+def test_what_cannot_be_chosen_is_kept_by_default_and_named_where_a_budget_is_refused(monkeypatch):
     for name in BACKBONES:
         fraction = budget.default_budget(backbone(name), LENGTH)
-        refuse_budget(backbone(name), fraction, LENGTH)
+        refuse_budget(backbone(name), LENGTH, cache=fraction)
         assert (fraction > 0.27) is (name == "gemma3_text")
     with pytest.raises(ValueError, match="cannot be chosen: layers with a sliding window of their own"):
-        refuse_budget(backbone("gemma3_text"), 0.01, LENGTH)
+        refuse_budget(backbone("gemma3_text"), LENGTH, cache=0.01)
+    refuse_budget(backbone("gemma3_text"), LENGTH, loss=0.1)
+    monkeypatch.setattr(budget, "FRACTIONS", [0.01])
+    with pytest.raises(ValueError, match=r"^loss=0.1: windows of 16 tokens and 4 bits in all heads need 0"):
+        refuse_budget(backbone("gemma3_text"), LENGTH, loss=0.1)
 
 
 @pytest.mark.parametrize("name", BACKBONES)

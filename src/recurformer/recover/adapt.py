@@ -28,7 +28,7 @@ from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
 from recurformer.model.layout import sliding_layers
 from recurformer.paper import CACHE_LENGTHS
-from recurformer.recover.budget import FRACTIONS, choose_windows, default_budget, refuse_budget, sizes_of
+from recurformer.recover.budget import CHOSEN, choose_windows, default_budget, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
 from recurformer.recover.measures import (
@@ -112,11 +112,15 @@ def adapt(
         ValueError: the model is converted already or of another family, the recipe is one for a study, no head would be
             replaced, or there is too little text.
     """
-    if all(given is None for given in (beta, cache, loss, minutes, recipe)):
-        cache = default_budget(original, tokens)
+    if nothing_asked := all(given is None for given in (beta, cache, loss, minutes, recipe)):
+        cache = CHOSEN  # of what can be chosen: known once the model is one that can be converted
     dtype, asked = dtype or original.dtype, _asked(beta, cache, loss, minutes, recipe, tokens)
     recipe, by_price = asked.recipe, asked.beta is None
-    _refuse(original, recipe, asked.beta, FRACTIONS[-1] if loss is not None else cache, tokens)
+    _refuse(original, recipe, asked.beta)
+    if nothing_asked:
+        cache = default_budget(original, tokens)
+    if by_price:
+        refuse_budget(original, tokens, cache=cache, loss=loss)
     train_ids, held_out_ids = text_windows(
         documents, tokenizer, tokens, seed, MINIMUM_PRICED if by_price else MINIMUM_WINDOWS
     )
@@ -154,11 +158,10 @@ def adapt(
     choice.pop("centers", None)  # they are among the weights
     speed = kept.result("speed", lambda: speed_of(original, converted, held_out_ids[:1], progress("speed")))
     held = kept.result("cache", lambda: cache_bytes_of(original, converted, dtype, asked.lengths))
-    curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
-
     recovered = Recovered(Plan(0, 0, 1), pd.DataFrame(), {"transfer": [], "distil": []})
     stages: list[dict[str, Any]] = []
     if not by_price:
+        curve = RecoveryCurve(original, converted, held_out_ids, kept, halvings=0, progress=progress, say=say)
         recovered, stages = _learn(
             original, converted, train_ids, recipe, curve, asked.minutes, seed, progress, measure
         )
@@ -168,7 +171,7 @@ def adapt(
     after = measure("adapted", converted, stages[-1]["tokens"] if stages else 0)
     config = original.config
     return converted, {
-        "beta": asked.beta, "budget": None, "loss": loss, "minutes": asked.minutes, "seed": seed,
+        "beta": asked.beta, "loss": loss, "minutes": asked.minutes, "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
         "recipe": {
             "tokens": tokens, **({} if by_price else TRAINING.model_dump(exclude={"steps"})),
@@ -335,7 +338,7 @@ def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progr
     return {"ra_i": (profile.ra_i / len(ids)).tolist(), "heads": select_heads(profile, beta)}
 
 
-def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None, cache: float | None, tokens: int) -> None:
+def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> None:
     """Refuse at once arguments that would fail after minutes; beta is None where windows are chosen by price."""
     if recipe.steps or recipe.betas or recipe.seeds:
         raise ValueError(
@@ -351,8 +354,6 @@ def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None, cache
     groups = (config.num_hidden_layers - len(sliding_layers(config))) * config.num_key_value_heads
     if not groups:
         raise ValueError("every layer of the model attends through a sliding window: there is no head to replace")
-    if cache is not None:
-        refuse_budget(original, cache, tokens)
     if beta is not None and not replaced_count(groups, beta):
         raise ValueError(f"beta={beta:g} of {groups} groups of heads replaces none; the least is {1 / groups:.3f}")
     check_weights(original)

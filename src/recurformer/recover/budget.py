@@ -115,19 +115,22 @@ def default_budget(original: PreTrainedModel, tokens: int) -> float:
     return max(least_fraction(original, tokens), (fixed + CHOSEN * (whole - fixed)) / whole)
 
 
-def refuse_budget(original: PreTrainedModel, budget: float, tokens: int) -> None:
-    """Refuse a fraction of the cache that no choice of windows leaves.
+def refuse_budget(
+    original: PreTrainedModel, tokens: int, *, cache: float | None = None, loss: float | None = None
+) -> None:
+    """Refuse a fraction of the cache that no choice of windows leaves, or a loss where none of `FRACTIONS` can be left.
 
     Raises:
-        ValueError: it is none, or below that of the smallest windows in all heads.
+        ValueError: it is no fraction, or below that of the smallest windows in all heads.
     """
+    budget, asked = (cache, f"cache={cache:g}") if cache is not None else (FRACTIONS[-1], f"loss={loss:g}")
     if not 0 < budget < 1:
-        raise ValueError(f"cache={budget:g} must lie between 0 and 1: it is a fraction of the original's cache")
+        raise ValueError(f"{asked} must lie between 0 and 1: it is a fraction of the original's cache")
     if budget < (least := least_fraction(original, tokens)):
         whole, fixed = _fixed_bytes(original, tokens)
         sliding = f", of which {fixed / whole:.4f} cannot be chosen: layers with a sliding window of their own"
         raise ValueError(
-            f"cache={budget:g}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
+            f"{asked}: windows of {LEAST_WINDOW} tokens and {LEAST.bits} bits in all heads need {least:.4f} "
             f"of the cache at {tokens:,} tokens{sliding if sliding_layers(original.config) else ''}"
         )
 

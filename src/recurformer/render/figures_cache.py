@@ -43,7 +43,7 @@ NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained; the "
     "groups of a layer share its state, and its bytes (float32) are divided among them. Tokens and bits: the best "
     "choice on the price list that is no larger. Cost: the estimated divergence from the original on text with lookups "
-    "of {lengths} tokens. Triangles: the state is cheaper."
+    "of {lengths} tokens. Triangles: the state is cheaper. Where all tokens fit into its bytes, no point is drawn."
 )
 LOW = 0.1
 """A fraction below which there is no room for text under a point."""
