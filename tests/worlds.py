@@ -227,6 +227,15 @@ def needle(subjects=SUBJECTS) -> Rows:
         yield model, *about, "multi_key", 512, 0.5, sample, int(sample < 4 * fraction), 1
 
 
+def turns(subjects=SUBJECTS) -> Rows:
+    """Three documents, ten questions about each afterwards; with an evicting cache one is known before."""
+    for model, (*about, fraction), document, question in product(BACKBONE_LABELS, subjects, range(3), range(10)):
+        depth = (question + 0.5) / 10
+        yield model, *about, 1024, document, depth, False, int(question < 10 * fraction**2), 1
+        if about[0] == "eviction" and question == document:
+            yield model, *about, 1024, document, depth, True, 1, 1
+
+
 def continuation(subjects=SUBJECTS) -> Rows:
     for model, (*about, fraction), window, position in product(BACKBONE_LABELS, subjects, range(3), (0, 32)):
         yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction)
@@ -295,7 +304,7 @@ def layer_errors() -> Rows:
 
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, continuation, ablation_lm_eval,
+    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, ablation_lm_eval,
     ra_i_settings, head_scores, mixer_prices, recovery, layer_errors,
 )  # fmt: skip
 
@@ -334,11 +343,11 @@ def shown() -> dict[str, pd.DataFrame]:
     """
     made = smaller(
         frames()
-        | {rows.__name__: _frame(rows, [*every_subject()]) for rows in (compared_hashhop, needle, continuation)}
+        | {rows.__name__: _frame(rows, [*every_subject()]) for rows in (compared_hashhop, needle, turns, continuation)}
     )
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
     made["memory"] = made["memory"].assign(source="model")
-    of_one = ("needle", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores", "mixer_prices")
+    of_one = ("needle", "turns", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores", "mixer_prices")
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {
         kind: made[kind][made[kind]["model"].str.startswith("hashhop")]

@@ -115,6 +115,19 @@ use rule stage as needle with:
         **stage("needle", settings="ablations.needle", change=change_of("language")),
 
 
+use rule needle as turns with:
+    input:
+        unpack(measured("language", "turns.csv")),
+        articles="<results>/corpus/articles.parquet",
+    output:
+        rows="<results>/language/{backbone}/{subject}/seed-{seed}/turns.csv",
+        record="<results>/language/{backbone}/{subject}/seed-{seed}/turns.run.json",
+    log:
+        "<logs>/turns/{backbone}/{subject}/seed-{seed}.log",
+    params:
+        **stage("turns", settings="ablations.turns", change=change_of("language")),
+
+
 use rule needle as continuation with:
     input:
         unpack(measured("language", "continuation.csv")),

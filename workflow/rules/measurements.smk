@@ -63,6 +63,11 @@ MEASUREMENTS = {
         seed=config["mqar"]["seeds"] or [config["seed"]],
     ),
     "needle": measurements_of("language", compared("language"), "needle.csv"),
+    "turns": (
+        measurements_of("language", compared("language"), "turns.csv")
+        if ABLATIONS["turns"]["lengths"]
+        else []
+    ),
     "continuation": measurements_of(
         "language", compared("language"), "continuation.csv"
     ),

@@ -1,4 +1,4 @@
-"""Reach of the findings: along a continuation, to other HashHop sizes and RA-I settings, in each group of heads."""
+"""Reach of the findings: along a text, to later questions, other HashHop sizes and RA-I settings, in every head."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from recurformer.claims.comparisons import (
     rows_of,
 )
 from recurformer.claims.evidence import Evidence, Missing, Undecided, because
-from recurformer.data.interval import Estimate
+from recurformer.data.interval import Estimate, mean_interval
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups, models_in_order, records
 from recurformer.results.learned import LEARNED, largest_fall, why_undecided
@@ -25,6 +25,7 @@ from recurformer.results.scores import (
     HASHHOP_SIZES,
     PAPERS_SELECTOR,
     SIZE_UNITS,
+    TURNS,
     after_training,
     agreement,
     at_common_setting,
@@ -235,3 +236,28 @@ def states(evidence: Evidence) -> Finding:
     )
     still_open = "" if max(surely) > 0.5 else f"too many of the estimates lie within a factor of {ERROR:g}"
     return Finding(bool(cheaper.mean() > 0.5), text, {"mixer_prices": rows.index}, still_open=still_open)
+
+
+def turns(evidence: Evidence) -> Finding:
+    """Fraction of the questions that the original answers and a model with an evicting cache does not, where documents
+    were read before the questions were known.
+    """
+    rows = identified(evidence.rows("turns"), "turns")
+    later = TURNS.chosen(rows[rows["model"] == models_in_order(rows)[0]])
+    asked = [*TURNS.samples, "seed"]
+    original = of(later, "original").set_index(asked)["correct"]
+    lost: dict[str, Estimate] = {}
+    evicted = of(later, "eviction")
+    for (method, setting), answered in groups(evicted, ["method", "setting"]):
+        fewer = (original - answered.set_index(asked)["correct"]).dropna()
+        # the questions about a document share its cache
+        lost[f"{method_label('eviction', method)} at {setting:g}"] = mean_interval(
+            fewer.groupby("document").mean().to_numpy()
+        )
+    if not lost:
+        raise Missing("no eviction method was asked about documents that it had read before")
+    holds, still_open = at_most(-ALLOWED_DROP, [Estimate(-one.mean, -one.high, -one.low) for one in lost.values()])
+    losses = "; ".join(f"{name} loses {one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]" for name, one in lost.items())
+    ours = f"{label(later['model'].iloc[0])} answers {original.mean():.2f} of the questions; {losses}"
+    used = pd.concat([of(later, "original"), evicted])
+    return Finding(holds, ours, {"turns": used.index}, len(original), still_open)

@@ -38,6 +38,7 @@ from recurformer.study import (
     Perplexity,
     Selection,
     Tasks,
+    Turns,
     Window,
 )
 from recurformer.study.ablations import HashHopSizes
@@ -250,6 +251,35 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
             seed=args.seed,
             new_cache=new_cache,
             progress=progress("prompt"),
+        ),
+    )
+
+
+@stage(
+    "answer questions about documents that were read before, with a full or a smaller cache",
+    *(measured, ARTICLES),
+    rows="one row a question",
+    metrics=[Metric("accuracy", "correct", over="queries", by=["method", "setting", "length", "known"])],
+    device="computes",
+)
+def turns(args: Namespace, settings: Turns, change: Change) -> "pd.DataFrame":
+    """Answer questions about documents that were read once before, with a full or a smaller cache (section 1)."""
+    from recurformer.measure.needle import turns_rows
+
+    tokenizer = open_tokenizer(args.checkpoint)
+    texts = tuple(open_texts(args.articles, split="validation").text)
+    return measure(
+        args,
+        change,
+        lambda model, original, new_cache: turns_rows(
+            model,
+            tokenizer,
+            original,
+            texts,
+            **settings.model_dump(),
+            seed=args.seed,
+            new_cache=new_cache,
+            progress=progress("document"),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Passkey retrieval: find one number in a long text of no importance, or one of several, or all of several.
+"""Passkey retrieval: find one number in a long text of no importance, one of several, all of several, or each in turn.
 
 Prompt of Mohtashami and Jaggi, "Landmark Attention" (arXiv 2305.16300). The hay is their repeated sentences or real
 text; length and depth are set in tokens of the tokenizer that reads the prompt. Several keys are told apart by their
@@ -19,12 +19,26 @@ TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there."
 )
-NEEDLE = "The pass key{of} is {key}."
-REMINDER = " Remember it. {key} is the pass key{of}."
-QUESTION = "What is the pass key{of}?"
+PASS_KEY = "pass key"
+NEEDLE = "The {what} is {key}."
+REMINDER = " Remember it. {key} is the {what}."
+QUESTION = "What is the {what}?"
 QUESTIONS = "What are the pass keys{of} and{of_last}?"
-ANSWER = " The pass key{of} is"
+ANSWER = " The {what} is"
+TURN = "\n\nWhat is the {what}? As said above, the {what} is"
 OWNERS = ("Alice", "Bob", "Carol", "David", "Emma", "Frank", "Grace", "Henry")
+FACTS = (
+    PASS_KEY,
+    "phone of the hotel",
+    "code of the back door",
+    "combination of the locker",
+    "price of the piano",
+    "frequency of the radio",
+    "population of the village",
+    "account of the shop",
+    "weight of the ship",
+    "height of the tower",
+)
 FILLER = ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",)
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 NUMBER = re.compile(r"\d+")
@@ -32,16 +46,25 @@ LONGEST = 0.1
 DIGITS = 5  # of a key
 
 
+class Turn(NamedTuple):
+    """A question that follows a text: up to where the model goes on, its right continuation, and the needle's depth."""
+
+    question: str
+    answer: str
+    depth: float
+
+
 @dataclass(frozen=True)
 class PasskeySample:
     """One problem.
 
     Attributes:
-        prompt: ends where the model goes on.
+        prompt: ends where the model goes on; with `turns` before the question.
         answer: its right continuation: a space and the digits; after each key the words that lead to the next one.
         keys: the digits that the question asks for, in that order.
         tokens: length of the prompt in tokens, without special tokens.
         depth: fraction of the filler that stands before the queried needles, 0 to 1; the mean of several.
+        turns: questions, each of which may follow the prompt.
     """
 
     prompt: str
@@ -49,6 +72,7 @@ class PasskeySample:
     keys: tuple[str, ...]
     tokens: int
     depth: float
+    turns: tuple[Turn, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -64,10 +88,10 @@ def sized_sentences(tokenizer: PreTrainedTokenizerBase, filler: tuple[str, ...])
 
 
 class _Needle(NamedTuple):
-    """A key, its owner (" of Alice", or nothing) and the fraction of the filler before it."""
+    """A key, what it is ("pass key of Alice") and the fraction of the filler before it."""
 
     key: str
-    of: str = ""
+    what: str = PASS_KEY
     depth: float = 0.0
 
 
@@ -86,6 +110,8 @@ class PasskeyTask:
         needles: hidden keys; several have owners, and each stands there once, not twice.
         queries: number of them that the question asks for, one after another.
         owned: whether a single key has an owner too.
+        turns: whether the needles are `FACTS` instead of pass keys, spread evenly, all of them queried in turns after
+            the text; each stands there twice.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -95,9 +121,10 @@ class PasskeyTask:
     needles: int = 1
     queries: int = 1
     owned: bool = False
+    turns: bool = False
 
     def __post_init__(self) -> None:
-        bare = self._count(self._write([], [_Needle("8" * DIGITS, of) for of in self._owners(OWNERS)]))
+        bare = self._count(self._write([], [_Needle("8" * DIGITS, what) for what in self._names()[: self.needles]]))
         needed = bare + max((size for _, size in self.hay), default=0)
         if needed > self.tokens:
             raise ValueError(f"tokens is {self.tokens}; the bare prompt and one sentence need up to {needed}")
@@ -138,36 +165,48 @@ class PasskeyTask:
         reach = min(depth, 1 - depth)
         spread = depth + reach * ((2 * np.arange(self.queries) + 1) / self.queries - 1)
         depths = [*rng.permutation(spread), *rng.uniform(size=self.needles - self.queries)]
-        owners = self._owners(rng.permutation(OWNERS).tolist() if self._has_owners else OWNERS)
-        return [_Needle(*needle) for needle in zip(keys, owners, map(float, depths), strict=True)]
+        names = self._names()
+        names = rng.permutation(names).tolist() if len(set(names)) > 1 else names
+        return [_Needle(*needle) for needle in zip(keys, names[: self.needles], map(float, depths), strict=True)]
 
-    @property
-    def _has_owners(self) -> bool:
-        return self.owned or self.needles > 1
-
-    def _owners(self, names: Sequence[str]) -> list[str]:
-        return [f" of {name}" if self._has_owners else "" for name in names[: self.needles]]
+    def _names(self) -> Sequence[str]:
+        """What the keys may be called."""
+        if self.turns:
+            return FACTS
+        return [f"{PASS_KEY} of {owner}" if self.owned or self.needles > 1 else PASS_KEY for owner in OWNERS]
 
     def _place(self, chosen: list[tuple[str, int]], needles: list[_Needle]) -> PasskeySample:
         """The prompt with each needle between the two sentences that come nearest to its depth."""
         ends = np.cumsum([0] + [size for _, size in chosen])
         places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
         prompt = self._write([sentence for sentence, _ in chosen], needles, places)
+        depths = (ends[places] / max(ends[-1], 1)).tolist()
         queried = needles[: self.queries]
-        answer = f" {queried[0].key}" + "".join(f".{ANSWER.format(of=of)} {key}" for key, of, _ in queried[1:])
-        depth = ends[places[: self.queries]].mean() / max(ends[-1], 1)
-        return PasskeySample(prompt, answer, tuple(key for key, *_ in queried), self._count(prompt), float(depth))
+        keys, tokens, depth = (
+            tuple(key for key, *_ in queried),
+            self._count(prompt),
+            float(np.mean(depths[: len(queried)])),
+        )
+        if self.turns:
+            asked = zip(needles, depths, strict=True)
+            turns = [Turn(TURN.format(what=what), f" {key}", there) for (key, what, _), there in asked]
+            return PasskeySample(prompt, "", keys, tokens, depth, tuple(turns))
+        answer = f" {queried[0].key}" + "".join(f".{ANSWER.format(what=what)} {key}" for key, what, _ in queried[1:])
+        return PasskeySample(prompt, answer, keys, tokens, depth)
 
     def _write(self, hay: Sequence[str], needles: Sequence[_Needle], places: Sequence[int] | None = None) -> str:
         """The prompt; needle i stands before sentence `places[i]`."""
         pieces = list(hay)
-        needle_text = NEEDLE + REMINDER * (self.needles == 1)
+        needle_text = NEEDLE + REMINDER * (self.turns or self.needles == 1)
         # from the back, so that earlier pieces keep their places
         for place, needle in sorted(zip(places or [0] * len(needles), needles, strict=True), reverse=True):
-            pieces.insert(place, needle_text.format(key=needle.key, of=needle.of))
-        *others, last = [needle.of for needle in needles[: self.queries]]
-        question = QUESTIONS.format(of=",".join(others), of_last=last) if others else QUESTION.format(of=last)
-        return " ".join([TASK, *pieces, question + ANSWER.format(of=needles[0].of)])
+            pieces.insert(place, needle_text.format(key=needle.key, what=needle.what))
+        if self.turns:
+            return " ".join([TASK, *pieces])
+        *others, last = [needle.what for needle in needles[: self.queries]]
+        of, of_last = ",".join(name.removeprefix(PASS_KEY) for name in others), last.removeprefix(PASS_KEY)
+        question = QUESTIONS.format(of=of, of_last=of_last) if others else QUESTION.format(what=last)
+        return " ".join([TASK, *pieces, question + ANSWER.format(what=needles[0].what)])
 
 
 NEEDLE_TASKS: dict[str, dict[str, Any]] = {
@@ -177,6 +216,8 @@ NEEDLE_TASKS: dict[str, dict[str, Any]] = {
 }
 """The tasks of the needle grid: numbers of hidden keys, and of those that are queried. Wording and numbers are such
 that SmolLM2-135M finds keys among real text: it misses a key without an owner, and mixes up the owners of more."""
+TURNS: dict[str, Any] = {"depth": 0.5, "needles": len(FACTS), "queries": len(FACTS), "turns": True}
+"""Options of a task with a question in every turn. SmolLM2-135M tells keys of different things apart."""
 
 
 def starts_with_key(generated: str, key: str) -> bool:

@@ -1,16 +1,18 @@
 """Needles in a haystack, over depth and length: the model reads a long text and writes the keys hidden in it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
 from itertools import product
 
 import pandas as pd
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.datasets import item_generator, pad_token, samples_per_batch
-from recurformer.data.passkey import NEEDLE_TASKS, PasskeyTask, score_passkey
-from recurformer.measure.cache import held_ratio
-from recurformer.measure.generate import MORE_TOKENS, NewCache, write_answers
+from recurformer.data.passkey import NEEDLE_TASKS, TURNS, PasskeyTask, Turn, score_passkey, starts_with_key
+from recurformer.measure.cache import held_bytes, held_ratio
+from recurformer.measure.generate import MORE_TOKENS, NewCache, generate_greedily, write_answers
 
 COLUMNS = ["task", "length", "depth", "sample", "correct", "queries", "ratio"]
 
@@ -85,3 +87,74 @@ def needle_rows(
             for (task, depth, sample), problem, text in zip(cells, problems, texts_written, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def turns_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    original: PreTrainedConfig,
+    texts: Sequence[str],
+    *,
+    lengths: Iterable[int],
+    documents: int,
+    seed: int = 0,
+    new_cache: NewCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Read each document once and ask several questions about it, each from a copy of its cache.
+
+    So is the cache of a prefix shared (the paper's section 1). What is dropped of it is dropped before any question is
+    known. With `new_cache`, which may choose by what it reads, one question of each document is asked a second time,
+    within the prompt.
+
+    Args:
+        model: a causal language model, in evaluation mode.
+        tokenizer: its tokenizer.
+        original: of the model before anything was changed.
+        texts: the hay.
+        lengths: of the documents, in tokens without those that begin a text.
+        documents: number at each length.
+        seed: of the documents.
+        new_cache: makes the cache of a document; None: the model makes its own.
+        progress: called with (documents done, documents).
+
+    Returns:
+        One row a question: length, document, depth (fraction of the hay before the needle), known (whether the question
+        was read with the document), correct and queries (keys found of one), ratio (see `held_ratio`; of the
+        documents of that length).
+
+    Raises:
+        ValueError: a length too short for the needles.
+    """
+    rows: list[tuple[int, int, float, bool, int, int]] = []
+    bytes_per_token: dict[int, list[float]] = {}
+    tasks = [PasskeyTask(tokenizer, length, filler=texts, **TURNS) for length in lengths]
+    for place, (task, number) in enumerate(product(tasks, range(documents))):
+        document = task.sample(item_generator(seed, number, "test"))
+        text = tokenizer(document.prompt, return_tensors="pt", verbose=False).input_ids
+        cache = _read(model, text, new_cache)
+        bytes_per_token.setdefault(task.tokens, []).append(held_bytes(cache, text.numel(), model.dtype))
+        asked: list[tuple[Turn, bool, NewCache]] = [(turn, False, partial(deepcopy, cache)) for turn in document.turns]
+        if new_cache is not None:
+            asked.append((document.turns[number % len(document.turns)], True, new_cache))
+        for turn, known, used in asked:
+            question, answer = (tokenizer(part, add_special_tokens=False).input_ids for part in turn[:2])
+            prompt = torch.cat([text[0], torch.tensor(question)])
+            limit = len(answer) + MORE_TOKENS
+            (written,), _ = generate_greedily(model, [prompt], [limit], pad_token(tokenizer), used)
+            said = str(tokenizer.decode(written, skip_special_tokens=True))
+            correct = starts_with_key(said, turn.answer.strip())
+            rows.append((task.tokens, number, turn.depth, known, int(correct), 1))
+        if progress is not None:
+            progress(place + 1, len(tasks) * documents)
+    ratios = {length: held_ratio(held, original, model.dtype) for length, held in bytes_per_token.items()}
+    frame = pd.DataFrame(rows, columns=["length", "document", "depth", "known", "correct", "queries"])
+    return frame.assign(ratio=frame["length"].map(ratios))
+
+
+@torch.no_grad()
+def _read(model: PreTrainedModel, input_ids: torch.Tensor, new_cache: NewCache | None) -> Cache:
+    """A cache that has read tokens (1, L)."""
+    cache: Cache = DynamicCache(config=model.config) if new_cache is None else new_cache()
+    model(input_ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache

@@ -26,6 +26,7 @@ from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
     NEEDLE,
+    TURNS,
     after_training,
     as_paper_does,
     method_label,
@@ -80,18 +81,24 @@ def _name_betas(axes: Axes, panel: Panel) -> None:
 
 
 @styled
-def frontier(continuation: pd.DataFrame, needle: pd.DataFrame | None = None) -> Figure:
-    """Divergence from the original after a prompt, and needles found at each length, over the cache really held."""
+def frontier(
+    continuation: pd.DataFrame, needle: pd.DataFrame | None = None, turns: pd.DataFrame | None = None
+) -> Figure:
+    """Divergence from the original after a prompt, needles found at each length, and questions answered about documents
+    that were read before, over the cache really held.
+    """
     panels = [
         Panel(DIVERGENCE, model, as_paper_does(points), "")
         for model, points in by_model(scores(continuation, DIVERGENCE))
     ]
     if not panels:
         raise ValueError("no continuation measurements with a divergence for this figure")
-    for length, rows in [] if needle is None else groups(require(needle, "needle"), "length", sort=True):
-        measure = replace(NEEDLE, name=f"needles at {length:,} tokens")
-        for model, points in by_model(scores(rows, measure)):
-            panels.append(Panel(measure, model, as_paper_does(points), why_not_run(points, measure)))
+    asked = [(NEEDLE, needle, "needles at {:,} tokens"), (TURNS, turns, "asked after reading {:,} tokens")]
+    for measure, frame, name in asked:
+        for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
+            at_length = replace(measure, name=name.format(length))
+            for model, points in by_model(scores(rows, at_length)):
+                panels.append(Panel(at_length, model, as_paper_does(points), why_not_run(points, at_length)))
     figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
     for panel, axes in zip(panels, every, strict=True):
         draw_panel(axes, panel, "ratio")

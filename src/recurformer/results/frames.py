@@ -38,6 +38,7 @@ KINDS = {
     "influence": "model mixer layer# head# query# key# weight#",
     "hashhop_sizes": f"{IDENTITY} variant sample# correct# hops# size# form as_trained?",
     "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
+    "turns": f"{IDENTITY} length# document# depth# known? correct# queries#",
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "
     "window# negative_log_likelihood# divergence# bytes_10240# bytes_61440#",

@@ -225,6 +225,9 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, -float("inf"), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
+TURNS = replace(NEEDLE, kind="turns", name="later questions", axis="fraction answered", needed=0.0,
+    chosen=lambda rows: rows[~rows["known"].astype(bool)], samples=("length", "document", "depth"))  # fmt: skip
+"""Beside the original, whatever fraction it answers: each question is answered by both."""
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices
+from recurformer.study.ablations import Ablations, Change, Continuation, MixerPrices, Needle, Prices, Turns
 from recurformer.study.agreement import check_agreement
 from recurformer.study.block import Beta, Block, Name, Rate, Seed, Several, refusal
 from recurformer.study.inputs import Backbone, Corpus

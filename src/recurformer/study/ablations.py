@@ -57,6 +57,15 @@ class Needle(Block):
         return samples_of
 
 
+class Turns(Block):
+    """Documents that are read once, and ten questions about each afterwards."""
+
+    lengths: list[Count] = []
+    """Tokens of a document; none: nothing is asked."""
+    documents: Count = 10
+    """Documents of each length."""
+
+
 class Continuation(Block):
     """Likelihood of the text after a prompt, from the cache of the prompt."""
 
@@ -173,6 +182,8 @@ class Ablations(Block):
     """HashHop at other sizes."""
     needle: Needle
     """Needles in a haystack of text."""
+    turns: Turns = Turns()
+    """Questions about documents that were read before."""
     continuation: Continuation
     """Perplexity after a prompt, by position."""
     prices: Prices = Prices()

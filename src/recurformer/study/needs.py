@@ -47,7 +47,7 @@ NEEDS = {
     **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
-    **dict.fromkeys(["needle", "continuation", "hashhop", "baseline"], WRITE),
+    **dict.fromkeys(["needle", "turns", "continuation", "hashhop", "baseline"], WRITE),
     **dict.fromkeys(["train_text", "recover"], TRAIN),
     **dict.fromkeys(["pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
