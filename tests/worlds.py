@@ -228,8 +228,8 @@ def needle(subjects=SUBJECTS) -> Rows:
 
 
 def turns(subjects=SUBJECTS) -> Rows:
-    """Three documents, ten questions about each afterwards; with an evicting cache one is known before."""
-    for model, (*about, fraction), document, question in product(BACKBONE_LABELS, subjects, range(3), range(10)):
+    """Six documents, ten questions about each afterwards; with an evicting cache one is known before."""
+    for model, (*about, fraction), document, question in product(BACKBONE_LABELS, subjects, range(6), range(10)):
         depth = (question + 0.5) / 10
         yield model, *about, 1024, document, depth, False, int(question < 10 * fraction**2), 1
         if about[0] == "eviction" and question == document:

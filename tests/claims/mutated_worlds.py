@@ -91,6 +91,7 @@ MUTATIONS = {
     "hops lost at one size": with_column(
         "hashhop_sizes", "correct", lambda f: f["correct"].mask(recurformer_rows(f) & (f["size"] == 1536), 0)),
     "needles lost": with_column("needle", "correct", lambda f: f["correct"].mask(recurformer_rows(f), 0)),
+    "later questions are answered": with_column("turns", "correct", lambda f: f["queries"]),
     "answers to lm-eval's tasks lost": with_column(
         "ablation_lm_eval", "value", lambda f: f["value"].mask(recurformer_rows(f), 0.3)),
     "loss grows": with_column(

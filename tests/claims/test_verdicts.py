@@ -166,6 +166,14 @@ CASES = [
     ("reviewer/needle", "needle", lost("correct", 0, recurformer_rows, lambda f: f["model"] == "qwen2-7b"),
         CONTRADICTED, ""),
     ("reviewer/length", "continuation", second_beta, UNDECIDED, "at β 0.25"),
+    ("text/prefix-caching", "turns", put("correct", 1, lambda f: (f["family"] == "eviction")
+        & ((f["depth"] < 0.9) | (f["document"] > 0)) & (f["model"] == "qwen2-7b")), CONTRADICTED, ""),
+    ("text/prefix-caching", "turns", lambda f: f.assign(
+        correct=f["correct"].where((f["document"] > 2) | (f["family"] == "original"), 1)), UNDECIDED, OPEN),
+    ("text/prefix-caching", "turns", lambda f: f[f["document"] == 0], UNDECIDED, "two documents at least"),
+    ("text/prefix-caching", "turns", lambda f: f[f["family"] != "original"], UNDECIDED, "two documents at least"),
+    ("text/prefix-caching", "turns", put("correct", 0), UNDECIDED, "answers 0.00 of the questions"),
+    ("text/prefix-caching", "turns", lambda f: f[f["family"] != "eviction"], NOT_RUN, "no eviction method"),
     # what few samples, few heads or wide intervals leave open
     ("reviewer/needle", "needle", all_of(put("correct", 0, recurformer_rows),
         lambda f: f.assign(correct=f["correct"].mask(half_of_recurformers(f), f["queries"]))), UNDECIDED, OPEN),

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recurformer.data.passkey import FILLER, NEEDLE_TASKS, OWNERS, PasskeyTask, score_passkey
+from recurformer.data.passkey import (
+    FACTS,
+    FILLER,
+    NEEDLE_TASKS,
+    OWNERS,
+    TURNS,
+    PasskeyTask,
+    score_passkey,
+    starts_with_key,
+)
 from recurformer.data.tokenizers import byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -93,6 +102,31 @@ def test_several_that_are_asked_for_stand_about_the_depth_in_any_order():
         orders.add(tuple(np.argsort(places)))
         assert 0.5 < min(places) < 0.65 and 0.8 < max(places) < 0.95
     assert len(orders) > 10
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1600, 4000), st.integers(0, 2**32))
+def test_a_question_in_every_turn(tokens, seed):
+    """Each fact stands in the text twice, they lie apart, and no question does; each question has its own answer."""
+    task = PasskeyTask(BYTES, tokens, filler=TEXT, **TURNS)
+    sample = task.sample(np.random.default_rng(seed))
+    longest = max(size for _, size in task.hay)
+    assert tokens - longest <= len(BYTES(sample.prompt)["input_ids"]) == sample.tokens <= tokens
+    told = {
+        what: re.findall(rf"The {what} is (\d+)\. Remember it\. (\d+) is the {what}\.", sample.prompt) for what in FACTS
+    }
+    assert all(len(found) == 1 and len(set(found[0])) == 1 for found in told.values())
+    assert len({found[0] for found in told.values()}) == len(sample.turns) == len(FACTS)
+    assert "?" not in sample.prompt.replace("A third?", "")
+    for question, answer, depth in sample.turns:
+        asked = re.fullmatch(r"\n\nWhat is the (.*)\? As said above, the (.*) is", question)
+        assert asked[1] == asked[2] and starts_with_key(answer, told[asked[1]][0][0])
+        earlier = [other for other in sample.turns if other.depth < depth]
+        places = [sample.prompt.index(other.answer.strip()) for other in earlier]
+        assert all(place < sample.prompt.index(answer.strip()) for place in places)
+    hay = tokens - 1300  # what is not hay takes less
+    apart = np.diff(sorted(turn.depth for turn in sample.turns))
+    assert apart == pytest.approx(0.1, abs=2 * longest / max(hay, 1))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from recurformer.data.hashhop import hashhop_dataset
 from recurformer.data.passkey import NEEDLE_TASKS
 from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.measure.cache import count_cache
-from recurformer.measure.generate import MORE_TOKENS
+from recurformer.measure.generate import MORE_TOKENS, generate_greedily
 from recurformer.measure.hashhop import hashhop_rows
-from recurformer.measure.needle import needle_rows
+from recurformer.measure.needle import needle_rows, turns_rows
 from recurformer.study import HashHopTask, Needle
 from recurformer.train.trainer import train
 
@@ -147,6 +147,50 @@ def test_every_batch_has_a_cache_of_its_own(model, monkeypatch):
     needle_rows(model, BYTES, model.config, TEXTS, grid=grid, depths=DEPTHS, batch_size=4, new_cache=new_cache)
     assert len(made) == 4
     assert all(cache.get_seq_length() > 900 and cache.layers[0].keys.shape[2] == 50 for cache in made)
+
+
+def test_later_questions_are_answered_as_if_the_document_was_read_with_them(model, monkeypatch):
+    """Each from a cache of its own; the ratio is that of the document's cache."""
+    model.resize_token_embeddings(259)
+    asked = []
+
+    def write(model, prompts, limits, pad_token_id, new_cache):
+        written = generate_greedily(model, prompts, limits, pad_token_id, new_cache)
+        asked.append((prompts[0], limits[0], written[0][0]))
+        return written
+
+    monkeypatch.setattr("recurformer.measure.needle.generate_greedily", write)
+    rows = turns_rows(model, BYTES, model.config, TEXTS, lengths=[1300], documents=1)
+    assert list(rows.columns) == ["length", "document", "depth", "known", "correct", "queries", "ratio"]
+    assert len(rows) == len(asked) == len({tuple(prompt.tolist()) for prompt, *_ in asked}) == 10
+    assert not rows.known.any() and rows.depth.is_unique and rows.ratio.nunique() == 1
+    for prompt, limit, written in asked[:3]:
+        assert generate_greedily(model, [prompt], [limit], 0)[0] == [written]
+
+
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_what_a_cache_drops_is_dropped_before_the_question_is_known(model):
+    """Of a sliding cache of 50 tokens, the later question's is that of the document, the known one's of the prompt."""
+    model.resize_token_embeddings(259)
+    made, held = [], []
+
+    def new_cache():
+        made.append(sliding_cache(model, 50))
+        return made[-1]
+
+    def look(module, args, kwargs):
+        cache = kwargs["past_key_values"]
+        held.append(
+            ((*args, kwargs.get("input_ids"))[0].shape[1], cache.get_seq_length(), any(cache is one for one in made))
+        )
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
+    rows = turns_rows(model, BYTES, model.config, TEXTS, lengths=[1300], documents=2, new_cache=new_cache)
+    assert rows.known.sum() == 2 and len(rows) == 22 and rows.ratio.unique() == pytest.approx(50 / 1290, rel=0.05)
+    read_whole = [first for first in held if first[0] > 1000]
+    assert len(read_whole) == len(made) == 4, "each document once, and once with a question"
+    after = [(new, seen) for new, seen, own in held if new > 1 and not own]
+    assert len(after) == 20 and all(new < 100 and seen > 1200 for new, seen in after)
 
 
 @pytest.mark.parametrize("model", ["llama"], indirect=True)

@@ -82,8 +82,14 @@ def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, m
 
 def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache(figures, measurements):
     titles = [axes.get_title().split(": ")[1] for axes in figures["frontier"].axes if axes.axison]
-    assert titles == ["divergence from the original", *(f"needles at {length:,} tokens" for length in (512, 1024))]
-    first, second, *_ = figures["frontier"].axes
+    later = [f"{when} reading 1,024 tokens" for when in ("asked after", "known while")]
+    needles = [f"needles at {length:,} tokens" for length in (512, 1024)]
+    assert titles == ["divergence from the original", *needles, *later]
+    first, second, _, after, with_it, *_ = figures["frontier"].axes
+    turns = of(measurements["turns"], method="snapkv")
+    for axes, known in ((after, False), (with_it, True)):
+        answered = of(turns, known=known).groupby("ratio")["correct"].mean()
+        assert lines_with(axes, ("eviction", "snapkv"))[0].get_ydata() == pytest.approx(answered.to_numpy())
     snapkv = of(measurements["continuation"], method="snapkv")
     (line,) = lines_with(first, ("eviction", "snapkv"))
     sums = snapkv.groupby("ratio")[["divergence", "tokens"]].sum()

@@ -180,15 +180,11 @@ class PasskeyTask:
         ends = np.cumsum([0] + [size for _, size in chosen])
         places = [int(np.argmin(np.abs(ends - needle.depth * ends[-1]))) for needle in needles]
         prompt = self._write([sentence for sentence, _ in chosen], needles, places)
-        depths = (ends[places] / max(ends[-1], 1)).tolist()
         queried = needles[: self.queries]
-        keys, tokens, depth = (
-            tuple(key for key, *_ in queried),
-            self._count(prompt),
-            float(np.mean(depths[: len(queried)])),
-        )
+        depth = float(ends[places[: self.queries]].mean() / max(ends[-1], 1))
+        keys, tokens = tuple(key for key, *_ in queried), self._count(prompt)
         if self.turns:
-            asked = zip(needles, depths, strict=True)
+            asked = zip(needles, (ends[places] / max(ends[-1], 1)).tolist(), strict=True)
             turns = [Turn(TURN.format(what=what), f" {key}", there) for (key, what, _), there in asked]
             return PasskeySample(prompt, "", keys, tokens, depth, tuple(turns))
         answer = f" {queried[0].key}" + "".join(f".{ANSWER.format(what=what)} {key}" for key, what, _ in queried[1:])

@@ -103,9 +103,9 @@ def turns_rows(
 ) -> pd.DataFrame:
     """Read each document once and ask several questions about it, each from a copy of its cache.
 
-    So is the cache of a prefix shared (the paper's section 1). What is dropped of it is dropped before any question is
-    known. With `new_cache`, which may choose by what it reads, one question of each document is asked a second time,
-    within the prompt.
+    So is the cache of a prefix shared (the paper's section 1). What is dropped of the document is dropped before any
+    question is known; a method that evicts whenever several tokens come may drop more as it reads a question. With
+    `new_cache`, which may choose by what it reads, one question of each document is asked again within the prompt.
 
     Args:
         model: a causal language model, in evaluation mode.

@@ -25,6 +25,7 @@ from recurformer.results.frames import by_model, groups, require
 from recurformer.results.scores import (
     CONTINUATION,
     DIVERGENCE,
+    KNOWN,
     NEEDLE,
     TURNS,
     after_training,
@@ -93,7 +94,11 @@ def frontier(
     ]
     if not panels:
         raise ValueError("no continuation measurements with a divergence for this figure")
-    asked = [(NEEDLE, needle, "needles at {:,} tokens"), (TURNS, turns, "asked after reading {:,} tokens")]
+    asked = [
+        (NEEDLE, needle, "needles at {:,} tokens"),
+        (TURNS, turns, "asked after reading {:,} tokens"),
+        (KNOWN, turns, "known while reading {:,} tokens"),
+    ]
     for measure, frame, name in asked:
         for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
             at_length = replace(measure, name=name.format(length))

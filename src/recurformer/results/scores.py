@@ -104,6 +104,12 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
     return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
+def _by_document(turns: pd.DataFrame) -> Estimate:
+    """Mean fraction of answered questions; 95 % interval over seeds and documents, whose questions share a cache."""
+    answered = turns.groupby(["seed", "document"])["correct"].mean()
+    return bounded_mean(answered.to_numpy(), seeds=answered.index.get_level_values("seed").to_numpy())
+
+
 def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
     """The rows of the paper's method and of the original trained likewise, with `beta`. Of each model these are the
     heads that RA-I chooses; where none are, those that the study chooses; or else whole layers.
@@ -225,8 +231,9 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, -float("inf"), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
-TURNS = replace(NEEDLE, kind="turns", name="later questions", axis="fraction answered", needed=0.0,
-    chosen=lambda rows: rows[~rows["known"].astype(bool)], samples=("length", "document", "depth"))  # fmt: skip
+TURNS = Measure("turns", "later questions", "fraction answered", _by_document, lambda rows: rows[~rows["known"]],
+    float, 0.0, ("length", "document"))  # fmt: skip
+KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
 """Beside the original, whatever fraction it answers: each question is answered by both."""
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
