@@ -62,6 +62,30 @@ def test_the_readmes_perplexities_are_the_recorded_ones():
     assert len(states) == len(windows) == 3 and len({f"{window:.1f}" for window in windows}) == 1
 
 
+def test_what_is_said_of_long_inputs_is_recorded():
+    """Divergence, passkeys and later questions by method and budget, and the groups in which a state is cheaper."""
+    by = ["method", "setting"]
+    rows = {name: pd.read_parquet(ROOT / f"recorded/long/measurements/{name}.parquet") for name in
+        ("continuation", "needle", "turns", "mixer_prices")}  # fmt: skip
+    sums = rows["continuation"].groupby(by)[["divergence", "tokens"]].sum()
+    divergence = sums["divergence"] / sums["tokens"]
+    for method in ("windows_bits", "snapkv"):
+        quarter, eighth, sixteenth = (f"{divergence[method, budget]:.3f}" for budget in (0.25, 0.125, 0.0625))
+        assert f" is {quarter}, {eighth} and {sixteenth}" in README
+    found = rows["needle"].groupby(by)["correct"].sum()
+    assert f"original finds {found['full', 1]}, this choice {found['windows_bits', 0.25]}, " in README
+    later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
+    assert set(later["size"]) == {100}
+    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits")]
+    known = rows["turns"][rows["turns"]["known"]].groupby("setting")["correct"].sum().sort_index(ascending=False)
+    assert "SnapKV found {}, {} and {} of 10.".format(*known) in README
+    for stated, of_method in zip(("original answers {}.", "SnapKV {}, {} and {}.", "price {}, {} and {}."),
+        answered, strict=True):  # fmt: skip
+        assert stated.format(*of_method.sort_index(ascending=False)) in README
+    times = rows["mixer_prices"]["cost"] / rows["mixer_prices"]["tokens_cost"]
+    assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
+
+
 def test_h_gq_is_stated_with_its_interval():
     table = recorded("cpu", "table4").query("quantity == 'h_gq' and setting == 'official'")
     at = {(row.model, row.beta): row for row in table.itertuples()}
