@@ -82,7 +82,7 @@ def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, m
 
 def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache(figures, measurements):
     titles = [axes.get_title().split(": ")[1] for axes in figures["frontier"].axes if axes.axison]
-    later = [f"{when} reading 1,024 tokens" for when in ("asked after", "known while")]
+    later = [f"asked {when} 1,024 tokens" for when in ("after", "with")]
     needles = [f"needles at {length:,} tokens" for length in (512, 1024)]
     assert titles == ["divergence from the original", *needles, *later]
     first, second, _, after, with_it, *_ = figures["frontier"].axes

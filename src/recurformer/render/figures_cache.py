@@ -96,8 +96,8 @@ def frontier(
         raise ValueError("no continuation measurements with a divergence for this figure")
     asked = [
         (NEEDLE, needle, "needles at {:,} tokens"),
-        (TURNS, turns, "asked after reading {:,} tokens"),
-        (KNOWN, turns, "known while reading {:,} tokens"),
+        (TURNS, turns, "asked after {:,} tokens"),
+        (KNOWN, turns, "asked with {:,} tokens"),
     ]
     for measure, frame, name in asked:
         for length, rows in [] if frame is None else groups(require(frame, measure.kind), "length", sort=True):
