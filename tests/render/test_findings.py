@@ -76,11 +76,16 @@ def test_what_is_said_of_long_inputs_is_recorded():
     assert f"original finds {found['full', 1]}, this choice {found['windows_bits', 0.25]}, " in README
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
-    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits")]
+    answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows")]
     known = rows["turns"][rows["turns"]["known"]].groupby("setting")["correct"].sum().sort_index(ascending=False)
     assert "SnapKV found {}, {} and {} of 10.".format(*known) in README
-    for stated, of_method in zip(("original answers {}.", "SnapKV {}, {} and {}.", "price {}, {} and {}."),
-        answered, strict=True):  # fmt: skip
+    sentences = (
+        "original answers {}.",
+        "SnapKV answers {}, {} and {},",
+        "Windows and bits by price answer {}, {} and {}.",
+        "of 16 bits by price {}, {} and {}.",
+    )
+    for stated, of_method in zip(sentences, answered, strict=True):
         assert stated.format(*of_method.sort_index(ascending=False)) in README
     times = rows["mixer_prices"]["cost"] / rows["mixer_prices"]["tokens_cost"]
     assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
