@@ -31,7 +31,7 @@ REPLACED = {
     },
     "docs/studies.md": {"snakemake ": DRY_RUN},
     "README.md": {
-        "FILES... --cache 0.25 --tokens 4096": "a.txt b.txt --cache 0.6 --tokens 64",
+        "FILES... --cache 0.125 --tokens 4096": "a.txt b.txt --cache 0.6 --tokens 64",
         "FILES... --minutes 30": "a.txt b.txt --minutes 0.02 --tokens 64",
         "results/backbones/smollm2-135m": "MODEL",
         "snakemake ": DRY_RUN,
