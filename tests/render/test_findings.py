@@ -73,7 +73,11 @@ def test_what_is_said_of_long_inputs_is_recorded():
         quarter, eighth, sixteenth = (f"{divergence[method, budget]:.3f}" for budget in (0.25, 0.125, 0.0625))
         assert f" is {quarter}, {eighth} and {sixteenth}" in README
     found = rows["needle"].groupby(by)["correct"].sum()
-    assert f"original finds {found['full', 1]}, this choice {found['windows_bits', 0.25]}, " in README
+    by_price = found["windows_bits"].sort_index(ascending=False)
+    assert "original finds {}, this choice {}, {} and {}.".format(found["full", 1], *by_price) in README
+    of_article = rows["continuation"].groupby([*by, "window"])["divergence"].sum()
+    nearer = of_article["windows_bits"] < of_article["snapkv"]
+    assert nearer.all() and len(nearer) == 3 * 8 and "it is larger in every article" in README
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
     answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows")]
@@ -88,6 +92,9 @@ def test_what_is_said_of_long_inputs_is_recorded():
     for stated, of_method in zip(sentences, answered, strict=True):
         assert stated.format(*of_method.sort_index(ascending=False)) in README
     times = rows["mixer_prices"]["cost"] / rows["mixer_prices"]["tokens_cost"]
+    assert (
+        f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in README
+    )
     assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
 
 

@@ -29,6 +29,7 @@ from recurformer.results.scores import (
     after_training,
     agreement,
     at_common_setting,
+    by_document,
     changed_fraction,
     default_setting,
     identified,
@@ -238,11 +239,6 @@ def states(evidence: Evidence) -> Finding:
     return Finding(bool(cheaper.mean() > 0.5), text, {"mixer_prices": rows.index}, still_open=still_open)
 
 
-def _by_document(rows: pd.DataFrame) -> pd.Series:
-    """Fraction of its questions that are answered; what is told in a document is the same at every length."""
-    return rows.groupby(["seed", "document"])["correct"].mean()
-
-
 def turns(evidence: Evidence, least: float) -> Finding:
     """By how much smaller the fraction of later questions is that a model answers with an evicting cache, in documents
     that were read before the questions were known; of originals that answer more than `least` of them.
@@ -253,13 +249,14 @@ def turns(evidence: Evidence, least: float) -> Finding:
     reasons: list[Missing] = []
     for model, of_model in by_model(rows):
         full = original(of_model, trained=False)
-        answered = _by_document(full)
+        answered = by_document(full)
         for (method, setting), evicted in groups(of(of_model, "eviction"), ["method", "setting"]):
-            fewer = (answered - _by_document(evicted)).dropna()
+            fewer = (answered - by_document(evicted)).dropna()
             if len(fewer) < 2:
                 reasons.append(Undecided(f"{label(model)}: two documents at least are needed, read by both"))
             elif answered.mean() <= least:
-                reasons.append(Undecided(f"{label(model)} answers {answered.mean():.2f} of the questions; {least:g}"))
+                why = f"{label(model)} answers {answered.mean():.2f} of the questions; more than {least:g} are needed"
+                reasons.append(Undecided(why))
             else:
                 mean, low, high = (2 * value - 1 for value in bounded_mean((fewer.to_numpy() + 1) / 2))
                 name = f"{label(model)}, {method_label('eviction', method)} at {setting:g} of the cache"
@@ -273,7 +270,6 @@ def turns(evidence: Evidence, least: float) -> Finding:
         f"at least {one.mean:.2f} [{one.low:.2f}, {one.high:.2f}] of the questions are lost ({name}; {len(lost)} "
         "comparisons)"
     )
-    of_all = pd.concat(used)
-    return Finding(
-        holds, ours, {"turns": of_all.index.unique()}, len(of_all[["model", "document"]].drop_duplicates()), still_open
-    )
+    looked_at = pd.concat(used)
+    documents = len(looked_at.groupby(["model", "seed", "document"]))
+    return Finding(holds, ours, {"turns": looked_at.index.unique()}, documents, still_open)

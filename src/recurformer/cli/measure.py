@@ -236,21 +236,21 @@ def needle(args: Namespace, settings: Needle, change: Change) -> "pd.DataFrame":
     """Find keys in a long text, by depth and length, with a full or a smaller cache."""
     from recurformer.measure.needle import needle_rows
 
+    asked = {"grid": settings.grid(), "depths": settings.depths, "progress": progress("prompt")}
+    return _in_articles(args, change, needle_rows, asked)
+
+
+def _in_articles(
+    args: Namespace, change: Change, rows_of: Callable[..., "pd.DataFrame"], asked: dict[str, Any]
+) -> "pd.DataFrame":
+    """The rows of needles hidden in the held-out articles."""
     tokenizer = open_tokenizer(args.checkpoint)
     texts = tuple(open_texts(args.articles, split="validation").text)
     return measure(
         args,
         change,
-        lambda model, original, new_cache: needle_rows(
-            model,
-            tokenizer,
-            original,
-            texts,
-            grid=settings.grid(),
-            depths=settings.depths,
-            seed=args.seed,
-            new_cache=new_cache,
-            progress=progress("prompt"),
+        lambda model, original, new_cache: rows_of(
+            model, tokenizer, original, texts, **asked, seed=args.seed, new_cache=new_cache
         ),
     )
 
@@ -266,22 +266,7 @@ def turns(args: Namespace, settings: Turns, change: Change) -> "pd.DataFrame":
     """Answer questions about documents that were read once before, with a full or a smaller cache (section 1)."""
     from recurformer.measure.needle import turns_rows
 
-    tokenizer = open_tokenizer(args.checkpoint)
-    texts = tuple(open_texts(args.articles, split="validation").text)
-    return measure(
-        args,
-        change,
-        lambda model, original, new_cache: turns_rows(
-            model,
-            tokenizer,
-            original,
-            texts,
-            **settings.model_dump(),
-            seed=args.seed,
-            new_cache=new_cache,
-            progress=progress("document"),
-        ),
-    )
+    return _in_articles(args, change, turns_rows, {**settings.model_dump(), "progress": progress("document")})
 
 
 @stage(

@@ -88,6 +88,7 @@ def _generated(
     samples = [draw(item_generator(settings.seed, index, "test")) for index in range(count)]
     lengths = [len(settings.tokenizer(sample.answer, add_special_tokens=False).input_ids) for sample in samples]
     limits = {"until": ["\n"], "do_sample": False, "max_gen_toks": max(lengths) + MORE_TOKENS}
+    # lm-eval asks no questions in turns
     fields = [{name: value for name, value in vars(sample).items() if name != "turns"} for sample in samples]
     return LocalTask(fields, {"generation_kwargs": limits})
 

@@ -104,10 +104,15 @@ def estimate_quality(rows: pd.DataFrame, asked: str = "hops") -> Estimate:
     return bounded_mean((rows["correct"] / rows[asked]).to_numpy(), seeds=rows["seed"].to_numpy())
 
 
-def _by_document(turns: pd.DataFrame) -> Estimate:
+def by_document(turns: pd.DataFrame) -> pd.Series:
+    """Fraction of its questions that are answered, by seed and document; a document tells the same at every length."""
+    return turns.groupby(["seed", "document"])["correct"].mean()
+
+
+def _answered(turns: pd.DataFrame) -> Estimate:
     """Mean fraction of answered questions; 95 % interval over seeds and documents, whose questions share a cache."""
-    answered = turns.groupby(["seed", "document"])["correct"].mean()
-    return bounded_mean(answered.to_numpy(), seeds=answered.index.get_level_values("seed").to_numpy())
+    fractions = by_document(turns)
+    return bounded_mean(fractions.to_numpy(), seeds=fractions.index.get_level_values("seed").to_numpy())
 
 
 def papers_method(hashhop: pd.DataFrame) -> pd.DataFrame:
@@ -231,10 +236,11 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, -float("inf"), ("window",))  # fmt: skip
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
-TURNS = Measure("turns", "later questions", "fraction answered", _by_document, lambda rows: rows[~rows["known"]],
+TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, 0.0, ("length", "document"))  # fmt: skip
+"""Questions after reading. Any original will do: it stands beside the others, on the same questions."""
 KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
-"""Beside the original, whatever fraction it answers: each question is answered by both."""
+"""Questions within the prompt, one a document; beside all answers of the original, which drops nothing."""
 PASSKEYS = replace(NEEDLE, name="passkeys found", chosen=lambda rows: rows[rows["task"] == PASSKEY])
 SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
