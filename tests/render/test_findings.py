@@ -9,6 +9,7 @@ import pandas as pd
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.paper import CELLS, NUMBERS
+from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.words import MARKS
 
@@ -96,6 +97,15 @@ def test_what_is_said_of_long_inputs_is_recorded():
         f"other {(times < 1).sum()} groups it costs {times.min():.2f} to {times[times < 1].max():.2f} times" in README
     )
     assert f"in {(times > 1).sum()} of {len(times)} groups of heads, and {times.median():.1f} times as much" in README
+
+
+def test_the_readmes_adapted_model_is_the_recorded_one():
+    """Every line of the printed table, and the processor minutes of the run."""
+    run = json.loads((ROOT / "recorded/adapt.run.json").read_text())
+    rows = compared(json.loads((ROOT / "recorded/adapt.json").read_text()))
+    assert len(rows) == 14 and all(" ".join(row) in README for row in rows)
+    assert run["argv"][4:9] == ["--text", "results/long/corpus/articles.parquet", "--cache", "0.125", "--tokens"]
+    assert f"The run took {run['cpu_seconds'] / 60:.0f} processor minutes" in README and not run["git"]["dirty"]
 
 
 def test_h_gq_is_stated_with_its_interval():
