@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from benchmarks.case import Options
 from recurformer.cli.checkpoints import open_model, save_checkpoint
@@ -28,18 +28,18 @@ WHOLE_MODEL_MEMORY, FEWER_LAYERS = 120 * 2**30, 8
 SEED = 0
 
 
-def _random(options: Options) -> PreTrainedModel:
-    """A model of a published shape; on a card that cannot hold two of 7B with long caches, of fewer layers."""
+def _shape(options: Options) -> PreTrainedConfig:
+    """A published shape; on a GPU that cannot hold two models of 7B with long caches, of fewer layers."""
     config = load_shape(options.backbone)
     if options.device == "cuda" and torch.cuda.get_device_properties(0).total_memory < WHOLE_MODEL_MEMORY:
         config.num_hidden_layers = min(FEWER_LAYERS, config.num_hidden_layers)
-    return random_model(config, SEED, options.dtype, options.device)
+    return config
 
 
 @cache
 def _backbone(options: Options) -> PreTrainedModel:
     if options.backbone in PUBLISHED:
-        return _random(options)
+        return random_model(_shape(options), SEED, options.dtype, options.device)
     if options.backbone == SMOLLM2 and not Path(SMOLLM2).exists():
         save_checkpoint(SMOLLM2, *open_wheel(DOWNLOADS))
     return open_model(options.backbone, str(options.dtype).removeprefix("torch."))
@@ -107,11 +107,20 @@ def scan_backend(options: Options, states: int = 16) -> str:
     return choose_backend(u, A, delta_softplus=True)
 
 
+def _name(options: Options) -> str:
+    """The backbone's name, and its layers where they are fewer than published."""
+    name = Path(options.backbone).name
+    if options.backbone not in PUBLISHED:
+        return name
+    layers = _shape(options).num_hidden_layers
+    return f"{name}, {layers} layers" if layers < load_shape(options.backbone).num_hidden_layers else name
+
+
 def facts(options: Options, beta: float) -> dict[str, object]:
     """What the measurements say about a variant."""
     heads = "" if not beta else "random" if options.profile is None else "profile"
     backend = scan_backend(options) if beta else ""
-    return {"beta": beta, "heads": heads, "model": Path(options.backbone).name, "backend": backend}
+    return {"beta": beta, "heads": heads, "model": _name(options), "backend": backend}
 
 
 def prompt(options: Options, tokens: int, batch: int = 1) -> Tensor:

@@ -81,6 +81,13 @@ def memory() -> Rows:
         yield cell.model, cell.beta, protocol, times * cell.value, 80 * 2**30, "measured"
 
 
+def bench() -> Rows:
+    for model, topic, tokens in product(BACKBONE_LABELS, ("prefill", "decode"), (1024, 61440)):
+        yield topic, model, 0.0, 1, tokens, 1.0, 1.0, 1.0
+        ratio = 2.0 if tokens > 1024 else 0.8
+        yield topic, model, 0.9, 1, tokens, ratio, ratio - 0.1, ratio + 0.1
+
+
 def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: int = 200) -> Rows:
     """All or nothing is right, a little less in the layout of the appendix; a near and a far link take turns."""
     distances = " ".join((["3", "30"] * hops)[: hops - 1])
@@ -305,7 +312,7 @@ def layer_errors() -> Rows:
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
     attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, ablation_lm_eval,
-    ra_i_settings, head_scores, mixer_prices, recovery, layer_errors,
+    ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
 )  # fmt: skip
 
 

@@ -110,6 +110,7 @@ def one_bad_seed_of_three(f):
 WITHOUT_POWER = [
     ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
     ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
+    ("text/inference-efficiency", "bench", "ratio_low", 0.9, "the rounds of the benchmark do not decide it"),
     (LLAMA_H_GQ, "baseline", "correct", 8, "needs 0.95"),
     ("text/quality-kept", "baseline", "correct", 8, "0.95 is needed"),
     (NO_ATTENTION, "mqar", "correct", 5, "lowest accuracy on a trained length is 0.005"),

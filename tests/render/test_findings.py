@@ -30,7 +30,7 @@ def test_it_counts_the_sentences_that_have_a_test():
         f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",
         f"Of the {len(STATEMENTS)}, {len(tested)} have a test on measurements",
         f"numbers and words decide {len(audited)}:",
-        f"For the other {left} no stage measures anything yet.",
+        f"For {left} of them no stage measures anything yet.",
         f"the {len(absent)} longest inputs and h_gq of PyramidInfer",
         f"The {asked} statements that the reviewers asked about",
     ):

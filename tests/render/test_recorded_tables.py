@@ -106,6 +106,6 @@ def test_every_committed_recording_is_evidence():
     """Also where a kind has files without a row: a recipe without a closed form has no errors of its layers."""
     folder = Path(__file__).parents[2] / "recorded"
     found = {Path(evidence.source).name: evidence for evidence in read_recordings(folder)}
-    assert set(found) == {"cpu", "long", "recovery"} == {path.name for path in folder.iterdir() if path.is_dir()}
+    assert set(found) == {path.name for path in folder.iterdir() if path.is_dir()} > {"cpu", "long", "recovery"}
     errors = found["recovery"].rows("layer_errors")
     assert {"bytes_mamba", "plus_98k"} <= set(errors["arm"]) and "bytes_window" not in set(errors["arm"])

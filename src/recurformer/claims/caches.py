@@ -1,4 +1,4 @@
-"""What the text says about caches."""
+"""What the text says about caches, the inputs that they leave room for, and speed."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,8 @@ from recurformer.paper import (
 from recurformer.paper import TABLE2_BETAS as BETAS
 from recurformer.records import ancestors, record_of
 from recurformer.results.cells import AT_LEAST, longest_values, over_original
-from recurformer.results.frames import groups
+from recurformer.results.frames import groups, records
+from recurformer.results.words import estimated
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -190,3 +191,29 @@ def longer_inputs(evidence: Evidence) -> Finding:
         gains.append(float(lengths["ours"].iloc[1] / lengths["ours"].iloc[0]))
         looked_at.append(measured)
     return Finding(min(gains) > 1, f"at least {min(gains):.2f} times", {"memory": labels(looked_at)})
+
+
+PHASES = {"prefill": "prefill", "decode": "decoding"}
+
+
+def faster(evidence: Evidence) -> Finding:
+    """Speed over the original's at batch 1 after the longest context that was measured, of every model and β."""
+    rows = evidence.rows("bench", topic=list(PHASES), batch=1)
+    rows = rows[rows["beta"] > 0]
+    lengths = rows.groupby(["model", "topic"])["tokens"]
+    longest = rows[rows["tokens"] == lengths.transform("max")]
+    shortest = rows[rows["tokens"] == lengths.transform("min")]
+    slowest = longest.sort_values("ratio").drop_duplicates("topic")
+    if set(slowest["topic"]) != set(PHASES):
+        raise Missing("prefill and decoding are both needed")
+    holds = bool((slowest["ratio"] > 1).all())
+    decided = bool((slowest["ratio_low"] > 1).all()) if holds else bool((longest["ratio_high"] < 1).any())
+    text = ", ".join(
+        f"{PHASES[row.topic]} {estimated(row.ratio, row.ratio_low, row.ratio_high, 2)}"
+        for row in records(slowest.sort_values("topic", ascending=False))
+    )
+    least = f"the slower of both {shortest['ratio'].min():.2f} at {shortest['tokens'].min():,.0f}"
+    return Finding(
+        holds, f"{text} times as fast at {longest['tokens'].min():,.0f} tokens; {least}",
+        {"bench": rows.index}, still_open="" if decided else "the rounds of the benchmark do not decide it",
+    )  # fmt: skip

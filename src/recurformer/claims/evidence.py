@@ -207,6 +207,7 @@ def read_recordings(folder: str | Path | None, kinds: Collection[str] = COLUMNS)
     """One source for each recording in `folder`: its measurements, of some kinds or of all, as a study left them."""
     sources = []
     for place in recordings(folder):
-        if frames := {kind: require(frame, kind) for kind, frame in packed_frames(place, kinds).items()}:
+        known = packed_frames(place, COLUMNS.keys() & set(kinds))
+        if frames := {kind: require(frame, kind) for kind, frame in known.items()}:
             sources.append(evidence_of(str(place), frames))
     return sources

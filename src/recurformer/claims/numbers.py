@@ -96,7 +96,8 @@ def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
         raise Missing(f"computed only ({text} by the memory model), not measured on a GPU")
     if longest.status == AT_LEAST and longest.ours < cell.value * (1 + allowed):
         raise Undecided(f"at least {text}: nothing longer was tried")
-    return Finding(abs(longest.ours / cell.value - 1) <= allowed, text, {"memory": rows.index})
+    ours = f"at least {text}" if longest.status == AT_LEAST else text
+    return Finding(abs(longest.ours / cell.value - 1) <= allowed, ours, {"memory": rows.index})
 
 
 def _compared(cells: pd.DataFrame, quantity: str) -> Any:

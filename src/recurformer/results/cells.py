@@ -146,7 +146,7 @@ def longest_values(memory: pd.DataFrame) -> pd.DataFrame:
     lengths = _cells(rows, quantity="l_m", setting=rows["protocol"], ours=rows["l_m"].astype(float), status=status)
     if "limit" not in rows:
         return lengths
-    limited = rows[rows["limit"] >= 0]
+    limited = rows[(rows["limit"] >= 0) & (rows["source"] != "measured")]
     limits = _cells(limited, quantity="l_m", setting="limit", ours=limited["limit"].astype(float), status="computed")
     return pd.concat([lengths, limits])
 
