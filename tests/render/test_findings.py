@@ -30,7 +30,7 @@ def test_it_counts_the_sentences_that_have_a_test():
         f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",
         f"Of the {len(STATEMENTS)}, {len(tested)} have a test on measurements",
         f"numbers and words decide {len(audited)}:",
-        f"For {left} of them no stage measures anything yet.",
+        f"For the remaining {left} no stage measures anything yet.",
         f"the {len(absent)} longest inputs and h_gq of PyramidInfer",
         f"The {asked} statements that the reviewers asked about",
     ):
@@ -106,6 +106,31 @@ def test_the_readmes_adapted_model_is_the_recorded_one():
     assert len(rows) == 14 and all(" ".join(row) in README for row in rows)
     assert run["argv"][4:9] == ["--text", "results/long/corpus/articles.parquet", "--cache", "0.125", "--tokens"]
     assert f"The run took {run['cpu_seconds'] / 60:.0f} processor minutes" in README and not run["git"]["dirty"]
+
+
+def test_what_is_said_of_the_gpu_is_recorded():
+    """Longest inputs of Llama2-7B, how many models' are known, and speed after the longest and the shortest context."""
+    folder = ROOT / "recorded/nvidia-h100-80gb-hbm3/measurements"
+    memory, bench = (pd.read_parquet(folder / f"{kind}.parquet") for kind in ("memory", "bench"))
+    longest = memory[memory["model"] == "llama2-7b"].set_index("beta")
+    original, converted = (int(longest.loc[beta, "l_m"]) for beta in (0.0, 0.9))
+    times = converted / original
+    assert f"shape reads {original:,} tokens in one pass. With 90 %" in README
+    assert f"heads replaced, it reads {converted:,}: {times:.1f} times as many." in README
+    assert f"That is {times:.1f} times as many" in FINDINGS
+    predicted = longest.loc[0.9, "predicted"] / longest.loc[0.0, "predicted"]
+    assert f"it would be {predicted:.1f}: the gaps cost the original more" in FINDINGS
+    of_qwen = memory[memory["model"] != "llama2-7b"]
+    assert of_qwen["at_least"].all() and set(of_qwen["l_m"]) == {163_840}
+    assert f"longest inputs ({len(memory)} models," in FINDINGS
+    at = bench[(bench["batch"] == 1) & (bench["beta"] > 0)].set_index(["topic", "tokens"])
+    spread = [
+        "{ratio:.2f} [{ratio_low:.2f}, {ratio_high:.2f}]".format(**at.loc[topic, 61440])
+        for topic in ("prefill", "decode")
+    ]
+    assert f"is {spread[0]} times as fast as the original's, and decoding after it {spread[1]} times" in FINDINGS
+    short = [f"{at.loc[topic, 1024].ratio:.2f}" for topic in ("prefill", "decode")]
+    assert "they are {} and {} times as fast".format(*short) in FINDINGS
 
 
 def test_h_gq_is_stated_with_its_interval():

@@ -97,7 +97,11 @@ def test_a_run_costs_once_in_each_line(page):
     }
     assert lines["Table 4"][::2][:2] == ["72", str(len(behind))]
     cost = LEDGER["cost"]
-    assert lines["All claims"][2:] == [str(len(LEDGER["environment"]["runs"])), f"{cost['core_minutes']:.1f}", "0"]
+    assert lines["All claims"][2:] == [
+        str(len(LEDGER["environment"]["runs"])),
+        f"{cost['core_minutes']:.1f}",
+        f"{cost['gpu_minutes']:.1f}",
+    ]
 
 
 def test_evidence_from_a_run_without_a_record_is_refused():

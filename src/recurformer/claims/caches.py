@@ -194,26 +194,30 @@ def longer_inputs(evidence: Evidence) -> Finding:
 
 
 PHASES = {"prefill": "prefill", "decode": "decoding"}
+LEAST_ROUNDS = 3
+"""Of a benchmark: fewer have no spread."""
 
 
 def faster(evidence: Evidence) -> Finding:
-    """Speed over the original's at batch 1 after the longest context that was measured, of every model and β."""
+    """Speed over the original's on a GPU at batch 1, after the longest context that every model read in both phases."""
     rows = evidence.rows("bench", topic=list(PHASES), batch=1)
-    rows = rows[rows["beta"] > 0]
-    lengths = rows.groupby(["model", "topic"])["tokens"]
-    longest = rows[rows["tokens"] == lengths.transform("max")]
-    shortest = rows[rows["tokens"] == lengths.transform("min")]
-    slowest = longest.sort_values("ratio").drop_duplicates("topic")
-    if set(slowest["topic"]) != set(PHASES):
-        raise Missing("prefill and decoding are both needed")
-    holds = bool((slowest["ratio"] > 1).all())
-    decided = bool((slowest["ratio_low"] > 1).all()) if holds else bool((longest["ratio_high"] < 1).any())
+    rows = rows[(rows["beta"] > 0) & (rows["device"] != "cpu")]
+    phases = [of for _, of in groups(rows, ["model", "topic"])]
+    lengths = set.intersection(*(set(of["tokens"]) for of in phases)) if phases else set()
+    if not lengths or len(phases) < 2 * rows["model"].nunique():
+        raise Missing("no prefill and decoding of every model on a GPU after a context of one length")
+    if rows["ratio"].isna().any() or (rows["rounds"] < LEAST_ROUNDS).any():
+        raise Undecided(f"a benchmark of fewer than {LEAST_ROUNDS} rounds has no spread")
+    longest, shortest = (rows[rows["tokens"] == length] for length in (max(lengths), min(lengths)))
+    slowest = longest.sort_values("ratio").drop_duplicates("topic").set_index("topic").loc[list(PHASES)].reset_index()
+    holds = bool((longest["ratio"] > 1).all())
+    decided = bool((longest["ratio_low"] > 1).all() if holds else (longest["ratio_high"] < 1).any())
     text = ", ".join(
-        f"{PHASES[row.topic]} {estimated(row.ratio, row.ratio_low, row.ratio_high, 2)}"
-        for row in records(slowest.sort_values("topic", ascending=False))
+        f"{PHASES[row.topic]} {estimated(row.ratio, row.ratio_low, row.ratio_high, 2)}" for row in records(slowest)
     )
-    least = f"the slower of both {shortest['ratio'].min():.2f} at {shortest['tokens'].min():,.0f}"
+    models = ", ".join(map(label, longest["model"].unique()))
+    least = f"the slower of both {shortest['ratio'].min():.2f} after {min(lengths):,.0f}"
     return Finding(
-        holds, f"{text} times as fast at {longest['tokens'].min():,.0f} tokens; {least}",
+        holds, f"{text} times as fast at {max(lengths):,.0f} tokens ({models}), {least}",
         {"bench": rows.index}, still_open="" if decided else "the rounds of the benchmark do not decide it",
     )  # fmt: skip
