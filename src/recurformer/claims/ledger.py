@@ -33,8 +33,9 @@ from recurformer.records import read_record, record_of
 from recurformer.results.frames import require
 from recurformer.results.learned import LEARNED_MQAR
 from recurformer.results.words import (
-    FAILED,
-    HELD,
+    CONSISTENT,
+    CONTRADICTED,
+    FAILS_SMALL,
     MARKS,
     NOT_RUN,
     PAPER_INCONSISTENT,
@@ -121,6 +122,10 @@ class Decision:
     def seeds(self) -> int:
         """How many seeds the trainings behind it had; 0 without a training."""
         return len(self.evidence.seeds(self.finding.rows)) if self.evidence and self.finding else 0
+
+
+HELD, FAILED = {True: REPRODUCED, False: CONSISTENT}, {True: CONTRADICTED, False: FAILS_SMALL}
+"""Whether it was tested at the paper's scale -> the verdict on a test that holds, and on one that fails."""
 
 
 def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
