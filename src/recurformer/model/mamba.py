@@ -16,10 +16,9 @@ from transformers import Cache
 from transformers import initialization as init
 
 from . import cpp
-from .cpp import MOST_ROWS
+from .cpp import MOST_ROWS, BlockInputs, StepInputs
 from .masks import Packing
 from .scan import selective_scan
-from .scan_inputs import BlockInputs, StepInputs
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
