@@ -139,7 +139,9 @@ def files_of(kinds):
 
 
 def measurements_behind(group):
-    """The measurements behind a table or figure."""
+    """The measurements behind a table or figure, of the kinds that are the parameters of its function; `papers_` or
+    `recovered_` before a kind says whose they are.
+    """
 
     def of_one(wildcards):
         (name,) = wildcards
