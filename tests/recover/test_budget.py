@@ -11,8 +11,8 @@ from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
 from recurformer.model.packed import BITS
 from recurformer.recover import budget
+from recurformer.recover.adapt import cache_bytes_of
 from recurformer.recover.budget import choose_windows, convert_within, least_budget, price_list, refuse_budget, sizes_of
-from recurformer.recover.measures import cache_bytes_of
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.recipe import BY_PRICE
 from recurformer.recover.run import converted_by
