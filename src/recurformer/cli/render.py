@@ -11,8 +11,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recurformer.cli.arguments import InputPath, OutputPath
-from recurformer.cli.stage import argument, stage
+from recurformer.cli.stage import InputPath, OutputPath, argument, stage
 from recurformer.files import atomic_path
 from recurformer.records import gpus_of, packed, runs_behind
 
