@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from recurformer.data import IGNORED
+from recurformer.data.backbones import byte_tokenizer, hash_tokenizer
 from recurformer.data.datasets import draw_distinct
-from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
 from recurformer.heads.probes import key_value_samples
 from recurformer.measure.mqar import draw_weighted, mqar_batch
 

@@ -5,7 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from recurformer.data.tokenizers import byte_tokenizer
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.heads.price import Keep, choices, key_centers, price
 from recurformer.heads.probes import hidden_lookups, weighted
 from recurformer.model.layout import sliding_layers
