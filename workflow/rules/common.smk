@@ -52,7 +52,6 @@ CURVE = {key: RECOVERY[key] for key in ("held_out", "halvings")} if RECOVERY els
 
 
 include: "subjects.smk"
-include: "measurements.smk"
 
 
 RECORDED = [
