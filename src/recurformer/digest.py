@@ -13,8 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 DATA = (".yaml", ".mplstyle", ".j2", ".css", ".js", ".cpp", ".h")
-PLUMBING: tuple[str, ...] = ("study", "records", "files", "digest", "tracking", "train/trackers")
-PLUMBING += ("cli/main", "cli/arguments", "cli/stage")
+PLUMBING = ("study", "records", "files", "digest", "tracking", "train/trackers", "cli/main", "cli/stage")
 """Files and folders that carry settings and files but compute nothing: settings are tracked as params."""
 
 

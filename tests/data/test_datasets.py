@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from recurformer.data import IGNORED
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.datasets import WindowDataset, pad_batch
 from recurformer.data.hashhop import HashHopTextDataset, HashHopTokenDataset
-from recurformer.data.recall import MQARBatches
 from recurformer.data.sizes import HashHopTextSizes, HashHopTokenSizes
-from recurformer.data.tokenizers import byte_tokenizer
+from recurformer.measure.mqar import MQARBatches
 
 
 def token_dataset(seed=0, **where):

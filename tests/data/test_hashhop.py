@@ -10,10 +10,9 @@ from scipy.stats import chisquare, kstest
 from transformers import AutoTokenizer
 
 from recurformer.data import IGNORED
-from recurformer.data.backbones import make_random
+from recurformer.data.backbones import byte_tokenizer, hash_tokenizer, hash_word, make_random
 from recurformer.data.hashhop import draw_hashes, score_hashes, text_sample, token_samples
 from recurformer.data.sizes import HASH_SPECIALS, HashHopTextSizes, HashHopTokenSizes
-from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer, hash_word
 
 
 def pairs_of(prompt):

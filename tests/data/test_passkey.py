@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.passkey import (
     FACTS,
     FILLER,
@@ -15,7 +16,6 @@ from recurformer.data.passkey import (
     score_passkey,
     starts_with_key,
 )
-from recurformer.data.tokenizers import byte_tokenizer
 
 BYTES = byte_tokenizer()
 TEXT = [

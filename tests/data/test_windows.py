@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from recurformer.data.tokenizers import byte_tokenizer
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.windows import text_prefix, windows
 
 BYTES = byte_tokenizer()

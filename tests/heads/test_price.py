@@ -12,7 +12,7 @@ from recurformer.heads.price import Keep, allocate, choices, key_centers, price,
 from recurformer.heads.scores import window_mask
 from recurformer.measure.cache import count_cache
 from recurformer.model.convert import convert
-from recurformer.model.packed import as_kept
+from recurformer.model.mixer_window import as_kept
 from tests.model.tiny_models import LAYERS, make_backbone, shared_converted, tokens
 
 LENGTH, SINKS = 150, 2  # more than one block of queries

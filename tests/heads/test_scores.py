@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
 
 from recurformer.data import IGNORED
-from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
+from recurformer.data.backbones import byte_tokenizer, hash_tokenizer
 from recurformer.heads import scores as scores_module
 from recurformer.heads.attention import attending
 from recurformer.heads.price import price

@@ -7,9 +7,9 @@ from caches import sliding_cache
 from transformers import GenerationConfig
 
 from recurformer.data import IGNORED
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.hashhop import hashhop_dataset
 from recurformer.data.passkey import NEEDLE_TASKS
-from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.measure.cache import count_cache
 from recurformer.measure.generate import MORE_TOKENS, generate_greedily
 from recurformer.measure.hashhop import hashhop_rows

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.data.sizes import HashHopTextSizes
-from recurformer.data.tokenizers import byte_tokenizer
 from recurformer.measure.language import perplexity_rows
 from recurformer.measure.lm_eval import (
     LOCAL_TASKS,

@@ -5,8 +5,7 @@ import torch
 
 from recurformer.data import IGNORED
 from recurformer.data.datasets import item_generator
-from recurformer.data.recall import mqar_batch
-from recurformer.measure.mqar import COLUMNS, make_mqar_model, mqar_rows, run_mqar
+from recurformer.measure.mqar import COLUMNS, make_mqar_model, mqar_batch, mqar_rows, run_mqar
 
 TRAINING = {"steps": 6, "batch_size": 8, "learning_rate": 9.0, "log_every": 2, "save_every": 100, "schedule": "cosine"}
 MAMBA = {"d_state": 4, "dt_rank": 4}

@@ -29,7 +29,7 @@ from tiny_models import (
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from recurformer.cli.main import main
-from recurformer.data.tokenizers import byte_tokenizer
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.model.config import RecurFormerLlamaConfig
 from recurformer.model.convert import convert, pool_kv_heads, save_with_code
 from recurformer.model.mixers import MIXERS

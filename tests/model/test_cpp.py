@@ -7,6 +7,8 @@ from torch.nn import functional
 
 from recurformer.model import cpp, native
 from recurformer.model.cpp import (
+    BlockInputs,
+    StepInputs,
     convolve_rows,
     convolve_rows_backward,
     refuses_convolution,
@@ -15,7 +17,7 @@ from recurformer.model.cpp import (
     scan_rows_backward,
 )
 from recurformer.model.mamba import causal_conv
-from recurformer.model.scan_inputs import NAMES, BlockInputs, StepInputs
+from recurformer.model.scan_inputs import NAMES
 
 pytestmark = pytest.mark.skipif(native.load_library().functions is None, reason=str(native.refuses()))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard as sylvester
 
-from recurformer.model.packed import FULL_BITS, as_kept, hadamard, pack, packed_bytes, unpack
+from recurformer.model.mixer_window import FULL_BITS, as_kept, hadamard, pack, packed_bytes, unpack
 
 
 def vectors(*shape, seed=0):

@@ -8,10 +8,10 @@ import torch
 from tiny_models import difference
 
 from recurformer.model import cpp, native
+from recurformer.model.cpp import BlockInputs, StepInputs
 from recurformer.model.fused import FusedWeights
 from recurformer.model.mamba import MambaBlock, few_rows, state_step
 from recurformer.model.scan import selective_scan
-from recurformer.model.scan_inputs import BlockInputs, StepInputs
 
 
 @pytest.mark.parametrize(

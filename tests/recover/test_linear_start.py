@@ -5,7 +5,7 @@ import torch
 
 from recurformer import calibrate, convert
 from recurformer.model.mamba import MambaBlock
-from recurformer.recover.linear_start import KERNELS, Kernel, linear_start
+from recurformer.recover.calibrate import KERNELS, Kernel, linear_start
 from recurformer.recover.pair import inputs_of, replaced_layers
 from tests.model.tiny_models import MAMBA, make_backbone, tokens
 

@@ -6,8 +6,8 @@ import torch
 
 from recurformer import convert
 from recurformer.data.datasets import WindowDataset
+from recurformer.recover.adapt import quality_of
 from recurformer.recover.kept import KeptSteps
-from recurformer.recover.measures import quality_of
 from recurformer.recover.pair import quality_rows
 from recurformer.recover.run import RecoveryCurve, recover
 from recurformer.study import Recipe, Training

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from recurformer.data.tokenizers import byte_tokenizer
+from recurformer.data.backbones import byte_tokenizer
 from recurformer.heads.price import Keep, price
 from recurformer.model.convert import convert
 from recurformer.model.layout import sliding_layers

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from recurformer.cli.arguments import OutputFolder
 from recurformer.cli.main import STAGES
+from recurformer.cli.stage import OutputFolder
 
 LIMIT = 2048
 """Bytes that a file may have: a disk that fills up while it is written."""

@@ -4,7 +4,7 @@ import pytest
 from pages import INJECTED, INJECTION, ledger, overhang, resize
 from selenium.webdriver.common.by import By
 
-from recurformer.claims.runs import environment
+from recurformer.claims.ledger import environment
 from recurformer.render.page import claims_page, difference
 
 LEDGER = ledger()

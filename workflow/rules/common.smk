@@ -52,7 +52,6 @@ CURVE = {key: RECOVERY[key] for key in ("held_out", "halvings")} if RECOVERY els
 
 
 include: "subjects.smk"
-include: "measurements.smk"
 
 
 RECORDED = [
@@ -197,3 +196,15 @@ def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
     most = papers(max(config["language"]["betas"]), config["seed"])
     return model_of("language", wildcards.backbone, most, config["seed"])
+
+
+# Every rule with a command is made of this one: inputs, outputs, a log, and its stage.
+rule stage:
+    log:
+        "<logs>/stage.log",
+    resources:
+        **NEEDS,
+    shell:
+        """
+        {params.command:q} --threads {threads} 2>&1 | tee {log:q}
+        """

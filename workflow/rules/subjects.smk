@@ -315,16 +315,6 @@ def choice_of_heads(wildcards):
     return choice | {"scope": config["selection"]["scope"]}
 
 
-def recall_task(wildcards):
-    """MQAR, with twice the steps where the study asks for them."""
-    task = config["mqar"]["task"]
-    if float(wildcards.beta) not in config["mqar"]["doubled"]:
-        return task
-    return task | {
-        "training": task["training"] | {"steps": 2 * task["training"]["steps"]}
-    }
-
-
 def recipe_of(wildcards):
     """A recipe of recovery, without the runs that there are of it."""
     arm = RECOVERY["arms"][wildcards.arm]

@@ -82,6 +82,16 @@ use rule hashhop as hashhop_sizes with:
         ),
 
 
+def recall_task(wildcards):
+    """MQAR, with twice the steps where the study asks for them."""
+    task = config["mqar"]["task"]
+    if float(wildcards.beta) not in config["mqar"]["doubled"]:
+        return task
+    return task | {
+        "training": task["training"] | {"steps": 2 * task["training"]["steps"]}
+    }
+
+
 use rule stage as mqar with:
     output:
         rows="<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",

@@ -5,9 +5,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import BETA, BUDGET, COUNT, RATE, SEED, InputPath, OutputFolder
 from recurformer.cli.resumable import resumable_run
-from recurformer.cli.stage import argument, progress, stage
+from recurformer.cli.stage import BETA, BUDGET, COUNT, RATE, SEED, InputPath, OutputFolder, argument, progress, stage
 from recurformer.files import writing_model
 from recurformer.recover.recipe import RECIPES, TOKENS
 

@@ -3,9 +3,8 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import BETA, InputPath
 from recurformer.cli.prepare import meta_backbone
-from recurformer.cli.stage import NAME, Metric, argument, progress, seed, stage
+from recurformer.cli.stage import BETA, NAME, InputPath, Metric, argument, progress, seed, stage
 from recurformer.study import Backbone, Mamba, Search, Selection, Sizes
 
 if TYPE_CHECKING:

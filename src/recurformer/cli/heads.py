@@ -4,9 +4,21 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import SEED, InputPath, OutputPath
 from recurformer.cli.checkpoints import open_model, open_tokenizer
-from recurformer.cli.stage import ARTICLES, DTYPE, NAME, Metric, argument, checkpoint, progress, seed, stage
+from recurformer.cli.stage import (
+    ARTICLES,
+    DTYPE,
+    NAME,
+    SEED,
+    InputPath,
+    Metric,
+    OutputPath,
+    argument,
+    checkpoint,
+    progress,
+    seed,
+    stage,
+)
 from recurformer.study import (
     HashHopTask,
     HeadScores,

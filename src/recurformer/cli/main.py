@@ -14,9 +14,8 @@ from typing import cast
 
 from recurformer import __version__
 from recurformer.__main__ import STOPPED
-from recurformer.cli.arguments import InputPath, OutputFolder, OutputPath, paths_of
 from recurformer.cli.resumable import described, is_first, is_launched, launch, tell_launcher
-from recurformer.cli.stage import STAGES, Settings, Stage, code_of, flat
+from recurformer.cli.stage import STAGES, InputPath, OutputFolder, OutputPath, Settings, Stage, code_of, flat, paths_of
 from recurformer.files import refuse_strange_model
 from recurformer.gpus import own_gpus
 from recurformer.records import read_record, run_record

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import InputPath
 from recurformer.cli.checkpoints import open_config, open_converted, open_model, open_tokenizer
 from recurformer.cli.stage import (
     ARTICLES,
     DTYPE,
     MEASURED_BETA,
     NAME,
+    InputPath,
     Metric,
     argument,
     checkpoint,

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurformer.cli.adapt import model_folder
-from recurformer.cli.arguments import COUNT, InputPath, OutputFolder
 from recurformer.cli.checkpoints import open_model, open_tokenizer
-from recurformer.cli.stage import argument, checkpoint, stage
+from recurformer.cli.stage import COUNT, InputPath, OutputFolder, argument, checkpoint, stage
 from recurformer.files import writing_model
 
 if TYPE_CHECKING:

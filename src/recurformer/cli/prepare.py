@@ -4,8 +4,7 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import BETA, COUNT, InputPath, OutputFolder, OutputPath
-from recurformer.cli.stage import argument, checkpoint, seed, stage
+from recurformer.cli.stage import BETA, COUNT, InputPath, OutputFolder, OutputPath, argument, checkpoint, seed, stage
 from recurformer.files import atomic_path
 from recurformer.study import Backbone, Corpus, Mamba, Selection, Window
 

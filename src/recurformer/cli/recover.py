@@ -6,10 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurformer.cli.arguments import COUNT, InputPath, OutputPath
 from recurformer.cli.checkpoints import open_model, open_tokenizer, read_heads
 from recurformer.cli.resumable import arm_of, train_and_keep, trained
-from recurformer.cli.stage import ARTICLES, Metric, argument, checkpoint, metrics_of, perplexity_of, progress, stage
+from recurformer.cli.stage import (
+    ARTICLES,
+    COUNT,
+    InputPath,
+    Metric,
+    OutputPath,
+    argument,
+    checkpoint,
+    metrics_of,
+    perplexity_of,
+    progress,
+    stage,
+)
 from recurformer.cli.texts import text_windows
 from recurformer.files import atomic_path
 from recurformer.study import Distributed, Mamba, Recipe, Training

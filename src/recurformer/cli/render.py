@@ -11,8 +11,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recurformer.cli.arguments import InputPath, OutputPath
-from recurformer.cli.stage import argument, stage
+from recurformer.cli.stage import InputPath, OutputPath, argument, stage
 from recurformer.files import atomic_path
 from recurformer.records import gpus_of, packed, runs_behind
 
@@ -70,8 +69,7 @@ def call_renderer(
 def table(args: Namespace) -> None:
     """Render a table, of the paper or of its reviewers' questions, from measurement files."""
     from recurformer.claims import THIS_STUDY, all_claims, evidence_of, make_ledger, read_recordings
-    from recurformer.claims.ledger import from_recordings, reviewer_questions
-    from recurformer.claims.runs import hardware_of, runs_beneath
+    from recurformer.claims.ledger import from_recordings, hardware_of, reviewer_questions, runs_beneath
     from recurformer.render.tables import TABLES
     from recurformer.render.tables_methods import GPU_KINDS
     from recurformer.render.tables_studies import questions_table

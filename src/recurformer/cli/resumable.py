@@ -18,8 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurformer.cli.arguments import BETA, InputPath, OutputFolder, OutputPath
-from recurformer.cli.stage import NAME, argument, code_of, seed
+from recurformer.cli.stage import BETA, NAME, InputPath, OutputFolder, OutputPath, argument, code_of, seed
 from recurformer.digest import code_digest
 from recurformer.files import LOCK, alone_in, atomic_path
 from recurformer.study import Block, Distributed

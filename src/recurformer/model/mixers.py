@@ -1,6 +1,6 @@
-"""The registry of mixers, by name; the three smallest stand here."""
+"""The registry of mixers, by name; the two smallest stand here."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,31 +8,11 @@ from torch.nn import functional as F
 from transformers import Cache
 
 from .layout import HeadLayout
-from .mamba import MambaBlock
+from .mamba import MambaMixer
 from .masks import Packing
 from .mixer import Mixer, join
 from .mixer_window import WindowMixer, WindowStateMixer
 from .mixers_state import GatedMixer, LinearMixer, RetentionMixer
-
-
-class MambaMixer(MambaBlock):
-    """The paper's mixer: one Mamba block over the values of all replaced heads of a layer, side by side (Algorithm 1).
-
-    Its sizes are those that a RecurFormer config names; arguments as of `Mixer`.
-    """
-
-    reads_keys: ClassVar[bool] = False
-
-    def __init__(self, config: Any, layout: HeadLayout, head_dim: int, layer_index: int):
-        super().__init__(
-            len(layout.replaced) * head_dim,
-            d_state=config.mamba_d_state,
-            d_conv=config.mamba_d_conv,
-            expand=config.mamba_expand,
-            dt_rank=config.mamba_dt_rank,
-            layer_index=layer_index,
-            copies=list(layout.replaced_value_heads.values()),
-        )
 
 
 class MeanMixer(Mixer):

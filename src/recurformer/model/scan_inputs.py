@@ -35,45 +35,6 @@ class ScanInputs(NamedTuple):
     delta_softplus: bool
 
 
-class StepInputs(NamedTuple):
-    """One step of a scan: u, delta, z are (B, D), `B` and `C` (B, N); softplus makes delta positive.
-
-    `A` (D, N), negative, and `D` (D,) are in the precision of `state` (B, D, N), which the step updates.
-    """
-
-    u: Tensor
-    delta: Tensor
-    A: Tensor
-    B: Tensor
-    C: Tensor
-    D: Tensor
-    z: Tensor
-    state: Tensor
-
-
-class BlockInputs(NamedTuple):
-    """One step of a Mamba block, from its input to the gated channels; all weights without gaps.
-
-    `x` is (B, features), `in_proj` (2 D, features), the convolution's `weight` (D, 1, taps) and `bias` (D,).
-    `selection` (S + 2 N, D) and its bias give S numbers for the step size, `B` and `C`. `step_weight` (D, S) and
-    `step_bias` (D,) make the step size of them, or are None where S = D and they are it already. `window` (B, D, taps)
-    and `state` (B, D, N) are updated.
-    """
-
-    x: Tensor
-    in_proj: Tensor
-    weight: Tensor
-    bias: Tensor
-    selection: Tensor
-    selection_bias: Tensor | None
-    step_weight: Tensor | None
-    step_bias: Tensor | None
-    A: Tensor
-    D: Tensor
-    window: Tensor
-    state: Tensor
-
-
 NAMES = ScanInputs._fields[:-1]
 OPTIONAL = ("D", "z", "delta_bias", "initial_state")
 TENSORS = ", ".join(f"Tensor{'?' if name in OPTIONAL else ''} {name}" for name in NAMES)

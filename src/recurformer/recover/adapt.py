@@ -1,12 +1,14 @@
 """Adapt a user's model: choose heads, convert, calibrate, transfer, distil, and measure after each step.
 
 Each group of heads keeps the tokens and the bits that a budget of bytes allows by their price, without any training; or
-heads are chosen by RA-I, and all get one mixer.
+heads are chosen by RA-I, and all get one mixer. Measured beside the original are likelihood and divergence, passkeys,
+cache and speed.
 """
 
+import math
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -15,14 +17,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from recurformer.data.datasets import WindowDataset
 from recurformer.data.documents import Documents
+from recurformer.data.interval import mean_interval
 from recurformer.data.windows import encode_text, text_prefix, windows
 from recurformer.heads.profile import profile_heads
 from recurformer.heads.select import replaced_count, select_heads
-from recurformer.measure.cache import meta_twin
+from recurformer.measure.cache import count_cache, meta_twin
+from recurformer.measure.device import speed_rows
+from recurformer.measure.needle import needle_rows
 from recurformer.model.config import MODEL_TYPE_PREFIX
 from recurformer.model.convert import check_weights, convert
 from recurformer.model.families import FAMILIES, refusal
@@ -31,18 +36,9 @@ from recurformer.paper import CACHE_LENGTHS
 from recurformer.recover.budget import CHOSEN, choose_windows, default_budget, refuse_budget, sizes_of
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED
-from recurformer.recover.measures import (
-    FAR_PASSKEYS,
-    LENGTHS,
-    PASSKEYS,
-    cache_bytes_of,
-    passkeys_of,
-    quality_of,
-    speed_of,
-)
-from recurformer.recover.pair import quality_rows
+from recurformer.recover.pair import Progress, quality_rows
 from recurformer.recover.recipe import BY_PRICE, RECIPES, TOKENS, TRAINING, Plan, plan_steps
-from recurformer.recover.run import Progress, Recovered, RecoveryCurve, converted_by, learn, recover
+from recurformer.recover.run import NamedProgress, Recovered, RecoveryCurve, converted_by, learn, recover
 from recurformer.study import Recipe
 
 PROFILE_WINDOWS = 64
@@ -60,6 +56,16 @@ BETA, MINUTES = 0.5, 30.0
 """Fraction of heads that are replaced, and minutes for everything, where one of them or a recipe is given."""
 RESERVED = 0.05
 """Share of the minutes that opening and writing take."""
+PASSKEYS = {256: 2, 512: 2}
+"""Length of a prompt in tokens -> prompts at each of five depths."""
+LENGTHS = (512, 2048, 4096, 8192)
+"""Tokens at which a model with a budget is measured, as far as it is adapted for them."""
+FAR_PASSKEYS = 4
+"""Prompts at each of five depths, at each of these lengths."""
+DECODED = 32
+"""Tokens, at most, over which the speed of decoding is measured."""
+REPETITIONS = 5
+"""Repetitions of each measurement of speed."""
 
 
 def adapt(
@@ -76,7 +82,7 @@ def adapt(
     seed: int = 0,
     dtype: torch.dtype | None = None,
     recipe: Recipe | None = None,
-    progress: Progress = lambda name: None,
+    progress: NamedProgress = lambda name: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Make the cache smaller: by a budget of bytes, or by a mixer in the place of heads, whose quality is recovered.
@@ -198,7 +204,7 @@ def _learn(
     curve: RecoveryCurve,
     minutes: float,
     seed: int,
-    progress: Progress,
+    progress: NamedProgress,
     measure: Callable[[str, PreTrainedModel, int], dict[str, Any]],
 ) -> tuple[Recovered, list[dict[str, Any]]]:
     """Recover `converted` in place within the minutes, and return what that left and the quality after each step.
@@ -331,7 +337,7 @@ def _longest(documents: Documents, tokenizer: PreTrainedTokenizerBase, least: Ma
     return bisect_left(bodies, True, key=too_long) + len(text_prefix(tokenizer))
 
 
-def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: Progress) -> dict[str, Any]:
+def _choose(original: PreTrainedModel, ids: Tensor, beta: float, progress: NamedProgress) -> dict[str, Any]:
     """Share of windows in which each head looks at recent tokens, and the heads that are replaced."""
     k = max(1, int(RECENCY_WINDOW * ids.shape[1]))
     profile = profile_heads(original, ids, window=k, progress=progress("profile: window"))
@@ -360,3 +366,82 @@ def _refuse(original: PreTrainedModel, recipe: Recipe, beta: float | None) -> No
     first = min(set(range(config.num_hidden_layers)) - set(sliding_layers(config)))
     group = range(config.num_attention_heads // config.num_key_value_heads)
     convert(meta_twin(original), [list(group) if layer == first else [] for layer in range(config.num_hidden_layers)])
+
+
+def quality_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """Perplexity and divergence of `quality_rows`, each with its 95 % interval over windows; also of their parts."""
+    values = ["negative_log_likelihood", "divergence"]
+    sums = rows[values].mul(rows.predicted, axis=0).groupby(rows.window).sum()
+    of_windows = sums.div(rows.groupby("window").predicted.sum(), axis=0)
+    likelihood, distance = (mean_interval(of_windows[name].to_numpy()) for name in values)
+    divergence, low, high = (max(value, 0.0) for value in distance)  # rounding leads below 0 where nothing changed
+    quality = {
+        "windows": len(of_windows),
+        "perplexity": math.exp(likelihood.mean),
+        "perplexity_interval": [math.exp(likelihood.low), math.exp(likelihood.high)],
+        "divergence": divergence,
+        "divergence_interval": [low, high],
+    }
+    if "stop" in rows:
+        quality["parts"] = [
+            {"stop": int(part["stop"].iloc[0]), **quality_of(part.drop(columns="stop"))}
+            for _, part in rows.groupby("stop")
+        ]
+    return quality
+
+
+def passkeys_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    original: PreTrainedConfig,
+    texts: Sequence[str],
+    seed: int = 0,
+    progress: Progress = None,
+    prompts: Mapping[int, int] = PASSKEYS,
+) -> list[dict[str, Any]]:
+    """For each length of `prompts`: length, keys found and keys asked; or length and the reason why there is no such
+    prompt.
+    """
+    counts: list[dict[str, Any]] = []
+    for length, samples in prompts.items():
+        try:
+            rows = needle_rows(
+                model, tokenizer, original, texts, grid={length: {"passkey": samples}}, seed=seed, progress=progress
+            )
+        except ValueError as error:  # a tokenizer of small pieces needs more tokens for the bare question
+            counts.append({"length": length, "reason": str(error)})
+        else:
+            counts.append({"length": length, "found": int(rows.correct.sum()), "asked": int(rows.queries.sum())})
+    return counts
+
+
+def cache_bytes_of(
+    original: PreTrainedModel,
+    converted: PreTrainedModel,
+    dtype: torch.dtype,
+    lengths: Iterable[int] = tuple(CACHE_LENGTHS.values()),
+) -> list[dict[str, int]]:
+    """Cache bytes of both models after so many tokens, counted from the cache objects of models of type `dtype`."""
+    before, after = (meta_twin(model).to(dtype) for model in (original, converted))  # type: ignore[arg-type]
+
+    def size(model: PreTrainedModel, length: int) -> int:
+        return int(count_cache(model, length).bytes.sum())
+
+    return [{"length": length, "original": size(before, length), "adapted": size(after, length)} for length in lengths]
+
+
+def speed_of(
+    original: PreTrainedModel, converted: PreTrainedModel, window: Tensor, progress: Progress = None
+) -> list[dict[str, Any]]:
+    """For prefill and decode: phase, tokens, median tokens per second of both, and the median ratio of a round."""
+    decoded = min(DECODED, window.shape[1] // 2)
+    models = {"original": original, "adapted": converted}
+    rows = speed_rows(models, window, decoded=decoded, repetitions=REPETITIONS, progress=progress)
+    speeds = []
+    for phase, group in rows.groupby("phase", sort=False):
+        seconds = group.pivot(index="repetition", columns="model", values="seconds")
+        tokens = int(group.tokens.iloc[0])
+        medians = {name: tokens / float(seconds[name].median()) for name in models}
+        ratio = float((seconds["original"] / seconds["adapted"]).median())
+        speeds.append({"phase": phase, "tokens": tokens, **medians, "ratio": ratio})
+    return speeds

@@ -16,14 +16,14 @@ from recurformer.model.convert import convert
 from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
 from recurformer.recover.learn import TRAINED, distil, transfer
-from recurformer.recover.pair import quality_rows
+from recurformer.recover.pair import Progress, quality_rows
 from recurformer.recover.recipe import Plan
 from recurformer.study import Recipe, Training
 
 Rows = Callable[[dict[str, float]], None]
 """A function that takes the rows of a training's log (`recurformer.train.trainer.train`)."""
-Progress = Callable[[str], Callable[[int, int], None] | None]
-"""Gets the name of a step, and returns a function of (done, all), or None."""
+NamedProgress = Callable[[str], Progress]
+"""Gets the name of a step, and returns what is called with (done, all), or None."""
 
 
 class RecoveryCurve:
@@ -46,7 +46,7 @@ class RecoveryCurve:
         windows: Tensor,
         kept: KeptSteps,
         halvings: int = 7,
-        progress: Progress = lambda name: None,
+        progress: NamedProgress = lambda name: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.original, self.model, self.windows, self.kept = original, model, windows, kept
@@ -151,7 +151,7 @@ def recover(
     seed: int = 0,
     bf16: bool = False,
     plan: Callable[[], Plan] | None = None,
-    progress: Progress = lambda name: None,
+    progress: NamedProgress = lambda name: None,
 ) -> Recovered:
     """Calibrate, transfer and distil `converted` in place. Interrupted, the same call resumes.
 

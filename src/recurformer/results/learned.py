@@ -23,7 +23,7 @@ KNOWS_LANGUAGE = 100.0
 ALLOWED_FALL = 0.05
 """Nats by which the mean loss may have fallen from the third to the last quarter of the steps, at the upper end of the
 95 % interval of that fall: 5 % of a perplexity, which Table 3's cells tolerate too. A training computes that end
-(`train.metrics.fall_of`). A curve of few or scattered points may have flattened, but does not show it."""
+(`train.trainer.fall_of`). A curve of few or scattered points may have flattened, but does not show it."""
 FALL = "fall"
 """Column of that end, in every row that a trained model gave."""
 

@@ -22,8 +22,6 @@ MEANINGS = {
     UNDECIDED: "it was measured, but the measurement does not decide it, for the reason given",
     NOT_RUN: "nothing here has measured it, for the reason given",
 }
-HELD, FAILED = {True: REPRODUCED, False: CONSISTENT}, {True: CONTRADICTED, False: FAILS_SMALL}
-"""Whether it was tested at the paper's scale -> the verdict on a test that holds, and on one that fails."""
 Verdicts = Mapping[str, str]
 """Id of a claim -> its verdict."""
 LEGEND = f"Verdicts: {', '.join(f'{sign} {verdict}' for verdict, sign in MARKS.items())}; the reasons: claims.md."
