@@ -45,11 +45,11 @@ wildcard_constraints:
 
 
 include: "workflow/rules/prepare.smk"
-include: "workflow/rules/measurements.smk"
 include: "workflow/rules/heads.smk"
 include: "workflow/rules/language.smk"
 include: "workflow/rules/synthetic.smk"
 include: "workflow/rules/caches.smk"
+include: "workflow/rules/rendered.smk"
 
 
 rule all:

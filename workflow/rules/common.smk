@@ -52,6 +52,7 @@ CURVE = {key: RECOVERY[key] for key in ("held_out", "halvings")} if RECOVERY els
 
 
 include: "subjects.smk"
+include: "measurements.smk"
 
 
 RECORDED = [
@@ -113,8 +114,8 @@ BLOCKS = {
 
 
 def stage(name, **given):
-    """The parameters of a rule that runs a stage, which are its command, and a digest of the code behind it, by whose
-    change its jobs run again.
+    """The parameters of a rule that is made of rule `stage` (prepare.smk), which are its command, and a digest of the
+    code behind it, by whose change its jobs run again.
 
     The inputs and outputs of the rule are the arguments of the stage with the same names. So are its wildcards, where
     the stage has such arguments: {backbone} is its `name`. The study's seed and type of weights are given likewise.
@@ -196,15 +197,3 @@ def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
     most = papers(max(config["language"]["betas"]), config["seed"])
     return model_of("language", wildcards.backbone, most, config["seed"])
-
-
-# Every rule with a command is made of this one: inputs, outputs, a log, and its stage.
-rule stage:
-    log:
-        "<logs>/stage.log",
-    resources:
-        **NEEDS,
-    shell:
-        """
-        {params.command:q} --threads {threads} 2>&1 | tee {log:q}
-        """

@@ -1,3 +1,15 @@
+# Every rule with a command is made of this one: inputs, outputs, a log, and its stage.
+rule stage:
+    log:
+        "<logs>/stage.log",
+    resources:
+        **NEEDS,
+    shell:
+        """
+        {params.command:q} --threads {threads} 2>&1 | tee {log:q}
+        """
+
+
 use rule stage as corpus with:
     output:
         rows="<results>/corpus/articles.parquet",

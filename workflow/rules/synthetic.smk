@@ -82,14 +82,11 @@ use rule hashhop as hashhop_sizes with:
         ),
 
 
-def recall_task(wildcards):
-    """MQAR, with twice the steps where the study asks for them."""
-    task = config["mqar"]["task"]
-    if float(wildcards.beta) not in config["mqar"]["doubled"]:
-        return task
-    return task | {
-        "training": task["training"] | {"steps": 2 * task["training"]["steps"]}
-    }
+MQAR = config["mqar"]["task"]
+# With twice the steps, for the fractions of heads at which the study asks for them.
+MQAR_TWICE = MQAR | {
+    "training": MQAR["training"] | {"steps": 2 * MQAR["training"]["steps"]}
+}
 
 
 use rule stage as mqar with:
@@ -102,6 +99,10 @@ use rule stage as mqar with:
     params:
         **stage(
             "mqar",
-            settings=recall_task,
+            settings=lambda wildcards: (
+                MQAR_TWICE
+                if float(wildcards.beta) in config["mqar"]["doubled"]
+                else MQAR
+            ),
             rate=lambda wildcards: wildcards.learning_rate,
         ),
