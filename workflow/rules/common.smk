@@ -114,9 +114,11 @@ BLOCKS = {
 
 
 def stage(name, **given):
-    """The parameters of a rule that is made of rule `stage` (prepare.smk), which are its command, and a digest of the
-    code behind it, by whose change its jobs run again.
+    """The parameters of a rule that is made of rule `stage` (prepare.smk): its command, which that rule runs with
+    `--threads` and a log, and a digest of the code behind it, by whose change its jobs run again.
 
+    The command is `recurformer NAME` with its settings as JSON. It calls the function of this name in
+    `src/recurformer/cli`, which gets each block of the settings as the class that its signature names.
     The inputs and outputs of the rule are the arguments of the stage with the same names. So are its wildcards, where
     the stage has such arguments: {backbone} is its `name`. The study's seed and type of weights are given likewise.
     `given` are other arguments: values, or functions of the wildcards; and blocks of settings: their places in the
