@@ -114,7 +114,7 @@ BLOCKS = {
 
 
 def stage(name, **given):
-    """The parameters of a rule that is made of rule `stage` (prepare.smk): its command, which that rule runs with
+    """The parameters of a rule that is made of rule `stage` (prepare.smk), which are its command, run there with
     `--threads` and a log, and a digest of the code behind it, by whose change its jobs run again.
 
     The command is `recurformer NAME` with its settings as JSON. It calls the function of this name in
