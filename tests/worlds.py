@@ -246,7 +246,13 @@ def turns(subjects=SUBJECTS) -> Rows:
             yield model, *about, 1024, document, depth, True, 1, 1
 
 
-def continuation(subjects=SUBJECTS) -> Rows:
+AT_EQUAL_BYTES = [
+    ("mixer", "window", 0.8, "ra_i", False, 0, 0.25, 0.6),
+    ("priced", "windows", 0.25, "", False, 0, 0.255, 0.5),
+]
+
+
+def continuation(subjects=(*SUBJECTS, *AT_EQUAL_BYTES)) -> Rows:
     for model, (*about, fraction), window, position in product(BACKBONE_LABELS, subjects, range(3), (0, 32)):
         yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction)
 

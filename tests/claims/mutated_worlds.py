@@ -57,6 +57,8 @@ MUTATIONS = {
     "state": with_column("cache", "conv_bytes", lambda f: f["conv_bytes"] / 2),
     "groups": with_column("cache", "heads_replaced", lambda f: f["kv_heads_freed"] * 3),
     "length": with_column("memory", "l_m", lambda f: f["l_m"] * (0.9 - 0.5 * f["beta"])),
+    "RA-I's windows are further off": with_column(
+        "continuation", "divergence", lambda f: f["divergence"].mask((f["method"] == "window") & ~f["trained"], 64.0)),
     "slower": with_column("bench", "ratio", lambda f: 0.4 * f["ratio"]),
     "quality lost": with_column("hashhop", "correct", lambda f: (f["correct"] * (f["beta"] == 0) / 2).astype(int)),
     "far links are lost": with_column("hashhop", "correct", lambda f: f["correct"].clip(upper=2)),

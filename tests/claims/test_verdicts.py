@@ -197,6 +197,11 @@ CASES = [
     ("table4/llama2-7b/0.90/l_m", "memory", put("source", "model"), NOT_RUN, "computed only"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 80_000), CONTRADICTED, "80,000"),
     ("table4/llama2-7b/0.90/l_m", "memory", put("l_m", 200_000), UNDECIDED, "200,000: longer"),
+    ("reviewer/chosen", "continuation", put("ratio", 0.28, lambda f: f["family"] == "priced"), NOT_RUN,
+        "at equal bytes"),
+    ("reviewer/chosen", "continuation", lambda f: f.drop(columns="divergence"), NOT_RUN, "at equal bytes"),
+    ("reviewer/chosen", "continuation", put("divergence", 50.0,
+        lambda f: (f["method"] == "window") & ~f["trained"] & (f["window"] == 0)), UNDECIDED, OPEN),
     # speed: on a GPU, at batch 1, after the longest context that both phases have
     ("text/inference-efficiency", "bench",
         all_of(*(put(name, value, lambda f: (f["tokens"] > 1024) & (f["beta"] == 0.5))

@@ -14,7 +14,7 @@ from recurformer.claims.comparisons import (
     recurformer,
     rows_of,
 )
-from recurformer.claims.evidence import Evidence, Missing, Undecided, because
+from recurformer.claims.evidence import Evidence, Missing, Undecided, because, labels
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups, models_in_order, records
@@ -237,6 +237,39 @@ def states(evidence: Evidence) -> Finding:
     )
     still_open = "" if max(surely) > 0.5 else f"too many of the estimates lie within a factor of {ERROR:g}"
     return Finding(bool(cheaper.mean() > 0.5), text, {"mixer_prices": rows.index}, still_open=still_open)
+
+
+def _by_window(rows: pd.DataFrame) -> pd.Series:
+    """Divergence from the original in nats a token, by seed and window of text."""
+    sums = rows.groupby(["seed", "window"])[["divergence", "tokens"]].sum()
+    return sums["divergence"] / sums["tokens"]
+
+
+def chosen(evidence: Evidence, nearest: float) -> Finding:
+    """By how much further from the original windows in the heads of highest RA-I are than windows by price, on the same
+    text, in caches whose sizes differ by at most `nearest` of the original's.
+    """
+    rows = identified(evidence.rows("continuation"), "continuation")
+    rows = rows[~rows["trained"]].dropna(subset="divergence") if "divergence" in rows else rows.head(0)
+    further: dict[str, Estimate] = {}
+    used: list[pd.DataFrame] = []
+    for model, of_model in by_model(rows):
+        for (beta, held), ours in groups(of(of_model, "mixer", "window"), ["setting", "ratio"]):
+            for ratio, priced in groups(of(of_model, "priced", "windows"), "ratio"):
+                if abs(ratio - held) <= nearest:
+                    name = f"{label(model)}, β {beta:g}, {held:.3f} of the cache"
+                    further[name] = mean_difference(_by_window(ours) - _by_window(priced))
+                    used += [ours, priced]
+    if not further:
+        raise Missing("windows in the heads of highest RA-I and windows by price were not measured at equal bytes")
+    name, worst = max(further.items(), key=lambda item: item[1].mean)
+    holds, still_open = at_most(0.0, further.values())
+    text = (
+        f"at most {worst.mean:+.3f} [{worst.low:+.3f}, {worst.high:+.3f}] nats a token further from the original "
+        f"({name}; {len(further)} comparisons)"
+    )
+    windows = int(pd.concat(used)["window"].nunique())
+    return Finding(holds, text, {"continuation": labels(used)}, windows, still_open)
 
 
 def turns(evidence: Evidence, least: float) -> Finding:
