@@ -8,6 +8,7 @@ import pandas as pd
 
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
+from recurformer.data.interval import mean_interval
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
@@ -79,6 +80,14 @@ def test_what_is_said_of_long_inputs_is_recorded():
     of_article = rows["continuation"].groupby([*by, "window"])["divergence"].sum()
     nearer = of_article["windows_bits"] < of_article["snapkv"]
     assert nearer.all() and len(nearer) == 3 * 8 and "it is larger in every article" in README
+    by_article = of_article / rows["continuation"].groupby([*by, "window"])["tokens"].sum()
+    pairs = {0.25: 0.8, 0.125: 0.9333}
+    extra = {budget: by_article["window", beta] - by_article["windows", budget] for budget, beta in pairs.items()}
+    assert all((more > 0).all() and len(more) == 8 for more in extra.values())
+    for method, settings in (("window", pairs.values()), ("windows", pairs), ("streaming_llm", pairs)):
+        assert " and ".join(f"{divergence[method, setting]:.3f}" for setting in settings) in README
+    mean, low, high = mean_interval(extra[0.25].to_numpy())
+    assert f"windows by price: by {mean:.3f} [{low:.3f}, {high:.3f}] nats a token at a quarter of the cache" in FINDINGS
     later = rows["turns"][~rows["turns"]["known"]].groupby(by)["correct"].agg(["sum", "size"])
     assert set(later["size"]) == {100}
     answered = [later["sum"][method] for method in ("full", "snapkv", "windows_bits", "windows")]
