@@ -75,6 +75,22 @@ def test_with_a_tokenizer(name, size):
     assert model.dtype == torch.float32
 
 
+def test_words_are_learned_from_texts_and_any_text_can_be_read(tmp_path):
+    model, tokenizer = open_random("bpe", 300, texts=TEXTS, hidden_size=32, heads=2, seed=3)
+    assert model.config.vocab_size == len(tokenizer) == 300 and "Ġdog" in tokenizer.get_vocab()
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    for text in (TEXTS[0], "naïve → 42 <eos>\n\x00"):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    again = open_random("bpe", 300, texts=TEXTS, hidden_size=32, heads=2)[1]
+    assert again.get_vocab() == tokenizer.get_vocab()
+    save_checkpoint(tmp_path / "model", model, tokenizer)
+    assert open_tokenizer(tmp_path / "model")(TEXTS).input_ids == tokenizer(TEXTS).input_ids
+    with pytest.raises(
+        ValueError, match=r"^vocabulary: the texts give \d+ tokens, 9999 were asked for; ask for fewer$"
+    ):
+        open_random("bpe", 9999, texts=TEXTS, hidden_size=32, heads=2)
+
+
 REVISION = "0123456789" * 4
 TEXTS = ["The quick brown fox jumps over the lazy dog, again and again, and the dog sleeps on. " * 20]
 

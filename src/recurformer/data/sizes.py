@@ -28,6 +28,9 @@ VARIANTS = ("official", "paper")
 LETTERS = 52
 """Letters of which hashes in text are made."""
 PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR = "<pad>", "<bos>", "<eos>", "<unk>", "<query>", "<sep>"
+BYTE_SPECIALS = (PAD, BOS, EOS)
+BYTE_VOCABULARY = 256 + len(BYTE_SPECIALS)
+"""Ids of the byte tokenizer, and the fewest of one that learns words of text: every byte has an id."""
 # Ids 0-5 of the hash vocabulary, in this order; the hashes follow.
 HASH_SPECIALS = (PAD, BOS, EOS, UNKNOWN, QUERY, SEPARATOR)
 HASH_VOCABULARY = 128

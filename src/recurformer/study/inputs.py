@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recurformer.data.sizes import HASH_SPECIALS, PUBLISHED
+from recurformer.data.sizes import BYTE_VOCABULARY, HASH_SPECIALS, PUBLISHED
 from recurformer.model.families import FAMILIES
 from recurformer.study.block import NUMBER, Block, Commit, Count, Rate, Seed, Text
 
@@ -53,10 +53,11 @@ class Backbone(Block):
     """For `random`: the width of the feed-forward layer."""
     initializer_range: Rate | None = None
     """For `random`: the standard deviation of the initial weights."""
-    tokenizer: Literal["byte", "hash"] | None = None
-    """For `random`: byte for text, hash for HashHop with one token a hash."""
+    tokenizer: Literal["byte", "bpe", "hash"] | None = None
+    """For `random`: byte or bpe for text, hash for HashHop with one token a hash. The words of bpe, byte pair encoding,
+    are learned from the training articles."""
     vocabulary: Count | None = None
-    """For `random` with hash tokens: number of different tokens, the same as in the task."""
+    """For `random` with bpe or hash tokens: number of different tokens; with hash tokens the same as in the task."""
     seed: Seed | None = None
     """For `random`: the seed of the initial weights."""
 
@@ -86,8 +87,12 @@ class Backbone(Block):
             check_heads(self.heads, self.kv_heads, self.head_dim, width)
         if self.tokenizer == "byte" and self.vocabulary is not None:
             raise ValueError("vocabulary: a byte tokenizer has its own; leave it out, or choose tokenizer hash")
-        if self.vocabulary is not None and self.vocabulary <= len(HASH_SPECIALS):
-            raise ValueError(f"vocabulary: {self.vocabulary} must exceed the {len(HASH_SPECIALS)} special tokens")
+        least = BYTE_VOCABULARY if self.tokenizer == "bpe" else len(HASH_SPECIALS) + 1
+        if self.tokenizer == "bpe" and self.vocabulary is None:
+            raise ValueError("vocabulary: this key is missing; name the number of tokens that bpe learns")
+        if self.vocabulary is not None and self.vocabulary < least:
+            held = "every byte" if self.tokenizer == "bpe" else "a hash"
+            raise ValueError(f"vocabulary: {self.vocabulary} must be at least {least}, for special tokens and {held}")
         return self
 
 
