@@ -1,5 +1,7 @@
 import math
+from collections import Counter
 from copy import deepcopy
+from itertools import pairwise, product
 
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from caches import sliding_cache
 from recurformer.data.windows import windows
 from recurformer.measure import language
 from recurformer.measure.cache import count_cache
-from recurformer.measure.language import Expected, continuation_rows, perplexity, perplexity_rows
+from recurformer.measure.language import Expected, continuation_rows, perplexity, perplexity_rows, recalled
 
 TEXTS = ["the quick brown fox jumps over the lazy dog.", "a b c", "0123456789 0123456789", "z" * 61]
 
@@ -114,13 +116,31 @@ def measured(model, input_ids, prompt, **options):
 
 def test_a_full_cache_gives_what_one_pass_gives(model, input_ids):
     rows = measured(model, input_ids, prompt=PROMPT)
-    assert list(rows.columns) == ["window", "position", "tokens", "negative_log_likelihood", "divergence", "ratio"]
+    assert list(rows.columns) == [*language.COLUMNS, "ratio"]
+    assert not rows.recalled.any() and not rows.recalled_likelihood.any()
     assert rows.window.tolist() == [window for window in range(WINDOWS) for _ in range(3)]
     assert rows.position.tolist() == [0, 32, 64] * WINDOWS
     assert rows.tokens.tolist() == [32, 32, 6] * WINDOWS
     bins = [part.sum().item() for window in one_shot(model, input_ids) for part in window.split(32)]
     assert rows.negative_log_likelihood.tolist() == pytest.approx(bins, rel=1e-5)
     assert rows.divergence.abs().max() < 1e-4
+
+
+def test_recalled_tokens_are_rare_pairs_that_stood_far_back_and_not_since(model):
+    """Against a search through each window; the marked tokens' losses are those of one pass."""
+    ids = torch.randint(4, 24, (WINDOWS, PROMPT + TOKENS), generator=torch.Generator().manual_seed(1))
+    texts = [ids[0, :30].tolist() * 5, ids[1, :50].tolist()]
+    marks, counts = recalled(ids, texts), Counter(pair for text in texts for pair in pairwise(text))
+    for window, place in product(range(WINDOWS), range(1, PROMPT + TOKENS)):
+        pair = tuple(ids[window, place - 1 : place + 1].tolist())
+        before = [at for at in range(1, place) if tuple(ids[window, at - 1 : at + 1].tolist()) == pair]
+        assert marks[window, place] == (bool(before) and place - before[-1] >= 64 and counts[pair] <= 4)
+    assert marks.sum() > 10 and not marks[:, 0].any() and max(counts.values()) == 5
+    rows = measured(model, ids, prompt=PROMPT, recalled=marks)
+    after = marks[:, PROMPT:]
+    bins = [part.sum().item() for window in one_shot(model, ids) * after for part in window.split(32)]
+    assert rows.recalled_likelihood.tolist() == pytest.approx(bins, rel=1e-5)
+    assert rows.recalled.tolist() == [part.sum().item() for window in after for part in window.split(32)]
 
 
 @torch.no_grad()

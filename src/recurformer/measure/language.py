@@ -1,7 +1,9 @@
 """Perplexity of a causal language model: on whole articles, and of the text after a long prompt, from its cache."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 
 import pandas as pd
 import torch
@@ -125,8 +127,39 @@ def divergence(ours: Tensor, original: Tensor) -> Tensor:
     return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
 
 
+FAR = 64
+"""A pair of tokens that stood before counts as recalled when its last place is at least so many tokens back: no
+convolution, and no small window, reaches there."""
+RARE = 4
+"""The most places of a recalled pair in the training text. A frequent one is known without the window."""
+
+
+def recalled(input_ids: Tensor, training_texts: Iterable[Sequence[int]]) -> Tensor:
+    """Tokens that only the text far before them tells: names, and parts of names, that come again.
+
+    A token is one if the token before it was followed by the same token before, `FAR` or more tokens back and not
+    since, and the pair is `RARE` in the training texts. So Zoology (arXiv 2312.04927, section 3) finds associative
+    recall in text.
+
+    Args:
+        input_ids: (windows, L).
+        training_texts: token ids of each.
+
+    Returns:
+        Truth values (windows, L).
+    """
+    counts = Counter(chain.from_iterable(map(pairwise, training_texts)))
+    marks = torch.zeros(input_ids.shape, dtype=torch.bool)
+    for window, ids in enumerate(input_ids.tolist()):
+        last: dict[tuple[int, int], int] = {}
+        for place, pair in enumerate(pairwise(ids), start=1):
+            marks[window, place] = pair in last and place - last[pair] >= FAR and counts[pair] <= RARE
+            last[pair] = place
+    return marks
+
+
 BIN = 32
-COLUMNS = ["window", "position", "tokens", "negative_log_likelihood", "divergence"]
+COLUMNS = ["window", "position", "tokens", "negative_log_likelihood", "divergence", "recalled", "recalled_likelihood"]
 
 
 def continuation_rows(
@@ -136,6 +169,7 @@ def continuation_rows(
     expected: "Expected",
     *,
     prompt: int,
+    recalled: Tensor | None = None,
     batch_size: int = 8,
     new_cache: NewCache | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -152,14 +186,16 @@ def continuation_rows(
         input_ids: (windows, prompt and text), with the tokens that begin a text, if any.
         expected: predictions of the model before anything was changed, of the same windows.
         prompt: tokens of a window that are read; all others are predicted once.
+        recalled: (windows, prompt and text), truth values: tokens that count besides by themselves; None: none.
         batch_size: windows read together; changes speed and memory, not the result.
         new_cache: makes the cache of each batch, and the text is scored token by token; None: the model's own cache.
         progress: called with (windows done, windows).
 
     Returns:
         One row a bin: window, position (of its first token after the prompt, from 0), tokens,
-        negative_log_likelihood (their sum, nats), divergence (sum of KL(original || model), nats), ratio (see
-        `held_ratio`; after the prompt).
+        negative_log_likelihood (their sum, nats), divergence (sum of KL(original || model), nats), recalled (tokens
+        that are) and recalled_likelihood (their negative log-likelihood, nats), ratio (see `held_ratio`; after the
+        prompt).
 
     Raises:
         ValueError: no prompt, or no text after it.
@@ -167,7 +203,8 @@ def continuation_rows(
     windows, length = input_ids.shape
     if not 1 <= prompt < length:
         raise ValueError(f"prompt: {prompt} of {length} tokens; at least one must be read and one predicted")
-    rows: list[tuple[int, int, int, float, float]] = []
+    marks = torch.zeros(input_ids.shape, dtype=torch.bool) if recalled is None else recalled
+    rows: list[tuple[int, int, int, float, float, int, float]] = []
     bytes_per_token: list[float] = []
     for start in range(0, windows, batch_size):
         batch = slice(start, start + batch_size)
@@ -176,12 +213,16 @@ def continuation_rows(
         targets = input_ids[batch, prompt:].to(logits.device)
         losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").double()
         distances = divergence(logits, expected(batch)).double()  # (B, text)
-        for window, pair in enumerate(zip(losses.cpu(), distances.cpu(), strict=True), start=start):
-            bins = zip(*(values.split(BIN) for values in pair), strict=True)
+        of_windows = zip(losses.cpu(), distances.cpu(), marks[batch, prompt:], strict=True)
+        for window, of_tokens in enumerate(of_windows, start=start):
+            bins = zip(*(values.split(BIN) for values in of_tokens), strict=True)
             rows += [
-                (window, BIN * number, len(loss), loss.sum().item(), distance.sum().item())
-                for number, (loss, distance) in enumerate(bins)
-            ]
+                (
+                    window, BIN * number, len(loss), loss.sum().item(), distance.sum().item(),
+                    int(marked.sum()), loss[marked].sum().item(),
+                )
+                for number, (loss, distance, marked) in enumerate(bins)
+            ]  # fmt: skip
         if progress is not None:
             progress(start + len(losses), windows)
     return pd.DataFrame(rows, columns=COLUMNS).assign(ratio=held_ratio(bytes_per_token, original, model.dtype))

@@ -40,6 +40,7 @@ KINDS = {
     "needle": f"{IDENTITY} task length# depth# sample# correct# queries#",
     "turns": f"{IDENTITY} length# document# depth# known? correct# queries#",
     "continuation": f"{IDENTITY} window# position# tokens# negative_log_likelihood#",
+    "positions": f"{IDENTITY} window# position# tokens# negative_log_likelihood# recalled# recalled_likelihood#",
     "recovery": "model arm mixer beta# seed# tokens# seconds# "
     "window# negative_log_likelihood# divergence# bytes_10240# bytes_61440#",
     "layer_errors": "model arm mixer beta# seed# layer# after#",
