@@ -1,5 +1,6 @@
 """Stages that train models on text: continual training, and recovery by a recipe, with curves of quality."""
 
+import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
@@ -75,7 +76,7 @@ def curve_of(
 
 def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
     """Write the curve with the names of its run and the bytes that a cache of both of the paper's lengths has; the
-    quality at its end.
+    quality at its end, and by how much the held-out loss may still have fallen before.
     """
     from recurformer.measure.cache import count_cache
     from recurformer.paper import CACHE_LENGTHS
@@ -84,7 +85,8 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
     mixer = getattr(curve.model.config, "mixer", "none")
     rows = curve.rows.drop(columns="stage")
     keep_rows(args, rows.assign(**sizes), args.recovery, mixer)
-    return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()])
+    fall = {"fall": curve.fall} if math.isfinite(curve.fall) else {}
+    return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()]) | fall
 
 
 def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> None:

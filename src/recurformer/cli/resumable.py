@@ -94,10 +94,13 @@ def _holds_states(folder: Path) -> bool:
     return any(path.is_dir() for path in folder.glob("*"))
 
 
-def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> dict[str, float]:
+def keep_metrics(
+    checkpoints: Path, target: str | Path, learnt: Mapping[str, float], **run: str | float
+) -> dict[str, float]:
     """Write the metric log of a finished training, every line with the names of its run; its final metrics.
 
-    The fall of the loss is missing among them where the log is too short to tell it.
+    The fall of the held-out loss is among those that were `learnt` where it was measured; else that of the training's
+    own loss is told, unless the log is too short.
     """
     import numpy as np
 
@@ -105,11 +108,12 @@ def keep_metrics(checkpoints: Path, target: str | Path, **run: str | float) -> d
 
     log = (checkpoints / "metrics.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in log.splitlines()]
-    fall = fall_of(np.array([row["loss"] for row in rows]))
+    fall = learnt.get("fall", fall_of(np.array([row["loss"] for row in rows])))
     known = {"fall": fall} if math.isfinite(fall) else {}
     with atomic_path(target) as path:
         path.write_text("".join(json.dumps({**run, **row, **known}) + "\n" for row in rows))
-    return {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"], **known} if rows else {"tokens_seen": 0}
+    last = {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"]} if rows else {"tokens_seen": 0}
+    return {**last, **learnt, **known}
 
 
 def train_and_keep(
@@ -139,7 +143,7 @@ def train_and_keep(
         learnt = learn(checkpoints)
         save_checkpoint(args.trained, model, tokenizer, state_dict=whole_weights(model) if is_launched() else None)
         names = {"model": args.name, "arm": arm_of(args), "beta": args.beta, "seed": args.seed}
-        return keep_metrics(checkpoints, args.metrics, **names) | learnt
+        return keep_metrics(checkpoints, args.metrics, learnt, **names)
 
 
 def is_launched() -> bool:

@@ -50,6 +50,6 @@ def mqar(args: Namespace, settings: MqarTask, mamba: Mamba) -> "pd.DataFrame":
         sizes = mamba.model_dump()
         rows = run_mqar(args.beta, args.rate, args.seed, settings, output_dir=folder, mamba=sizes, device=device())
         names = {"model": "mqar", "beta": args.beta, "peak_rate": args.rate, "seed": args.seed}
-        rows = rows.assign(fall=keep_metrics(folder, args.metrics, **names).get("fall", math.nan))
+        rows = rows.assign(fall=keep_metrics(folder, args.metrics, {}, **names).get("fall", math.nan))
         write_rows(rows, args.rows)
     return rows

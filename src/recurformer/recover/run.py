@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from recurformer.data.datasets import WindowDataset
+from recurformer.data.interval import mean_interval
 from recurformer.model.convert import convert
 from recurformer.recover.calibrate import ERRORS, calibrate
 from recurformer.recover.kept import KeptSteps
@@ -34,7 +35,8 @@ class RecoveryCurve:
         model: the one that learns; measured in the type of its weights.
         windows: (windows, L) held-out token ids, without padding.
         kept: for the points.
-        halvings: points of each training: at its end, at a half of it, at a quarter, and so on.
+        halvings: points of each training: at its end, at a half of it, at a quarter, and so on. One more, at three
+            quarters, tells whether the loss still falls.
         progress: of a point.
         say: called with a line at each point.
     """
@@ -59,6 +61,18 @@ class RecoveryCurve:
         points = sorted(self.kept.values("point-"), key=lambda rows: rows[0]["tokens"])
         return pd.DataFrame([row for rows in points for row in rows])
 
+    @property
+    def fall(self) -> float:
+        """The most by which the held-out loss may have fallen between the last two points, in nats: the upper end of
+        the 95 % interval over the windows. NaN where the last training has no two points.
+        """
+        rows = self.rows
+        last = rows[rows["stage"] == rows["stage"].iloc[-1]]
+        losses = last.pivot(index="window", columns="tokens", values="negative_log_likelihood")
+        if losses.shape[1] < 2 or len(losses) < 2:
+            return math.nan
+        return mean_interval((losses.iloc[:, -2] - losses.iloc[:, -1]).to_numpy()).high
+
     def add(self, stage: str, tokens: int = 0, seconds: float = 0.0) -> None:
         """Learning that is no training, and the point after it."""
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
@@ -66,7 +80,8 @@ class RecoveryCurve:
 
     def of_training(self, stage: str, steps: int, log_every: int = 1) -> Rows:
         """A function that takes the rows of the log of a training of so many steps."""
-        due = {min(steps, log_every * math.ceil(steps / 2**halving / log_every)) for halving in range(self.halvings)}
+        parts = [0.75, *(0.5**halving for halving in range(self.halvings))]
+        due = {min(steps, log_every * math.ceil(steps * part / log_every)) for part in parts}
         tokens, seconds = self.tokens, self.seconds
 
         def on_row(row: dict[str, float]) -> None:

@@ -23,13 +23,15 @@ KNOWS_LANGUAGE = 100.0
 ALLOWED_FALL = 0.05
 """Nats by which the mean loss may have fallen from the third to the last quarter of the steps, at the upper end of the
 95 % interval of that fall: 5 % of a perplexity, which Table 3's cells tolerate too. A training computes that end
-(`train.trainer.fall_of`). A curve of few or scattered points may have flattened, but does not show it."""
+(`train.trainer.fall_of`); where it measures its held-out loss, from that loss at three quarters of the steps and at
+their end (`recover.run.RecoveryCurve.fall`), because the loss on a text that is read again falls for ever. A curve of
+few or scattered points may have flattened, but does not show it."""
 FALL = "fall"
 """Column of that end, in every row that a trained model gave."""
 
 TRAINED = frozenset({
     "metrics", "perplexity", "hashhop", "mqar", "compared_hashhop", "hashhop_sizes", "needle", "continuation",
-    "ablation_lm_eval",
+    "positions", "ablation_lm_eval",
 })  # fmt: skip
 """The kinds of measurements that trained models give."""
 
