@@ -39,7 +39,7 @@ FURTHER = {
     "hashhop": ["distances", "beta"],
     "baseline": ["distances"],
     "influence": ["norm", "samples"],
-    "continuation": ["divergence"],
+    "continuation": ["divergence", "recalled", "recalled_likelihood"],
 }  # fmt: skip
 """Kind -> columns besides those that renderers read."""
 
@@ -254,7 +254,15 @@ AT_EQUAL_BYTES = [
 
 def continuation(subjects=(*SUBJECTS, *AT_EQUAL_BYTES)) -> Rows:
     for model, (*about, fraction), window, position in product(BACKBONE_LABELS, subjects, range(3), (0, 32)):
-        yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction)
+        yield model, *about, window, position, 32, 32 * (3.5 - fraction), 32 * (1 - fraction), 4, 4 * (4 - fraction)
+
+
+def positions() -> Rows:
+    """Nearer to the end of a long window each token is harder, and without attention what stood far back as well."""
+    of_betas = [("original", "full", 1.0, "", True, 0), *(("mixer", "mamba", b, "ra_i", True, 0) for b in (0.5, 0.9))]
+    for about, window, position in product(of_betas, range(3), range(0, 512, 32)):
+        nats, recalled = 2 + position / 512, position // 64
+        yield "qwen2-0.5b", *about, 0.6, window, position, 32, 32 * nats, recalled, recalled * (nats + about[2])
 
 
 def ablation_lm_eval() -> Rows:
@@ -320,8 +328,8 @@ def layer_errors() -> Rows:
 
 KINDS: tuple[Callable[..., Rows], ...] = (
     complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, ablation_lm_eval,
-    ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
+    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, positions,
+    ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
 )  # fmt: skip
 
 
@@ -363,7 +371,16 @@ def shown() -> dict[str, pd.DataFrame]:
     )
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
     made["memory"] = made["memory"].assign(source="model")
-    of_one = ("needle", "turns", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores", "mixer_prices")
+    of_one = (
+        "needle",
+        "turns",
+        "continuation",
+        "positions",
+        "ablation_lm_eval",
+        "ra_i_settings",
+        "head_scores",
+        "mixer_prices",
+    )
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {
         kind: made[kind][made[kind]["model"].str.startswith("hashhop")]

@@ -18,6 +18,8 @@ OTHER_LABELS = {
     "smollm2-135m": "SmolLM2-135M",
     "hashhop-llama": "HashHop-Llama",
     "hashhop-qwen2": "HashHop-Qwen2",
+    "text-llama": "Text-Llama",
+    "text-qwen2": "Text-Qwen2",
 }
 """Models of the suite's own studies; any other model is shown by its name."""
 KINDS = ("analytic", "measured", "trained", "trend", "reviewer")

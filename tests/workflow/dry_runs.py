@@ -13,7 +13,7 @@ from snakemake.cli import main
 from tests import forks
 
 ROOT = Path(__file__).parents[2]
-CHANGING = {"long", "record"}
+CHANGING = {"long", "record", "small"}
 """Studies whose files change the default one's."""
 STUDIES = {
     path.stem: [f"config/{name}.yaml" for name in (["default"] if path.stem in CHANGING else []) + [path.stem]]

@@ -17,7 +17,8 @@ try:
     if workflow.is_main_process and not workflow.modifier.skip_configfile:
         for file in workflow.configfiles:
             read_yaml(file)  # refuses what Snakemake has read without a word
-    config = load_study(config).model_dump(mode="json")
+    study = load_study(config)
+    config = study.model_dump(mode="json")
 except ValueError as error:
     sys.exit(f"study: {error}")
 
@@ -39,16 +40,23 @@ ROOT = Path(str(workflow.current_basedir)).parents[1]
 RECORDED_FOLDER = os.path.relpath(ROOT / "recorded")
 DOWNLOADS = "resources/downloads"
 DEVICE = config["device_measurements"]
+# The settings on text of each backbone.
+LANGUAGE = {
+    name: study.language.of(name).model_dump(mode="json")
+    for name in study.language.backbones
+}
 LEARNS_HASHHOP = {
     name
     for name, backbone in config["backbones"].items()
     if backbone["source"] == "random"
 }
+LEARNS_TEXT = {
+    name for name in LEARNS_HASHHOP & LANGUAGE.keys() if LANGUAGE[name]["pretraining"]
+}
 
 
-RECOVERY = config["language"]["recovery"]
-# How a training on text measures its model meanwhile.
-CURVE = {key: RECOVERY[key] for key in ("held_out", "halvings")} if RECOVERY else {}
+# Whether trainings on text measure their model meanwhile.
+RECOVERY = any(block["recovery"] for block in LANGUAGE.values())
 
 
 include: "subjects.smk"
@@ -83,11 +91,17 @@ def below(folder, inner=""):
     return os.path.join(folder, study_folder(), inner).rstrip(os.sep)
 
 
+def config_for(wildcards):
+    """The study with the settings on text of one backbone."""
+    own = LANGUAGE.get(wildcards.get("backbone"), config["language"])
+    return config | {"language": own}
+
+
 def needs(name, grows=False):
     """What a job asks for by its rule, more with every attempt where it `grows`; nothing instead of none."""
 
     def of_job(wildcards, attempt, rulename):
-        asked = request(rulename, config, wildcards)[name]
+        asked = request(rulename, config_for(wildcards), wildcards)[name]
         return asked * (attempt if grows else 1) or None
 
     return of_job
@@ -155,7 +169,7 @@ def block_at(place, wildcards):
     """A block of settings. What a study has for some backbones only is empty for the others."""
     if callable(place):
         return place(wildcards)
-    block = config
+    block = config_for(wildcards)
     for key in place.split("."):
         if key == "{backbone}":
             block = block.get(wildcards.backbone, {})
@@ -165,14 +179,24 @@ def block_at(place, wildcards):
 
 
 def base_of(task, backbone):
-    """The model that is profiled and converted: the backbone itself, or the backbone trained on HashHop."""
-    if task == "hashhop" and backbone in LEARNS_HASHHOP:
-        return f"<results>/hashhop/{backbone}/base"
+    """The model that is profiled and converted: the backbone itself, or the backbone after its training on the task."""
+    if backbone in (LEARNS_HASHHOP if task == "hashhop" else LEARNS_TEXT):
+        return f"<results>/{task}/{backbone}/base"
     return f"<results>/backbones/{backbone}"
 
 
 def base_checkpoint(wildcards):
     return base_of(wildcards.get("task", "hashhop"), wildcards.backbone)
+
+
+def text_checkpoint(wildcards):
+    return base_of("language", wildcards.backbone)
+
+
+def words_learned(wildcards):
+    """The text whose words the tokenizer of a backbone learns, if it does."""
+    learns = config["backbones"][wildcards.backbone]["tokenizer"] == "bpe"
+    return "<results>/corpus/articles.parquet" if learns else []
 
 
 def profile_for(task, backbone):
@@ -197,5 +221,5 @@ def profile_if_any(wildcards):
 
 def trained_at_most(wildcards):
     """The trained model with the most heads replaced."""
-    most = papers(max(config["language"]["betas"]), config["seed"])
+    most = papers(max(LANGUAGE[wildcards.backbone]["betas"]), config["seed"])
     return model_of("language", wildcards.backbone, most, config["seed"])

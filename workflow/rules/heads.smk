@@ -1,6 +1,6 @@
 use rule stage as profile_text with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        checkpoint=text_checkpoint,
         articles="<results>/corpus/articles.parquet",
     output:
         profile="<results>/language/{backbone}/profile.parquet",
@@ -34,7 +34,7 @@ use rule profile_text as contribution with:
 
 use rule profile_text as attention_map with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        checkpoint=text_checkpoint,
         articles="<results>/corpus/articles.parquet",
         profile="<results>/language/{backbone}/profile.parquet",
     output:
@@ -48,7 +48,7 @@ use rule profile_text as attention_map with:
 
 use rule profile_text as influence with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        checkpoint=text_checkpoint,
         articles="<results>/corpus/articles.parquet",
         profile="<results>/language/{backbone}/profile.parquet",
         trained=trained_at_most,
@@ -157,7 +157,7 @@ use rule profile_text as prices with:
 
 use rule profile_text as mixer_prices with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        checkpoint=text_checkpoint,
         articles="<results>/corpus/articles.parquet",
         prices="<results>/language/{backbone}/prices.parquet",
     output:

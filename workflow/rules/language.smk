@@ -2,7 +2,7 @@ use rule stage as train_text with:
     input:
         checkpoint=before_training("language"),
         articles="<results>/corpus/articles.parquet",
-        original="<results>/backbones/{backbone}" if RECOVERY else [],
+        original=text_checkpoint if RECOVERY else [],
     output:
         trained=directory("<results>/language/{backbone}/{change}/seed-{seed}/trained"),
         recovery=(
@@ -14,47 +14,36 @@ use rule stage as train_text with:
         record="<results>/language/{backbone}/{change}/seed-{seed}/trained.run.json",
     log:
         "<logs>/train_text/{backbone}/{change}/seed-{seed}.log",
-    wildcard_constraints:
-        change="|".join(re.escape(str(subject)) for subject in PAPERS_ON_TEXT),
-    threads: 4
+    threads: threads_of_training
     params:
         **stage(
             "train",
             settings="language.training",
-            tokens=config["language"]["tokens"],
+            tokens=on_text("tokens"),
             arm=arm_of,
             beta=changed_beta,
-            **CURVE,
+            held_out=of_curve("held_out"),
+            halvings=of_curve("halvings"),
         ),
 
 
-# The same of models whose curves nothing shows.
-use rule train_text as ablation_train_text with:
+use rule train_text as pretrain_text with:
     input:
-        checkpoint=before_training("language"),
+        checkpoint="<results>/backbones/{backbone}",
         articles="<results>/corpus/articles.parquet",
     output:
-        trained=directory("<results>/language/{backbone}/{change}/seed-{seed}/trained"),
-        metrics="<results>/language/{backbone}/{change}/seed-{seed}/metrics.jsonl",
-        record="<results>/language/{backbone}/{change}/seed-{seed}/trained.run.json",
-    wildcard_constraints:
-        change=r"(?:heads|pooled)/.+",
+        trained=directory("<results>/language/{backbone}/base"),
+        metrics="<results>/language/{backbone}/base.metrics.jsonl",
+        record="<results>/language/{backbone}/base.run.json",
+    log:
+        "<logs>/pretrain_text/{backbone}.log",
     params:
-        **stage(
-            "train",
-            settings="language.training",
-            tokens=config["language"]["tokens"],
-            arm=arm_of,
-            beta=changed_beta,
-        ),
-
-
-ruleorder: train_text > ablation_train_text
+        **stage("train", settings="language.pretraining", tokens=on_text("tokens")),
 
 
 use rule stage as recover with:
     input:
-        checkpoint="<results>/backbones/{backbone}",
+        checkpoint=text_checkpoint,
         heads=papers_heads,
         articles="<results>/corpus/articles.parquet",
     output:
@@ -73,14 +62,15 @@ use rule stage as recover with:
             "recover",
             settings="language.training",
             recipe=recipe_of,
-            tokens=config["language"]["tokens"],
-            **CURVE,
+            tokens=on_text("tokens"),
+            held_out=of_curve("held_out"),
+            halvings=of_curve("halvings"),
         ),
 
 
 use rule stage as perplexity with:
     input:
-        before="<results>/backbones/{backbone}",
+        before=text_checkpoint,
         heads=replaced_heads,
         trained="<results>/language/{backbone}/{change}/seed-{seed}/trained",
         articles="<results>/corpus/articles.parquet",
@@ -145,6 +135,21 @@ use rule needle as continuation with:
         ),
 
 
+# Of windows longer than those of the training.
+use rule continuation as positions with:
+    output:
+        rows="<results>/language/{backbone}/{subject}/seed-{seed}/positions.parquet",
+        record="<results>/language/{backbone}/{subject}/seed-{seed}/positions.run.json",
+    log:
+        "<logs>/positions/{backbone}/{subject}/seed-{seed}.log",
+    params:
+        **stage(
+            "continuation",
+            settings="ablations.positions",
+            change=change_of("language"),
+        ),
+
+
 use rule needle as ablation_lm_eval with:
     input:
         unpack(measured("language", "ablation_lm_eval.csv")),
@@ -176,4 +181,4 @@ if RECOVERY:
                 table=[*shown("tables", "recovery"), "table3"],
                 format=["csv", "html"],
             ),
-            measurements_of("language", recovering(), *LM_EVAL),
+            lm_eval_of(recovering),

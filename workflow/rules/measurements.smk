@@ -1,8 +1,13 @@
 # What a study measures, and what its tables and figures are made from.
-def papers_on_text(*files):
-    """Files of the paper's method on text, and of the original trained likewise."""
-    backbones = config["language"]["backbones"]
-    return measurements_of("language", PAPERS_ON_TEXT, *files, backbones=backbones)
+def papers_files(file, backbones=LANGUAGE):
+    """A file of every run of the paper's method on text, and of the original trained likewise."""
+    return [
+        file_of("language", backbone, papers(beta, seed), file, seed)
+        for backbone, block in LANGUAGE.items()
+        if backbone in backbones
+        for beta in block["betas"]
+        for seed in block["seeds"] or [config["seed"]]
+    ]
 
 
 HASHHOP = [
@@ -11,9 +16,7 @@ HASHHOP = [
     for beta in config["betas"]
     for seed in config["hashhop"]["seeds"] or [config["seed"]]
 ]
-PROFILED = collect(
-    "<results>/language/{backbone}/{{file}}", backbone=config["language"]["backbones"]
-)
+PROFILED = collect("<results>/language/{backbone}/{{file}}", backbone=LANGUAGE)
 CACHES = collect(
     "<results>/caches/{backbone}/{{file}}", backbone=config["caches"]["backbones"]
 )
@@ -39,54 +42,55 @@ MEASUREMENTS = {
         )
         for name in config["hashhop"]["backbones"]
     ],
-    "perplexity": papers_on_text("perplexity.csv"),
+    "perplexity": papers_files("perplexity.csv"),
     "recovery": (
-        papers_on_text("recovery.csv") + recovered_files("recovery.csv")
+        papers_files("recovery.csv") + recovered_files("recovery.csv")
         if RECOVERY
         else []
     ),
     "layer_errors": recovered_files("layer_errors.csv", EQUAL_BYTES),
-    "recovered_needle": measurements_of("language", recovering(), "needle.csv"),
+    "recovered_needle": measurements_of("language", recovering, "needle.csv"),
     "recovered_continuation": measurements_of(
-        "language", recovering(), "continuation.csv"
+        "language", recovering, "continuation.csv"
     ),
-    "metrics": papers_on_text("metrics.jsonl"),
+    "metrics": papers_files("metrics.jsonl"),
     "profile": collect(PROFILED, file="profile.parquet"),
     "sink": collect(PROFILED, file="sink.parquet"),
     "contribution": collect(PROFILED, file="contribution.csv"),
     "attention_map": collect(PROFILED, file="attention_map.parquet"),
-    "influence": collect(PROFILED, file="influence.parquet"),
+    "influence": collect(
+        "<results>/language/{backbone}/influence.parquet",
+        backbone=[name for name, block in LANGUAGE.items() if any(block["betas"])],
+    ),
     "mqar": collect(
         "<results>/mqar/beta-{beta}/lr-{learning_rate}/seed-{seed}/mqar.csv",
         beta=config["betas"],
         learning_rate=config["mqar"]["learning_rates"],
         seed=config["mqar"]["seeds"] or [config["seed"]],
     ),
-    "needle": measurements_of("language", compared("language"), "needle.csv"),
+    "needle": measurements_of("language", partial(compared, "language"), "needle.csv"),
     "turns": (
-        measurements_of("language", compared("language"), "turns.csv")
+        measurements_of("language", partial(compared, "language"), "turns.csv")
         if ABLATIONS["turns"]["lengths"]
         else []
     ),
     "continuation": measurements_of(
-        "language", compared("language"), "continuation.csv"
+        "language", partial(compared, "language"), "continuation.csv"
+    ),
+    "positions": (
+        papers_files("positions.parquet", LEARNS_TEXT) if ABLATIONS["positions"] else []
     ),
     "compared_hashhop": measurements_of(
-        "hashhop", compared("hashhop"), "hashhop.parquet"
+        "hashhop", partial(compared, "hashhop"), "hashhop.parquet"
     ),
     "hashhop_sizes": measurements_of(
-        "hashhop", of_other_sizes(), "hashhop_sizes.parquet"
+        "hashhop", of_other_sizes, "hashhop_sizes.parquet"
     ),
-    "ablation_lm_eval": measurements_of(
-        "language",
-        [subject for subject in compared("language") if subject.is_trained],
-        *LM_EVAL,
+    "ablation_lm_eval": lm_eval_of(
+        lambda name: [one for one in compared("language", name) if one.is_trained]
     ),
-    "papers_ablation_lm_eval": measurements_of(
-        "language",
-        [Subject("original"), *PAPERS_ON_TEXT],
-        *LM_EVAL,
-        backbones=config["language"]["backbones"],
+    "papers_ablation_lm_eval": lm_eval_of(
+        lambda name: [Subject("original"), *papers_on_text(name)], LANGUAGE
     ),
     "head_scores": collect(
         "<results>/language/{backbone}/head_scores.parquet",
@@ -111,10 +115,11 @@ MEASUREMENTS = {
 }
 PARTS = {
     "paper": True,
-    "tasks": bool(LM_EVAL),
+    "tasks": any(block["tasks"]["names"] for block in LANGUAGE.values()),
     "recovery": bool(RECOVERY),
     "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
     "prices": bool(ABLATIONS["language"]["priced"]),
+    "positions": bool(ABLATIONS["positions"]),
     "ablations": True,
 }
 

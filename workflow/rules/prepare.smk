@@ -22,6 +22,8 @@ use rule stage as corpus with:
 
 
 use rule stage as backbone with:
+    input:
+        articles=words_learned,
     output:
         checkpoint=directory("<results>/backbones/{backbone}"),
         record="<results>/backbones/{backbone}.run.json",

@@ -57,13 +57,13 @@ rule figures:
     input:
         collect(
             "<figures>/{figure}.svg",
-            figure=shown("figures", "paper", "recovery", "equal_bytes"),
+            figure=shown("figures", "paper", "recovery", "equal_bytes", "positions"),
         ),
 
 
 use rule stage as claims with:
     input:
-        measurements=used_by("paper", "tasks", "recovery", "equal_bytes"),
+        measurements=used_by("paper", "tasks", "recovery", "equal_bytes", "positions"),
         recorded=RECORDED,
     output:
         out=[
@@ -87,7 +87,7 @@ use rule stage as claims with:
 
 use rule claims as ablation_claims with:
     input:
-        measurements=used_by("ablations", "recovery", "equal_bytes"),
+        measurements=used_by("ablations", "recovery", "equal_bytes", "positions"),
         recorded=RECORDED,
     output:
         out=multiext("<results>/ablations/claims", ".json", ".csv", ".md", ".html"),

@@ -8,13 +8,21 @@ from recurformer.study.subject import FORMS, Subject
 SUBJECT_FOLDERS = sorted({form.split("/")[0] for form in FORMS.values()})
 ABLATIONS = config["ablations"]
 MEASURED_SCORES = set(get_args(MeasuredScore))
-LM_EVAL = [
-    f"tasks/{name}/ablation_lm_eval.csv"
-    for name in config["language"]["tasks"]["names"]
-]
 
 
-ARMS = RECOVERY["arms"] if RECOVERY else {}
+def lm_eval_of(subjects, backbones=None):
+    """The tasks of lm-eval, each a file, of the subjects of some backbones."""
+    return [
+        file_of("language", backbone, subject, f"tasks/{task}/ablation_lm_eval.csv")
+        for backbone in backbones or ABLATIONS["language"]["backbones"]
+        for subject in dict.fromkeys(subjects(backbone))
+        for task in LANGUAGE[backbone]["tasks"]["names"]
+    ]
+
+
+def arms_of(backbone):
+    """The recipes other than the paper's, by name."""
+    return (LANGUAGE[backbone]["recovery"] or {"arms": {}})["arms"]
 
 
 def papers(beta, seed):
@@ -28,7 +36,9 @@ def papers(beta, seed):
     return Subject("heads", "mamba", by, unit, choice, beta)
 
 
-PAPERS_ON_TEXT = [papers(beta, config["seed"]) for beta in config["language"]["betas"]]
+def papers_on_text(backbone):
+    """The paper's method on text at each fraction of heads, at the study's seed."""
+    return [papers(beta, config["seed"]) for beta in LANGUAGE[backbone]["betas"]]
 
 
 def matched(beta):
@@ -36,26 +46,26 @@ def matched(beta):
     return Subject("heads", "mamba", "ra_i", beta=beta)
 
 
-def subjects_of(arm):
+def subjects_of(backbone, arm):
     """What a recipe other than the paper's gives, at each of its fractions of heads."""
-    betas = ARMS[arm]["betas"] or filter(None, config["language"]["betas"])
+    betas = arms_of(backbone)[arm]["betas"] or filter(None, LANGUAGE[backbone]["betas"])
     return [Subject("recovered", arm, beta=beta) for beta in betas]
 
 
-def seeds_of(arm):
+def seeds_of(backbone, arm):
     """The first is that of the model that is measured on other tasks."""
-    return ARMS[arm]["seeds"] or [config["seed"]]
+    return arms_of(backbone)[arm]["seeds"] or [config["seed"]]
 
 
 def recovered_files(file, arms=""):
     """A file of every run of every other recipe, or of those whose names begin with `arms`."""
     return [
         file_of("language", backbone, subject, file, seed)
-        for backbone in config["language"]["backbones"]
-        for arm in ARMS
+        for backbone in LANGUAGE
+        for arm in arms_of(backbone)
         if arm.startswith(arms)
-        for subject in subjects_of(arm)
-        for seed in seeds_of(arm)
+        for subject in subjects_of(backbone, arm)
+        for seed in seeds_of(backbone, arm)
     ]
 
 
@@ -64,34 +74,35 @@ def trained_betas(task):
     return ABLATIONS[task]["trained_betas"] or ABLATIONS["betas"]
 
 
-def recovered_subjects(shown=False):
+def recovered_subjects(backbone, shown=False):
     """What every other recipe than the paper's gave, at the fractions of heads at which mixers are trained; `shown`:
     without those that are compared with each other alone, at equal bytes.
     """
     return [
         subject
-        for arm in ARMS
+        for arm in arms_of(backbone)
         if not (shown and arm.startswith(EQUAL_BYTES))
-        for subject in subjects_of(arm)
+        for subject in subjects_of(backbone, arm)
         if subject.beta in trained_betas("language")
     ]
 
 
-def recovering():
+def recovering(backbone):
     """What recovers by any recipe, and the original before and after the same training."""
-    if not RECOVERY:
+    if not (LANGUAGE[backbone]["recovery"] and LANGUAGE[backbone]["betas"]):
         return []
     methods = [papers(beta, config["seed"]) for beta in trained_betas("language")]
-    return [*ORIGINALS, *methods, *recovered_subjects()]
+    return [*ORIGINALS, *methods, *recovered_subjects(backbone)]
 
 
 ORIGINALS = [Subject("original"), Subject("original_trained")]
 
 
 def by_mixer(changed):
-    """The heads of the highest RA-I, and whole layers, replaced by every mixer."""
+    """The heads of the highest RA-I, whole layers and single heads, replaced by every mixer."""
+    units = {"layer": changed["layers"], "head": changed["single"]}
     for mixer in [*changed["trained"], *changed["untrained"]]:
-        for unit in ["kv_group"] + ["layer"] * (mixer in changed["layers"]):
+        for unit in ["kv_group", *(unit for unit in units if mixer in units[unit])]:
             if mixer in changed["trained"]:
                 for beta in changed["trained_betas"] or ABLATIONS["betas"]:
                     yield Subject("heads", mixer, "ra_i", unit, beta=beta)
@@ -116,8 +127,8 @@ def by_selector(changed):
                 yield Subject("heads", mixer, by, choice=choice, beta=beta)
 
 
-def compared(task):
-    """The subjects of the ablations. Text is read by the original as it came too; on HashHop it is trained likewise."""
+def compared(task, backbone=None):
+    """The subjects of the ablations; of a backbone on text. Text is read by the original as it came too; on HashHop it is trained likewise."""
     changed = ABLATIONS[task]
     on_text = task == "language"
     untouched, alike = ORIGINALS
@@ -129,7 +140,7 @@ def compared(task):
             Subject("combined", method, beta=half_of(changed["matched"]))
             for method in changed["retained"]
         ),
-        *(recovered_subjects(shown=True) if on_text else []),
+        *(recovered_subjects(backbone, shown=True) if on_text else []),
         *by_mixer(changed),
         *by_selector(changed),
         *(Subject("priced", name) for name in changed["priced"]),
@@ -137,8 +148,8 @@ def compared(task):
     ]
 
 
-def of_other_sizes():
-    """The subjects that are measured on HashHop at other sizes."""
+def of_other_sizes(backbone):
+    """The subjects of a backbone that are measured on HashHop at other sizes."""
     trained = [
         mixer
         for mixer in ABLATIONS["sizes"]["mixers"]
@@ -158,19 +169,35 @@ def file_of(task, backbone, subject, file, seed=None):
     """A file of a subject; unless another seed is named, with the study's, or the first of a recipe's own."""
     if seed is None:
         seed = (
-            seeds_of(subject.name)[0] if subject.kind == "recovered" else config["seed"]
+            seeds_of(backbone, subject.name)[0]
+            if subject.kind == "recovered"
+            else config["seed"]
         )
     return f"<results>/{task}/{backbone}/{subject}/seed-{seed}/{file}"
 
 
-def measurements_of(task, subjects, *files, backbones=None):
-    """Some files of each subject, of the backbones that the ablations measure or of others."""
+def measurements_of(task, subjects, file):
+    """A file of each subject of the backbones that the ablations measure; `subjects` are those of one on text."""
     return [
         file_of(task, backbone, subject, file)
-        for backbone in backbones or ABLATIONS[task]["backbones"]
-        for subject in dict.fromkeys(subjects)
-        for file in files
+        for backbone in ABLATIONS[task]["backbones"]
+        for subject in dict.fromkeys(subjects(backbone))
     ]
+
+
+def on_text(key):
+    """A setting of the backbone on text."""
+    return lambda wildcards: LANGUAGE[wildcards.backbone][key]
+
+
+def threads_of_training(wildcards):
+    """Two trainings of small models side by side are faster than one after the other on twice the threads."""
+    return 1 if wildcards.backbone in LEARNS_TEXT else 4
+
+
+def of_curve(key):
+    """How a training on text measures its model meanwhile."""
+    return lambda wildcards: (LANGUAGE[wildcards.backbone]["recovery"] or {}).get(key)
 
 
 def probed_text(wildcards):
@@ -317,13 +344,13 @@ def choice_of_heads(wildcards):
 
 def recipe_of(wildcards):
     """A recipe of recovery, without the runs that there are of it."""
-    arm = RECOVERY["arms"][wildcards.arm]
+    arm = arms_of(wildcards.backbone)[wildcards.arm]
     return {key: value for key, value in arm.items() if key not in {"betas", "seeds"}}
 
 
 def lm_eval_task(wildcards):
     """The settings of one task of lm-eval alone."""
-    tasks = Tasks(**config["language"]["tasks"])
+    tasks = Tasks(**LANGUAGE[wildcards.backbone]["tasks"])
     return tasks.alone(wildcards.evaluated).model_dump(mode="json")
 
 

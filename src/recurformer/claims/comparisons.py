@@ -70,7 +70,10 @@ def recurformer(points: pd.DataFrame, arm: str = "") -> pd.DataFrame:
     """RecurFormer's scores: the paper's choice of heads replaced by Mamba, trained where it was trained; or what
     another recipe of recovery, an arm, gave.
     """
-    return of(points, "recovered", arm) if arm else after_training(of(points, "mixer", "mamba"))
+    if arm:
+        return of(points, "recovered", arm)
+    groups_or_heads = [of(points, family, "mamba") for family in ("mixer", "single")]
+    return after_training(next((rows for rows in groups_or_heads if len(rows)), groups_or_heads[0]))
 
 
 Pairs = Iterator[tuple[pd.Series, str, pd.Series, str]]
@@ -127,6 +130,13 @@ def beside_layers(points: pd.DataFrame, _: pd.DataFrame) -> Pairs:
             yield row, f"heads by {method_label('mixer', mixer)}", other, method_label("layers", mixer)
 
 
+def beside_single(points: pd.DataFrame, _: pd.DataFrame) -> Pairs:
+    """Whole query groups beside as many single heads, each choice by RA-I, whatever cache they hold."""
+    for row, other in _on_same_heads(points, of(points, "single")):
+        named = f"{method_label('single', other['method'])} ({other['ratio']:.2f} of the cache)"
+        yield row, f"query groups ({row['ratio']:.2f})", other, named
+
+
 def beside_ranking(points: pd.DataFrame, _: pd.DataFrame, by: str) -> Pairs:
     """Heads chosen by RA-I beside heads chosen by another ranking, replaced by the same mixer at equal β."""
     for row, other in _on_same_heads(points, points[(points["family"] == "mixer") & (points["by"] == by)]):
@@ -144,6 +154,7 @@ PAIRINGS: dict[str, Callable[..., Pairs]] = {
     "same_cache": beside_same_cache,
     "mixers": beside_mixers,
     "layers": beside_layers,
+    "single": beside_single,
     "ranking": beside_ranking,
     "original": beside_original,
 }

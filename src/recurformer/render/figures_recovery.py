@@ -156,3 +156,64 @@ def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
         "fraction of the replaced heads' squared output, in the residual stream, that the closed form cannot predict.",
     )  # fmt: skip
     return figure
+
+
+POSITIONS = 128
+"""Positions in a bin of the figure."""
+
+
+def _by_position(rows: pd.DataFrame, likelihood: str, tokens: str) -> pd.DataFrame:
+    """Perplexity by the middle of a bin of positions: mean, low and high over the seeds."""
+    places = (rows["position"] // POSITIONS + 0.5) * POSITIONS
+    sums = rows.groupby([places, rows["seed"]])[[likelihood, tokens]].sum()
+    sums = sums[sums[tokens] > 0]
+    of_seeds = np.exp(sums[likelihood] / sums[tokens]).groupby(level=0)
+    return pd.DataFrame({"mean": of_seeds.mean(), "low": of_seeds.min(), "high": of_seeds.max()})
+
+
+@styled
+def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
+    """A row a model that learned the text from nothing, a line a fraction of heads: held-out perplexity over
+    the tokens of the training after the conversion; at its end perplexity by position, of all tokens and of recalled
+    ones.
+
+    Raises:
+        ValueError: no model of `positions` has a curve of recovery.
+    """
+    ends = require(positions, "positions")
+    ends = ends.assign(beta=ends["setting"].where(ends["family"] != "original", 0.0))
+    curves = recovery_points(recovery)
+    curves = curves[curves["arm"].isin(["original", "paper"])]
+    models = [(model, rows) for model, rows in by_model(ends) if model in set(curves["model"])]
+    if not models:
+        raise ValueError("recovery measurements have no model of the positions measurements: nothing comes back")
+    figure = Figure(figsize=(1.45 * WIDTH, 0.6 + 2.6 * len(models)), label="Comes back")
+    panels = figure.subplots(len(models), 3, squeeze=False)
+    for row, (model, rows) in zip(panels, models, strict=True):
+        mine = curves[curves["model"] == model]
+        for place, beta in enumerate(sorted(rows["beta"].unique())):
+            look, at = series(place), rows[np.isclose(rows["beta"], beta)]
+            seeds = mine[np.isclose(mine["beta"], beta)].groupby("tokens")["perplexity"]
+            over_tokens = pd.DataFrame({"mean": seeds.mean(), "low": seeds.min(), "high": seeds.max()})
+            of_all = _by_position(at, "negative_log_likelihood", "tokens")
+            of_recalled = _by_position(at, "recalled_likelihood", "recalled")
+            name = "original, trained likewise" if beta == 0 else f"β = {beta:g}"
+            for axes, line in zip(row, (over_tokens, of_all, of_recalled), strict=True):
+                axes.plot(line.index, line["mean"], **look.line, markersize=4, label=name)
+                axes.fill_between(line.index, line["low"], line["high"], color=look.colour, alpha=0.15, linewidth=0)
+        for axes, title in zip(row, ("held-out text", "by position", "recalled tokens, by position"), strict=True):
+            axes.set_yscale("log")
+            axes.set_title(f"{label(model)}: {title}")
+            axes.set_ylabel("perplexity")
+        first = mine.loc[mine["tokens"] > 0, "tokens"].min()
+        row[0].set_xscale("symlog", linthresh=first, linscale=0.4)
+        row[0].set_xlabel("tokens of the training")
+        for axes in row[1:]:
+            axes.set_xlabel("position in the window (tokens)")
+    legend_above(figure, panels[0, 1:2], ncols=4)
+    add_note(
+        figure,
+        f"Mean of {ends['seed'].nunique()} trainings, bands from the lowest to the highest. All read equally many "
+        "tokens. Recalled: tokens of rare pairs that stood before in the window, at least 64 tokens back.",
+    )
+    return figure

@@ -40,6 +40,7 @@ METHODS: dict[str, dict[str, str]] = {
         "linear": "whole layers by linear",
         "gated": "whole layers by gated",
     },
+    "single": {"mamba": "single heads by Mamba", "window": "single heads by window"},
     "pooled": {"mean": "pooled KV heads"},
     "priced": {
         "windows": "windows by price",
@@ -78,6 +79,7 @@ def identified(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 def _nats(rows: pd.DataFrame) -> Estimate:
     """Minus the nats per token, with the t interval over the seeds, or of one seed over the windows of text."""
+    rows = rows[rows["tokens"] > 0]
     by = "seed" if rows["seed"].nunique() > 1 else "window"
     sums = rows.groupby(by)[["negative_log_likelihood", "tokens"]].sum()
     mean = -float(sums["negative_log_likelihood"].sum() / sums["tokens"].sum())
@@ -205,6 +207,16 @@ def _level(rows: pd.DataFrame) -> pd.DataFrame:
     return levelled.assign(negative_log_likelihood=levelled["negative_log_likelihood"] - spared)
 
 
+def _recall(rows: pd.DataFrame) -> pd.DataFrame:
+    """The recalled tokens of continuations, where they were measured."""
+    if "recalled" not in rows:
+        return rows.iloc[:0]
+    known = rows[rows["recalled"].notna()]
+    of_windows = known["recalled"].groupby([known["model"], known["window"]]).transform("sum")
+    some = known[of_windows > 0]
+    return _level(some.assign(tokens=some["recalled"], negative_log_likelihood=some["recalled_likelihood"]))
+
+
 @dataclass(frozen=True)
 class Measure:
     """One way to measure quality by a kind of measurement, with its name in a sentence and on an axis.
@@ -235,6 +247,9 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
     lambda score: float(np.exp(-score)), -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, -float("inf"), ("window",))  # fmt: skip
+RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall,
+    needed=-float("inf"))  # fmt: skip
+"""Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`)."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, 0.0, ("length", "document"))  # fmt: skip
@@ -246,7 +261,7 @@ SEVERAL_KEYS = replace(NEEDLE, name="several keys found", chosen=_several_keys)
 LONGEST = replace(NEEDLE, name="needles found in the longest texts", chosen=_longest)
 MEASURES = {
     "hashhop": HASHHOP, "needle": NEEDLE, "continuation": CONTINUATION, "passkeys": PASSKEYS,
-    "several_keys": SEVERAL_KEYS, "longest": LONGEST,
+    "several_keys": SEVERAL_KEYS, "longest": LONGEST, "recall": RECALL,
 }  # fmt: skip
 """Under the names that questions have for them."""
 

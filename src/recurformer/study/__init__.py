@@ -44,9 +44,16 @@ class Language(Block):
     """Continual training and perplexity on Wikipedia (Table 3, Figure 3), and all head profiles on text."""
 
     backbones: Annotated[list[str], Field(min_length=1)]
-    """Names in `backbones`."""
-    betas: Annotated[list[Beta], Field(min_length=1)]
-    """Fractions of replaced heads in the continual training; 0 is the original, trained with the same recipe."""
+    """Names in `backbones`; a random one may first be trained on the text."""
+    own: dict[Name, dict[str, Any]] = {}
+    """Keys of this block that are others for one backbone, by its name."""
+    betas: list[Beta] = []
+    """Fractions of replaced heads in the continual training; 0 is the original, trained with the same recipe. None: no
+    training."""
+    seeds: list[Seed] = []
+    """One conversion and training for each: new weights and order; the study's seed where there is none."""
+    pretraining: Training | None = None
+    """Training of a random backbone on the text, before it is profiled and converted; absent: none."""
     profiling: Profiling
     """Head profile: Figure 6 and the choice of heads."""
     maps: Maps
@@ -55,14 +62,33 @@ class Language(Block):
     """Heads that Figure 2 shows, by backbone. Default: the head that gives the first token the most attention."""
     tokens: Several
     """Length of a training window."""
-    training: Training
-    """The same recipe for every fraction of replaced heads."""
+    training: Training | None = None
+    """The same recipe for every fraction of replaced heads; needed where there is one."""
     recovery: Recovery | None = None
     """Quality during the training, and recipes other than the paper's; absent: not measured."""
     perplexity: Perplexity
     """Perplexity before and after."""
     tasks: Tasks = Tasks()
     """Downstream tasks of the trained models."""
+
+    @model_validator(mode="after")
+    def own_keys_fit(self) -> Self:
+        """Keys of one backbone are keys of this block."""
+        for name in self.own:
+            self.of(name)
+        return self
+
+    def of(self, backbone: str) -> Self:
+        """The block as it is for one of its backbones.
+
+        Raises:
+            ValueError: in one line, a key of `own` that is wrong.
+        """
+        shared = {name: value for name, value in self if name not in {"own", *self.own.get(backbone, {})}}
+        try:
+            return type(self).model_validate(shared | self.own.get(backbone, {}))
+        except ValidationError as error:
+            raise ValueError(refusal(type(self), error, f"own.{backbone}")) from None
 
 
 class HashHop(Block):

@@ -92,6 +92,9 @@ class Changed(Block):
     """Mixers that replace the same heads, without training."""
     layers: list[Mixer] = []
     """Mixers that replace whole layers; trained if listed in `trained`."""
+    single: list[Mixer] = []
+    """Mixers that replace single heads, as the paper's text has it, beside whole query groups; trained if listed in
+    `trained`."""
     matched: list[Beta] = []
     """Fractions of heads: eviction methods also keep as much cache as models with trained Mamba blocks hold at them."""
     retained: list[Eviction] = []
@@ -110,7 +113,8 @@ class Changed(Block):
     @model_validator(mode="after")
     def mixers_known(self) -> Self:
         """A mixer that replaces layers or chosen heads is listed as trained or untrained."""
-        for key, mixers in (("layers", self.layers), ("selected", [self.selected] if self.selectors else [])):
+        chosen = [self.selected] if self.selectors else []
+        for key, mixers in (("layers", self.layers), ("single", self.single), ("selected", chosen)):
             for mixer in mixers:
                 if mixer not in (*self.trained, *self.untrained):
                     raise ValueError(f"{key}: {mixer!r} is neither in trained nor in untrained; add it to one of them")
@@ -186,6 +190,9 @@ class Ablations(Block):
     """Questions about documents that were read before."""
     continuation: Continuation
     """Perplexity after a prompt, by position."""
+    positions: Continuation | None = None
+    """The same far beyond the length of the training, of backbones that are trained on the text from nothing; absent:
+    not measured."""
     prices: Prices = Prices()
     """Prices of tokens and bits, by group of heads."""
     mixer_prices: MixerPrices = MixerPrices()

@@ -4,7 +4,7 @@ What a single job refuses at once in one line has no rule here.
 """
 
 from math import ceil
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from recurformer.data.sizes import HASH_VOCABULARY, HashHopTokenSizes
 from recurformer.study.method import MeasuredScore
@@ -39,6 +39,8 @@ def _known(study: "Study", key: str, name: str) -> "Backbone":
 
 def _backbones(study: "Study") -> None:
     """Every name of a backbone has an entry."""
+    for name in study.language.own:
+        _known(study, "language.own", name)
     for name in study.language.sink_heads:
         if name not in study.language.backbones:
             raise ValueError(f"language.sink_heads: {name!r} is not in language.backbones; add it there")
@@ -52,6 +54,11 @@ def _backbones(study: "Study") -> None:
                 raise ValueError(f"{block}.backbones: {name!r} is a shape without weights; name one that has some")
 
 
+def _of(block: Any, backbone: str) -> Any:
+    """A block of a task as it is for one of its backbones."""
+    return block.of(backbone) if hasattr(block, "of") else block
+
+
 def _batches(study: "Study") -> None:
     """Every process of a distributed training gets the same number of samples in every pass."""
     for name, spread in study.distributed.items():
@@ -59,10 +66,11 @@ def _batches(study: "Study") -> None:
         parts = spread.processes * spread.gradient_accumulation
         for task in ("language", "hashhop"):
             block = getattr(study, task)
-            if name in block.backbones and block.training.batch_size % parts:
+            training = _of(block, name).training if name in block.backbones else None
+            if training and training.batch_size % parts:
                 raise ValueError(
                     f"distributed.{name}: processes times gradient_accumulation is {parts};"
-                    f" choose a divisor of {task}.training.batch_size {block.training.batch_size}"
+                    f" choose a divisor of {task}.training.batch_size {training.batch_size}"
                 )
 
 
@@ -72,11 +80,13 @@ def _originals(study: "Study") -> None:
         for name in getattr(study.ablations, task).backbones:
             if name not in getattr(study, task).backbones:
                 raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
-    seeds = study.hashhop.seeds
-    if seeds and study.seed not in seeds:
-        raise ValueError(
-            f"hashhop.seeds: {seeds} lack the study's seed {study.seed}, which baselines and ablations have; add it"
-        )
+    on_text = [study.language.of(name) for name in study.language.backbones]
+    for task, block in (("hashhop", study.hashhop), *(("language", block) for block in on_text)):
+        if block.seeds and study.seed not in block.seeds:
+            raise ValueError(
+                f"{task}.seeds: {block.seeds} lack the study's seed {study.seed}, which baselines and ablations have;"
+                " add it"
+            )
     if 0 not in study.betas:
         raise ValueError("betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0")
 
@@ -90,7 +100,12 @@ def _choice_of_heads(study: "Study") -> None:
             )
     if study.selection.scope == "layer" and (study.ablations.language.layers or study.ablations.hashhop.layers):
         raise ValueError("selection.scope: ablations of whole layers rank all of them; choose 'global'")
-    if not max(study.language.betas):
+    for name in study.language.backbones:
+        block = study.language.of(name)
+        changed = study.ablations.language if name in study.ablations.language.backbones else None
+        if block.training is None and (block.betas or (changed and (changed.trained or changed.kv_heads))):
+            raise ValueError(f"language.training: this key is missing; {name!r} is trained and needs it")
+    if not any(any(study.language.of(name).betas) for name in study.language.backbones):
         raise ValueError("language.betas: Figure 1 needs a model with replaced heads; add a fraction above 0")
 
 
@@ -98,7 +113,7 @@ def _tokenizers(study: "Study") -> None:
     """A random backbone has the tokenizer of its task."""
     for name in study.language.backbones:
         if study.backbones[name].tokenizer == "hash":
-            raise ValueError(f"language.backbones: {name!r} reads hashes, not text; give it tokenizer byte")
+            raise ValueError(f"language.backbones: {name!r} reads hashes, not text; give it tokenizer byte or bpe")
     task = study.hashhop.task
     for name in study.hashhop.backbones:
         if study.backbones[name].tokenizer != "hash":
@@ -115,7 +130,8 @@ def _tokenizers(study: "Study") -> None:
 
 def _windows(study: "Study") -> None:
     """A window as long as its sample would make every head recency-aware."""
-    longest, tokens = max(study.ablations.recency.windows), study.language.profiling.tokens
+    longest = max(study.ablations.recency.windows)
+    tokens = min(study.language.of(name).profiling.tokens for name in study.ablations.language.backbones)
     if longest >= tokens:
         raise ValueError(
             f"ablations.recency.windows: {longest} must be below the {tokens} tokens of language.profiling"
@@ -129,19 +145,25 @@ def _windows(study: "Study") -> None:
 
 def _recoveries(study: "Study") -> None:
     """Recipes have names of their own, and models with a recovery curve are trained in one process."""
-    language = study.language
-    if language.recovery is None:
+    blocks = {name: study.language.of(name) for name in study.language.backbones}
+    if not any(block.recovery for block in blocks.values()):
         return
-    for name, arm in language.recovery.arms.items():
-        key, batch = f"language.recovery.arms.{name}", language.training.batch_size
-        if name in {"original", "paper"}:
-            raise ValueError(f"{key}: this is the name of a training of its own; choose another")
-        steps = arm.steps or language.training.steps
-        if arm.transfer_steps + ceil(arm.calibrate_windows / batch) > steps:
-            raise ValueError(f"{key}: the closed form and transfer take more than its {steps} steps of {batch} windows")
-    for name in language.backbones:
-        if name in study.distributed:
-            raise ValueError(f"language.recovery: {name!r} is trained by several processes, which measure no curve")
+    for backbone, language in blocks.items():
+        if language.recovery is None:
+            raise ValueError(f"language.own.{backbone}.recovery: the others measure curves; leave this key out")
+        if backbone in study.distributed:
+            raise ValueError(f"language.recovery: {backbone!r} is trained by several processes, which measure no curve")
+        for name, arm in language.recovery.arms.items():
+            if language.training is None:
+                raise ValueError(f"language.training: this key is missing; recovery.arms.{name} needs it")
+            key, batch = f"language.recovery.arms.{name}", language.training.batch_size
+            if name in {"original", "paper"}:
+                raise ValueError(f"{key}: this is the name of a training of its own; choose another")
+            steps = arm.steps or language.training.steps
+            if arm.transfer_steps + ceil(arm.calibrate_windows / batch) > steps:
+                raise ValueError(
+                    f"{key}: the closed form and transfer take more than its {steps} steps of {batch} windows"
+                )
 
 
 RULES = (

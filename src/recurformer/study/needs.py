@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Self
 
-from recurformer.data.sizes import PUBLISHED
+from recurformer.data.sizes import BYTE_VOCABULARY, PUBLISHED
 
 SLACK = 1.2  # allocators round, and blocks of both sizes exist while one replaces the other
 FLOAT32, MB = 4, 2**20
 GPU_LIBRARY_MB = 3000  # of the host: CUDA's own libraries
-BYTE_VOCABULARY = 259  # of the byte tokenizer of random backbones
 LOGITS_BYTES = 12  # for each token and word: float32 logits, what the loss derives from them, and their gradient
 
 
@@ -47,9 +46,9 @@ NEEDS = {
     **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
-    **dict.fromkeys(["needle", "turns", "continuation", "hashhop", "baseline"], WRITE),
+    **dict.fromkeys(["needle", "turns", "continuation", "positions", "hashhop", "baseline"], WRITE),
     **dict.fromkeys(["train_text", "recover"], TRAIN),
-    **dict.fromkeys(["pretrain_hashhop", "train_hashhop"], TRAIN),
+    **dict.fromkeys(["pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
     **dict.fromkeys(["longest_input", "cache_peak"], Need(900, minutes=1440, gpu=True, fills=True)),
     "pyramidinfer": Need(1000),
@@ -123,7 +122,7 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
         if need.trains and not on_gpu:
-            training, tokens = study["language"]["training"], study["language"]["tokens"]
+            training, tokens = study["language"]["training"] or {"batch_size": 1}, study["language"]["tokens"]
             held += sizes.weight_bytes + sizes.training_bytes(tokens * training["batch_size"])  # and the original
     megabytes = SLACK * (need.base_mb + held / MB) + (GPU_LIBRARY_MB if on_gpu and need.gpu else 0)
     return {

@@ -25,7 +25,9 @@ FAMILIES = {
     **{"evicted": "eviction", "combined": "combined", "recovered": "recovered", "pooled": "pooled", "priced": "priced"},
     **dict.fromkeys(["replaced", "heads"], "mixer"),
 }
-"""Kind -> family in the measurements; mixers of whole layers are the family `layers`."""
+"""Kind -> family in the measurements; mixers of whole layers are the family `layers`, and those of single heads, which
+free no keys before the last head of a group is replaced, the family `single`."""
+BY_UNIT = {"layer": "layers", "head": "single"}
 PARTS = {"name": r"[\w.-]+", "by": r"\w+", "unit": r"\w+", "choice": r"\d+", "beta": r"\d\.\d+"}
 
 
@@ -80,7 +82,9 @@ class Subject:
         Args:
             recovered_by: ranking of the heads of a model that recovered.
         """
-        family = "layers" if FAMILIES[self.kind] == "mixer" and self.unit == "layer" else FAMILIES[self.kind]
+        family = FAMILIES[self.kind]
+        if family == "mixer":
+            family = BY_UNIT.get(self.unit, family)
         return {
             "family": family,
             "method": "full" if family == "original" else "mean" if self.kind == "pooled" else self.name,
