@@ -181,6 +181,7 @@ RIVALS = [
     *(("mixer", method, 0.5, "ra_i", True, 0, 0.5) for method in ("window", "linear")),
     *(("mixer", "mamba", 0.5, "random", True, seed, 0.5) for seed in range(3)),
     ("layers", "mamba", 0.5, "ra_i", True, 0, 0.5),
+    ("single", "mamba", 0.5, "ra_i", True, 0, 0.6),
     *(("eviction", method, budget, "", False, 0, budget) for method, budget in product(
         ("h2o", "snapkv", "pyramidinfer_paper"), (0.2, 0.8))),
     ("combined", "h2o", 0.2, "", True, 0, 0.2),
@@ -209,6 +210,7 @@ def every_subject() -> Iterator[tuple]:
                 yield "mixer", method, beta, "ra_i", True, 0, held, quality
         yield "recovered", "plus", beta, "ra_i", True, 0, held, 0.995
         yield "layers", "mamba", beta, "ra_i", True, 0, 1.04 - beta, 0.85 ** (1 + 2 * beta)
+        yield "single", "mamba", beta, "ra_i", True, 0, 1.1 - beta, 0.9 ** (1 + beta)
         for place, by in enumerate(SELECTORS):
             yield "mixer", "mamba", beta, by, True, 0, held, 0.99 - 0.05 * place
         for seed in range(3):

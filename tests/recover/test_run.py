@@ -1,8 +1,12 @@
 """A recovery: equally many tokens by every recipe, measured on the way, and resumable; and what is measured."""
 
+import math
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
 from recurformer import convert
 from recurformer.data.datasets import WindowDataset
@@ -59,8 +63,19 @@ def test_every_recipe_sees_the_same_tokens(original, tmp_path, recipe):
 
 def test_points_lie_at_halvings_of_the_last_training(original, tmp_path):
     rows = run(original, tmp_path, RECIPES["calibrated"])[1]
-    # 10 windows take the place of 3 of 12 steps; half of the other 9 is 5, a quarter 3
-    assert sorted(set(rows.tokens)) == [0, 160, *(160 + 64 * step for step in (3, 5, 9))]
+    # 10 windows take the place of 3 of 12 steps; three quarters of the other 9 are 7, half is 5, a quarter 3
+    assert sorted(set(rows.tokens)) == [0, 160, *(160 + 64 * step for step in (3, 5, 7, 9))]
+
+
+def test_the_fall_is_that_of_the_held_out_loss_over_the_last_quarter(original, tmp_path):
+    """The upper end of the interval of paired differences; without a training there is none."""
+    rows = run(original, tmp_path, RECIPES["calibrated"])[1]
+    losses = rows.pivot(index="window", columns="tokens", values="negative_log_likelihood")
+    fall = (losses[160 + 64 * 7] - losses[160 + 64 * 9]).to_numpy()
+    high = ttest_1samp(fall, 0).confidence_interval(0.95).high
+    assert RecoveryCurve.fall.fget(SimpleNamespace(rows=rows)) == pytest.approx(high)
+    untrained = rows[rows.stage != rows.stage.iloc[-1]]
+    assert math.isnan(RecoveryCurve.fall.fget(SimpleNamespace(rows=untrained)))
 
 
 def test_without_a_closed_form_it_is_the_papers_training(original, tmp_path):

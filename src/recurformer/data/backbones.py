@@ -189,8 +189,10 @@ def bpe_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerF
         ValueError: the texts have fewer different parts than the vocabulary shall have.
     """
     tokenizer, alphabet = _of_bytes(BPE(), use_regex=True), sorted(pre_tokenizers.ByteLevel.alphabet())
-    sizes = {"vocab_size": vocabulary, "special_tokens": [*BYTE_SPECIALS], "initial_alphabet": alphabet}
-    tokenizer.train_from_iterator(texts, BpeTrainer(show_progress=False, **sizes))
+    trainer = BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[*BYTE_SPECIALS], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
     if (found := tokenizer.get_vocab_size()) != vocabulary:
         raise ValueError(f"vocabulary: the texts give {found} tokens, {vocabulary} were asked for; ask for fewer")
     return _left_padded(tokenizer, split_special_tokens=True)

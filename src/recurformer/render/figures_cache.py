@@ -180,10 +180,13 @@ ablation_pareto = quality_figure(
 
 
 def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
-    """Heads replaced by Mamba, and by whatever replaces layers; the original as it came and trained likewise."""
+    """Groups of heads replaced by Mamba, and by whatever replaces layers; single heads, and fewer key-value heads; the
+    original as it came and trained likewise.
+    """
     layers = of(points, "layers")
     heads = of(points, "mixer", "mamba", *layers["method"].unique())
-    return pd.concat([of(points, "original"), after_training(pd.concat([heads, layers, of(points, "pooled")]))])
+    others = [of(points, family) for family in ("single", "pooled")]
+    return pd.concat([of(points, "original"), after_training(pd.concat([heads, layers, *others]))])
 
 
 ablation_granularity = quality_figure(

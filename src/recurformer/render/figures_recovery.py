@@ -1,5 +1,7 @@
 """How quality recovers by tokens seen, and at equal bytes."""
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -167,7 +169,7 @@ def _by_position(rows: pd.DataFrame, likelihood: str, tokens: str) -> pd.DataFra
     places = (rows["position"] // POSITIONS + 0.5) * POSITIONS
     sums = rows.groupby([places, rows["seed"]])[[likelihood, tokens]].sum()
     sums = sums[sums[tokens] > 0]
-    of_seeds = np.exp(sums[likelihood] / sums[tokens]).groupby(level=0)
+    of_seeds = (sums[likelihood] / sums[tokens]).map(math.exp).groupby(level=0)
     return pd.DataFrame({"mean": of_seeds.mean(), "low": of_seeds.min(), "high": of_seeds.max()})
 
 

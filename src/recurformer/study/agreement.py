@@ -80,12 +80,11 @@ def _originals(study: "Study") -> None:
         for name in getattr(study.ablations, task).backbones:
             if name not in getattr(study, task).backbones:
                 raise ValueError(f"ablations.{task}.backbones: {name!r} is not in {task}.backbones; add it there")
-    on_text = [study.language.of(name) for name in study.language.backbones]
-    for task, block in (("hashhop", study.hashhop), *(("language", block) for block in on_text)):
-        if block.seeds and study.seed not in block.seeds:
+    seeds = [("language", study.language.of(name).seeds) for name in study.language.backbones]
+    for task, named in [("hashhop", study.hashhop.seeds), *seeds]:
+        if named and study.seed not in named:
             raise ValueError(
-                f"{task}.seeds: {block.seeds} lack the study's seed {study.seed}, which baselines and ablations have;"
-                " add it"
+                f"{task}.seeds: {named} lack the study's seed {study.seed}, which baselines and ablations have; add it"
             )
     if 0 not in study.betas:
         raise ValueError("betas: ablations on HashHop are compared with beta = 0 after the same training; add 0.0")
