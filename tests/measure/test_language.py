@@ -135,7 +135,7 @@ def test_recalled_tokens_are_rare_pairs_that_stood_far_back_and_not_since(model)
         pair = tuple(ids[window, place - 1 : place + 1].tolist())
         before = [at for at in range(1, place) if tuple(ids[window, at - 1 : at + 1].tolist()) == pair]
         assert marks[window, place] == (bool(before) and place - before[-1] >= 64 and counts[pair] <= 4)
-    assert marks.sum() > 5 and not marks[:, 0].any() and max(counts.values()) == 5
+    assert marks.sum() > 5 and not marks[:, 0].any() and max(counts.values()) > language.RARE
     rows = measured(model, ids, prompt=PROMPT, recalled=marks)
     after = marks[:, PROMPT:]
     bins = [part.sum().item() for window in one_shot(model, ids) * after for part in window.split(32)]
