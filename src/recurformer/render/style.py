@@ -141,8 +141,8 @@ def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def log_norm(*matrices: np.ndarray) -> LogNorm:
-    """A logarithmic colour scale of three powers of ten down from the largest value of all matrices; what is smaller
-    takes its lowest colour.
+    """A logarithmic colour scale of six powers of ten down from the largest value of all matrices; what is smaller takes
+    its lowest colour. Beside a first token that takes nearly all attention, the others' weights are that small.
 
     Raises:
         ValueError: no positive value.
@@ -150,7 +150,7 @@ def log_norm(*matrices: np.ndarray) -> LogNorm:
     highest = max(float(np.nanmax(matrix, initial=0.0)) for matrix in matrices)
     if highest <= 0:
         raise ValueError("a logarithmic colour scale needs a positive value, the weights are all 0")
-    return LogNorm(highest * 10.0**-3, highest, clip=True)
+    return LogNorm(highest * 10.0**-6, highest, clip=True)
 
 
 def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -> AxesImage:
