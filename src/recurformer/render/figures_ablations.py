@@ -163,7 +163,7 @@ def ablation_selectors(
         axes.axhline(unchanged, color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1, label="original")
         axes.set_xlabel("heads replaced, β")
         axes.set_xticks(sorted(selected["setting"].unique()))
-        show_score(axes, panel)
+        show_score(axes, panel, "setting", lambda point: _selector_look(point["by"])[0])
     for place, (model, of_model) in enumerate(models, lines - len(models)):
         _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
     if len(panels) % 2:
