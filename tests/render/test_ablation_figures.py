@@ -107,7 +107,7 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
     assert first.get_yscale() == "log" and second.get_yscale() == "linear"
     untouched = measurements["continuation"].assign(trained=False)
-    assert not [line for line in ABLATIONS["frontier"](untouched).axes[0].lines if line.get_label() == "original"]
+    assert "original" not in texts(ABLATIONS["frontier"](untouched).axes[0])
 
 
 def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):
@@ -223,6 +223,9 @@ def test_needle_maps_are_the_passkeys_by_depth_and_length(figures, measurements)
     expected = rows.pivot_table(index="depth", columns="length", values="correct")
     np.testing.assert_allclose(maps["H2O"].get_array(), expected)
     assert maps["original"].get_array().min() == 1
+    (counts,) = [texts(axes) for axes in figure.axes if axes.get_title().startswith("H2O")]
+    found = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
+    assert counts == [f"{correct}/{asked}" for correct, asked in found.itertuples(index=False)]
 
 
 def test_ra_i_shows_the_share_that_changes_and_frames_the_default(figures, measurements):

@@ -9,18 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recurformer.paper import label
-from recurformer.render.panels import (
-    OURS,
-    SIDE_BY_SIDE,
-    End,
-    Panel,
-    add_methods_legend,
-    draw_panel,
-    lines_of,
-    notes_of,
-    quality_figure,
-)
-from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
+from recurformer.render.style import add_note, grid, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.scores import (
     CONTINUATION,
@@ -38,6 +28,7 @@ from recurformer.results.scores import (
 
 CONTROLS = ("mean", "zero")
 """Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
+AXIS = "cache held (fraction of the original's)"
 FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
 SURE = 0.1
 """Widest 95 % interval, of fractions or of nats a token, at which points make a front."""
@@ -86,19 +77,15 @@ def frontier(
             at_length = replace(measure, name=name.format(length))
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, as_paper_does(points), why_not_run(points, at_length)))
-    figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
-    for panel, axes in zip(panels, every, strict=True):
-        draw_panel(axes, panel, "ratio")
-        if panel.reason:
-            continue
+
+    def log_scales(axes: Axes, panel: Panel) -> list[End]:
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("cache held, fraction of the original's")
         if panel.measure is DIVERGENCE:
             axes.set_ylim(auto=True)
             axes.set_yscale("log")
-    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
-    add_note(figure, " ".join([SIDE_BY_SIDE, *notes_of(panels)]))
-    return figure
+        return []
+
+    return draw_panels("Frontier", panels, "ratio", AXIS, "Replaced heads are those of highest RA-I.", log_scales)
 
 
 @styled
@@ -157,11 +144,11 @@ def _everything(points: pd.DataFrame) -> pd.DataFrame:
 ablation_pareto = quality_figure(
     _everything,
     "ratio",
-    "cache held (fraction of the original's)",
+    AXIS,
     "Quality against cache",
     "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
-    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out. No front is drawn where a 95 % "
-    f"interval at it is wider than {SURE:g} (of the answers; nats a token).",
+    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out. No front "
+    f"is drawn where a 95 % interval at it is wider than {SURE:g} (of the answers; nats a token).",
     _name_betas_and_front,
 )
 
@@ -179,7 +166,7 @@ def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
 ablation_granularity = quality_figure(
     _heads_and_layers,
     "ratio",
-    "cache held (fraction of the original's)",
+    AXIS,
     "Heads against layers",
     "Points of a line, right to left: rising β, or rising fraction of removed KV heads.",
     _name_betas,

@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform
 
@@ -50,12 +49,11 @@ DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
 SHADES = (("white", 0.0), ("black", 0.45), ("white", 0.4))
 """What a hue is mixed with, and how much of it, from three methods to the next three."""
 FAR = 2.0
-"""Perplexities of more than so many times the best are not drawn, but written at the panel's upper edge."""
+"""Perplexities of more than so many times the best are not drawn, but written at the panel's edge."""
 NAME = 0.13
 """Height of a line's name, in inches."""
 ASIDE = 0.03
 """Inches between two methods of a family at the same place."""
-SIDE_BY_SIDE = "Points of a family at the same place stand side by side."
 Method = tuple[str, str]
 """(family, method)"""
 
@@ -68,8 +66,10 @@ def is_ours(method: Method) -> bool:
 def nth_look(colour: str, place: int) -> Series:
     """The look number `place` among those of one hue."""
     other, part = SHADES[place // 3 % len(SHADES)]
-    shade = to_hex((1 - part) * np.array(to_rgb(colour)) + part * np.array(to_rgb(other))) if part else colour
-    return Series(shade, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
+    red, green, blue = (1 - part) * np.array(to_rgb(colour)) + part * np.array(to_rgb(other))
+    return Series(
+        to_hex((red, green, blue)) if part else colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)]
+    )
 
 
 def look_of(method: Method) -> Series:
@@ -99,24 +99,6 @@ def line_style(method: Method) -> dict[str, Any]:
     return {**look.line, "linewidth": width, "markersize": size, "zorder": order}
 
 
-def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:
-    """A legend to the right of the axes."""
-    return figure.legend(handles=handles, loc="outside right center", fontsize=7.5, handlelength=2.6)
-
-
-def add_methods_legend(figure: Figure, methods: set[Method]) -> None:
-    """A legend of methods, family by family."""
-    handles: list[Line2D] = []
-    for family, (heading, _) in LOOKS.items():
-        members = [method for method in in_order(methods) if method[0] == family]
-        if members and heading:
-            handles.append(Line2D([], [], linestyle="none", label=heading))
-        handles += [Line2D([], [], label=method_label(*method), **line_style(method)) for method in members]
-    for text in legend_beside(figure, handles).get_texts():
-        if text.get_text() in {heading for heading, _ in LOOKS.values()}:
-            text.set_fontweight("bold")
-
-
 End = tuple[str, tuple[float, float], str, Transform]
 """The name of a line, its last point, its colour and what draws it where it stands."""
 
@@ -126,15 +108,16 @@ def name_lines(axes: Axes, ends: list[End], inches: float) -> None:
     much lower or higher as the other names make it. Called when the limits of the axes are set.
     """
     place = (axes.transScale + axes.transLimits).transform
-    highest = sorted(ends, key=lambda end: tuple(-place(end[1])[::-1].round(3)))
-    steps = NAME / inches * np.arange(len(ends))
+    seen = [end for end in ends if 0 <= place(end[1])[1] <= 1]  # not 0 on a logarithmic axis
+    highest = sorted(seen, key=lambda end: tuple(-place(end[1])[::-1].round(3)))
+    steps = NAME / inches * np.arange(len(highest))
     wanted = np.array([place(point)[1] for _, point, *_ in highest])
     heights = np.maximum(np.minimum.accumulate(wanted + steps) - steps, steps[::-1])
     for (name, point, colour, drawn), height in zip(highest, heights, strict=True):
         axes.annotate(
             name, point, (1.04, height), drawn, "axes fraction", va="center", fontsize=7,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.9, "linestyle": (0, (1, 1.5)), "shrinkA": 1,
-                        "shrinkB": 3, "relpos": (0, 0.5)},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 1, "shrinkB": 3,
+                        "relpos": (0, 0.5)},
         )  # fmt: skip
 
 
@@ -163,10 +146,9 @@ class Panel:
 
     def name(self, point: pd.Series) -> str:
         """Of a point's method, where it was shown both trained and not also which of them it is."""
-        method = point[["family", "method"]]
-        alike = self.points[(self.points[["family", "method"]] == method).all(axis=1)]
-        both = point["trained"] and not alike["trained"].all()
-        return method_label(*method) + (", trained" if both else "")
+        method = [point["family"], point["method"]]
+        alike = self.points.loc[(self.points[["family", "method"]] == method).all(axis=1), "trained"]
+        return method_label(*method) + (", trained" if point["trained"] and not alike.all() else "")
 
     @property
     def title(self) -> str:
@@ -213,7 +195,7 @@ def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series]
     beyond = groups(panel.points[panel.far], column)
     lowest, highest = shown["high"].min(), min(shown.loc[~panel.far, "low"].max(), FAR * shown["mean"].min())
     words = max((len(rows) for _, rows in beyond), default=-1)
-    span = (highest - lowest) / (0.85 - 0.08 * words)
+    span = max(highest - lowest, 0.1 * lowest) / (0.85 - 0.08 * words)
     axes.set_ylim(lowest - 0.05 * span, lowest + 0.95 * span)
     axes.margins(x=0.12 if beyond else None)  # for the words
     for x, rows in beyond:
@@ -248,18 +230,19 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
         return []
     ends = []
     lines = list(lines_of(panel.points))
-    for number, ((family, method), trained, rows) in enumerate(lines):
-        style, shown = line_style((family, method)), rows.assign(**{"mean": rows["mean"].map(panel.measure.shown)})
+    families = [family for (family, _), *_ in lines]
+    for number, (method, trained, rows) in enumerate(lines):
+        style, family = line_style(method), method[0]
         if family == "original":
             style |= {"linestyle": "none", "zorder": 5}
         if not trained:
             style["markerfacecolor"] = "white"
-        alike = [place for place, ((other, _), *_) in enumerate(lines) if other == family]
-        aside = ScaledTranslation((number - np.mean(alike)) * ASIDE, 0, axes.get_figure().dpi_scale_trans)
-        drawn = axes.transData + aside
-        draw_line(axes, panel.measure, rows[column], rows, label=method_label(family, method), transform=drawn, **style)
-        for _, last in shown[~panel.far[rows.index]].sort_values(column).tail(1).iterrows():
-            x, y = last[[column, "mean"]]
+        middle = families.index(family) + (families.count(family) - 1) / 2
+        drawn = axes.transData + ScaledTranslation((number - middle) * ASIDE, 0, axes.figure.dpi_scale_trans)
+        near = rows[~panel.far[rows.index]].sort_values(column)
+        draw_line(axes, panel.measure, near[column], near, transform=drawn, **style)
+        for _, last in near.tail(1).iterrows():
+            x, y = last[column], panel.measure.shown(last["mean"])
             if family == "original" and column != "ratio":  # it is no setting of what is shown, but their yardstick
                 axes.axhline(y, color=style["color"], linestyle=SERIES[2].dashes, linewidth=0.8)
                 x = panel.points[column].max()
@@ -293,13 +276,39 @@ def notes_of(panels: list[Panel]) -> list[str]:
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
 
+Finish = Callable[[Axes, Panel], list[End]]
+"""Adds to a panel that shows something; the ends of lines that it adds."""
+
+
+def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: str, finish: Finish) -> Figure:
+    """A figure of panels, one below the other, with the names of their lines; arguments as of `quality_figure`."""
+    names = [2 + len(list(lines_of(panel.points))) for panel in panels]
+    inches = [0.4 if panel.reason else max(1.7, NAME * lines) for panel, lines in zip(panels, names, strict=True)]
+    figure, every, _ = grid(
+        name, len(panels), 1, lambda _, lines: (WIDTH, 1.5 + 0.6 * lines + sum(inches)),
+        gridspec_kw={"height_ratios": inches},
+    )  # fmt: skip
+    for panel, axes, height in zip(panels, every, inches, strict=True):
+        ends = draw_panel(axes, panel, column)
+        if not panel.reason:
+            axes.set_xlabel(axis)
+            name_lines(axes, ends + finish(axes, panel), height)
+    families = {family for panel in panels for family in panel.points["family"]}
+    handles = [Line2D([], [], color=hue, linewidth=4, label=heading)
+        for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
+    if len(handles) > 1:
+        figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)
+    add_note(figure, " ".join([note, "Points of a family at the same place stand side by side.", *notes_of(panels)]))
+    return figure
+
+
 def quality_figure(
     chosen: Callable[[pd.DataFrame], pd.DataFrame],
     column: str,
     axis: str,
     name: str,
     note: str,
-    finish: Callable[[Axes, Panel], list[End]] = lambda axes, panel: [],
+    finish: Finish = lambda axes, panel: [],
 ) -> Callable[..., Figure]:
     """A figure of all measures of quality, one panel a measure and model, as a function of the measurements there are.
 
@@ -309,7 +318,7 @@ def quality_figure(
         axis: its label.
         name: of the figure.
         note: what a reader must know beside sizes, training, and the reasons of gaps.
-        finish: adds to each panel that shows something; returns the ends of lines that it adds.
+        finish: of each panel that shows something.
     """
 
     @styled
@@ -319,23 +328,6 @@ def quality_figure(
         continuation: pd.DataFrame | None = None,
     ) -> Figure:
         frames = {"compared_hashhop": compared_hashhop, "needle": needle, "continuation": continuation}
-        panels = panels_of(frames, chosen)
-        inches = [max(1.7, NAME * (2 + len(list(lines_of(panel.points))))) for panel in panels]
-        figure, every, _ = grid(
-            name, len(panels), 1, lambda _, lines: (WIDTH, 1.5 + 0.6 * lines + sum(inches)),
-            gridspec_kw={"height_ratios": inches},
-        )  # fmt: skip
-        for panel, axes, height in zip(panels, every, inches, strict=True):
-            ends = draw_panel(axes, panel, column)
-            if not panel.reason:
-                axes.set_xlabel(axis)
-                name_lines(axes, ends + finish(axes, panel), height)
-        families = {family for panel in panels for family in panel.points["family"]}
-        handles = [Line2D([], [], color=hue, linewidth=4, label=heading)
-            for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
-        if len(handles) > 1:
-            figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)
-        add_note(figure, " ".join([note, SIDE_BY_SIDE, *notes_of(panels)]))
-        return figure
+        return draw_panels(name, panels_of(frames, chosen), column, axis, note, finish)
 
     return draw
