@@ -42,7 +42,7 @@ LOW = 0.1
 """A fraction below which there is no room for text under a point."""
 
 
-def _name_betas(axes: Axes, panel: Panel) -> list[End]:
+def _name_betas(axes: Axes, panel: Panel) -> None:
     """Each of RecurFormer's points with its β."""
     ours = of(panel.points[~panel.far], "mixer", "mamba")
     for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
@@ -51,7 +51,6 @@ def _name_betas(axes: Axes, panel: Panel) -> list[End]:
             f"β {beta:g}", (ratio, score), (5, 6 if above else -11), textcoords="offset points", fontsize=7, zorder=6
         )
         text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
-    return []
 
 
 @styled
@@ -78,12 +77,11 @@ def frontier(
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, as_paper_does(points), why_not_run(points, at_length)))
 
-    def log_scales(axes: Axes, panel: Panel) -> list[End]:
+    def log_scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
         if panel.measure is DIVERGENCE:
             axes.set_ylim(auto=True)
             axes.set_yscale("log")
-        return []
 
     return draw_panels("Frontier", panels, "ratio", AXIS, "Replaced heads are those of highest RA-I.", log_scales)
 

@@ -183,7 +183,7 @@ def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]
             yield method, bool(trained), rows[rows["trained"] == trained]
 
 
-def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str] | None = None) -> None:
+def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str]) -> None:
     """The axis of a measure: fractions from 0 to 1; of perplexities those near the best, and the others in words, by
     their place in `column`, with an arrow to where they would be.
     """
@@ -199,10 +199,8 @@ def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series]
     axes.set_ylim(lowest - 0.05 * span, lowest + 0.95 * span)
     axes.margins(x=0.12 if beyond else None)  # for the words
     for x, rows in beyond:
-        told = [
-            f"{(name or panel.name)(point).partition(' (')[0]}: {panel.measure.shown(point['mean']):,.0f}"
-            for _, point in rows.sort_values("mean").iterrows()
-        ]
+        worst_first = (point for _, point in rows.sort_values("mean").iterrows())
+        told = [f"{name(one).partition(' (')[0]}: {panel.measure.shown(one['mean']):,.0f}" for one in worst_first]
         axes.annotate(
             "\n".join(told), (x, 1), (0, -12), ("data", "axes fraction"), "offset points", ha="center", va="top",
             fontsize=7, arrowprops={"arrowstyle": "->"},
@@ -251,7 +249,7 @@ def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
     for limit in limits:  # of lines that are moved aside the axes know nothing
         axes.update_datalim(np.column_stack([panel.points[column], limits[limit]]))
     axes.autoscale_view()
-    show_score(axes, panel, column)
+    show_score(axes, panel, column, panel.name)
     return ends
 
 
@@ -276,8 +274,8 @@ def notes_of(panels: list[Panel]) -> list[str]:
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
 
-Finish = Callable[[Axes, Panel], list[End]]
-"""Adds to a panel that shows something; the ends of lines that it adds."""
+Finish = Callable[[Axes, Panel], list[End] | None]
+"""Adds to a panel that shows something; the ends of lines that it adds, if any."""
 
 
 def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: str, finish: Finish) -> Figure:
@@ -292,7 +290,7 @@ def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: st
         ends = draw_panel(axes, panel, column)
         if not panel.reason:
             axes.set_xlabel(axis)
-            name_lines(axes, ends + finish(axes, panel), height)
+            name_lines(axes, ends + (finish(axes, panel) or []), height)
     families = {family for panel in panels for family in panel.points["family"]}
     handles = [Line2D([], [], color=hue, linewidth=4, label=heading)
         for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
@@ -308,7 +306,7 @@ def quality_figure(
     axis: str,
     name: str,
     note: str,
-    finish: Finish = lambda axes, panel: [],
+    finish: Finish = lambda axes, panel: None,
 ) -> Callable[..., Figure]:
     """A figure of all measures of quality, one panel a measure and model, as a function of the measurements there are.
 
