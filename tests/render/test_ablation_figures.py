@@ -218,7 +218,7 @@ def test_sizes_stand_over_the_length_and_over_the_hops(figures, measurements):
 def test_needle_maps_are_the_passkeys_by_depth_and_length(figures, measurements):
     figure = figures["ablation_needle"]
     maps = {axes.get_title().split("\n")[0]: axes.images[0] for axes in figure.axes if axes.get_title()}
-    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 4, "both of PyramidInfer share a name"
+    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 5, "both of PyramidInfer share a name"
     rows = of(measurements["needle"], method="h2o", setting=0.5, task="passkey")
     expected = rows.pivot_table(index="depth", columns="length", values="correct")
     np.testing.assert_allclose(maps["H2O"].get_array(), expected)
