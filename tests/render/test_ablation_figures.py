@@ -26,8 +26,8 @@ def lines_with(axes: Axes, method: tuple[str, str]) -> list[Line2D]:
     return [line for line in axes.lines if (line.get_color(), line.get_marker()) == (look.colour, look.marker)]
 
 
-def legend_texts(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
 
 
 def of(frame: pd.DataFrame, **where: object) -> pd.DataFrame:
@@ -57,9 +57,18 @@ def test_pareto_shows_the_scores_over_the_caches_that_were_held(figures, measure
     snapkv = of(measurements["continuation"], method="snapkv")
     (line,) = lines_with(figure.axes[3], ("eviction", "snapkv"))
     assert line.get_ydata() == pytest.approx(perplexities(snapkv, "ratio"))
-    betas = sorted(text.get_text() for text in figure.axes[0].texts)
-    assert betas == [f"β {beta:g}" for beta in SETTINGS]
-    assert legend_texts(figure)[-1] == "Pareto front"
+    assert [text for text in texts(figure.axes[0]) if text[0] == "β"] == [f"β {beta:g}" for beta in SETTINGS]
+    assert {METHODS["eviction"]["snapkv"], METHODS["mixer"]["mamba"]} <= set(texts(figure.axes[0]))
+
+
+def test_a_front_needs_intervals_that_tell_which_points_are_on_it(measurements):
+    hops = measurements["compared_hashhop"]
+    hops = hops[hops["model"] == "hashhop-llama"]
+    more = pd.concat([hops.assign(sample=hops["sample"] + 32 * times) for times in range(20)], ignore_index=True)
+    for frame, expected in ((hops, 0), (more, 1)):
+        (axes,) = ABLATIONS["ablation_pareto"](compared_hashhop=frame).axes
+        assert texts(axes).count("Pareto front") == expected
+        assert len([line for line in axes.lines if line.get_linewidth() == 5]) == expected
 
 
 def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measurements):
@@ -68,7 +77,9 @@ def test_a_perplexity_far_above_the_others_is_told_and_does_not_hide_them(measur
     worse = frame.assign(negative_log_likelihood=frame["negative_log_likelihood"].mask(ours, 32 * np.log(1e4)))
     (axes,) = ABLATIONS["ablation_pareto"](continuation=worse).axes
     assert axes.get_ylim()[1] < 100
-    assert sorted(text.get_text() for text in axes.texts) == [f"β {beta:g}: 10,000" for beta in SETTINGS]
+    far = [(text.xy[0], text.get_text()) for text in axes.texts if ": " in text.get_text()]
+    ratios = np.sort(frame.loc[ours, "ratio"].unique())
+    assert sorted(far) == [(pytest.approx(ratio), "Mamba: 10,000") for ratio in ratios]
 
 
 def test_pareto_counts_the_needle_tasks_that_the_original_has_learned(figures, measurements):
@@ -96,7 +107,7 @@ def test_the_frontier_shows_divergence_and_needles_of_each_length_over_the_cache
     assert line.get_ydata() == pytest.approx((sums["divergence"] / sums["tokens"]).to_numpy())
     assert first.get_yscale() == "log" and second.get_yscale() == "linear"
     untouched = measurements["continuation"].assign(trained=False)
-    assert not [line for line in ABLATIONS["frontier"](untouched).axes[0].lines if line.get_label() == "original"]
+    assert "original" not in texts(ABLATIONS["frontier"](untouched).axes[0])
 
 
 def test_states_show_each_group_and_in_how_many_the_state_is_cheaper(figures, measurements):
@@ -130,7 +141,7 @@ def test_what_was_not_measured_is_not_named(measurements, name, families):
     figure = drawn_of_families(name, measurements, *families)
     assert len(figure.axes) == 1
     absent = {label for family in set(METHODS) - {"original", *families} for label in METHODS[family].values()}
-    assert not absent & set(legend_texts(figure))
+    assert not absent & set(texts(figure.axes[0]))
     assert_nothing_cut_off(figure)
     assert_labels_apart(figure)
 
@@ -207,11 +218,14 @@ def test_sizes_stand_over_the_length_and_over_the_hops(figures, measurements):
 def test_needle_maps_are_the_passkeys_by_depth_and_length(figures, measurements):
     figure = figures["ablation_needle"]
     maps = {axes.get_title().split("\n")[0]: axes.images[0] for axes in figure.axes if axes.get_title()}
-    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 4, "both of PyramidInfer share a name"
+    assert len(maps) == len(METHODS["eviction"]) - 1 + len(METHODS["mixer"]) + 5, "both of PyramidInfer share a name"
     rows = of(measurements["needle"], method="h2o", setting=0.5, task="passkey")
     expected = rows.pivot_table(index="depth", columns="length", values="correct")
     np.testing.assert_allclose(maps["H2O"].get_array(), expected)
     assert maps["original"].get_array().min() == 1
+    (counts,) = [texts(axes) for axes in figure.axes if axes.get_title().startswith("H2O")]
+    found = rows.groupby(["depth", "length"])[["correct", "queries"]].sum()
+    assert counts == [f"{correct}/{asked}" for correct, asked in found.itertuples(index=False)]
 
 
 def test_ra_i_shows_the_share_that_changes_and_frames_the_default(figures, measurements):

@@ -38,9 +38,27 @@ def test_nothing_is_cut_off_with_several_models(crowded, name):
 
 def test_no_two_recipes_look_alike(measurements):
     recovery = measurements["recovery"]
-    lines = FIGURES["recovery"](recovery[~recovery["arm"].str.endswith("98k")]).axes[1].get_lines()
+    axes = FIGURES["recovery"](recovery[~recovery["arm"].str.endswith("98k")]).axes[1]
+    lines = [getattr(handle, "lines", [handle])[0] for handle in axes.get_legend_handles_labels()[0]]
     looks = {(line.get_color(), line.get_marker()) for line in lines}
-    assert len(looks) == len(lines) == 6, "original before and after, and four recipes"
+    assert len(looks) == len(lines) == 7, "original before and after, four recipes, and the window in as many bytes"
+
+
+def test_no_course_is_drawn_from_the_start_to_the_first_point(figures):
+    axes = figures["recovery"].axes[1]
+    assert axes.get_xticklabels()[0].get_text() == "0" and axes.get_xticks()[0] < 10**6, "the first trained point"
+    courses = [container.lines[0].get_xdata() for container in axes.containers]
+    assert sorted({x for course in courses for x in course}) == pytest.approx([axes.get_xticks()[0], 10**6])
+    assert all(len(set(course)) <= 1 for course in courses)
+
+
+def test_equal_bytes_names_each_arm_best_first_and_tells_what_is_far_off(figures, measurements):
+    nearness, perplexity, _ = figures["equal_bytes"].axes
+    names = [text.get_text().split("\n")[0] for text in nearness.get_yticklabels()]
+    assert names == ["Mamba state", "window"], "as near as 0.035 and 0.135 nats a token"
+    assert [text.get_text() for text in perplexity.texts] == ["1,097"] * 2, "exp(9 - 2) before any training"
+    shown = [float(container.lines[0].get_xdata()[0]) for container in perplexity.containers]
+    assert shown == pytest.approx([np.exp(0.0), np.exp(0.1)])
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
@@ -172,7 +190,7 @@ def test_figure5_leaves_the_first_token_out_of_view(figures, measurements):
         assert image.get_array()[8, 3] == pytest.approx(rows["weight"].item())
         assert isinstance(image.norm, LogNorm)
     assert panels[0].images[0].norm is panels[2].images[0].norm
-    assert panels[0].get_title() == "high RA-I: layer 0, head 0\nRA-I 1"
+    assert panels[0].get_title() == "high RA-I: layer 0, head 0\nRA-I 1, to token 0: 10 %"
 
 
 def test_figure5_shows_one_head_at_each_level(measurements):

@@ -359,7 +359,10 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
                 )
             layer, head, ra_i = heads[0]
             maps[model, level] = causal_matrix(rows, "weight")[1:, 1:]
-            titles[model, level] = f"{level} RA-I: layer {layer}, head {head}\nRA-I {ra_i:,}"
+            to_first = 1 - rows.groupby("query")["weight"].sum().mean()
+            titles[model, level] = (
+                f"{level} RA-I: layer {layer}, head {head}\nRA-I {ra_i:,}, to token 0: {100 * to_first:.0f} %"
+            )
     norm = log_norm(*maps.values())
     figure = Figure(figsize=(WIDTH + 0.4, 0.6 + 2.45 * len(models)), label="Figure 5")
     panels = figure.subplots(len(models), len(LEVELS), squeeze=False)
@@ -376,8 +379,8 @@ def figure5(attention_map: pd.DataFrame) -> Figure:
     samples = ", ".join(f"{label(model)} {int(rows['samples'].max()):,}" for model, rows in models.items())
     add_note(
         figure,
-        f"Samples: {samples}. The first token (0) is left out of the view, not of the attention. Logarithmic colours. "
-        "Layers and heads count from 0.",
+        f"Samples: {samples}. Token 0, the first, is left out of the view, not of the attention. Above: how much of "
+        "their attention the others give to it. Logarithmic colours. Layers and heads count from 0.",
     )
     return figure
 

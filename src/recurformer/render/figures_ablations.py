@@ -20,7 +20,6 @@ from recurformer.render.panels import (
     by_method,
     draw_line,
     is_ours,
-    legend_beside,
     notes_of,
     nth_look,
     panels_of,
@@ -37,7 +36,6 @@ from recurformer.results.scores import (
     PAPERS_SELECTOR,
     PASSKEY,
     SIZE_UNITS,
-    SUBJECT,
     UNITS,
     agreement,
     as_paper_does,
@@ -163,7 +161,7 @@ def ablation_selectors(
         axes.axhline(unchanged, color=SERIES[0].colour, linestyle=SERIES[2].dashes, linewidth=1, label="original")
         axes.set_xlabel("heads replaced, β")
         axes.set_xticks(sorted(selected["setting"].unique()))
-        show_score(axes, panel)
+        show_score(axes, panel, "setting", lambda point: _selector_look(point["by"])[0])
     for place, (model, of_model) in enumerate(models, lines - len(models)):
         _draw_agreements(every[2 * place : 2 * place + 2], model, of_model)
     if len(panels) % 2:
@@ -225,7 +223,8 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
             axes.set_ylabel(HASHHOP_SIZES.axis)
             axes.locator_params(axis="x", integer=True)
             axes.set_xlabel(axis)
-    legend_beside(figure, [Line2D([], [], label=name, **look) for name, (look, _) in every_line.items()])
+    handles = [Line2D([], [], label=name, **look) for name, (look, _) in every_line.items()]
+    figure.legend(handles=handles, loc="outside right center", fontsize=7.5, handlelength=2.6)
     add_note(
         figure,
         f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
@@ -246,6 +245,7 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     passkeys = rows[rows["task"] == PASSKEY]
     reasons = {model: why_not_run(points, NEEDLE) for model, points in by_model(scores(passkeys, NEEDLE))}
     shown = [model for model, reason in reasons.items() if not reason]
+    passkeys = pd.concat([original(passkeys, trained=False), passkeys[passkeys["family"] != "original"]])
     maps = [
         (model, *of_method)
         for model, of_model in by_model(passkeys)
@@ -257,9 +257,10 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
     )
     notes = []
     for (model, method, of_method), axes in zip(maps, every, strict=False):
-        sums = of_method.groupby(["depth", "length"])[["correct", "queries"]].sum()
-        found = (sums["correct"] / sums["queries"]).unstack("length").sort_index()  # (depths, lengths)
-        image = show_fractions(axes, found, found < 0.6, size=6.5)
+        sums = of_method.groupby(["depth", "length"])[["correct", "queries"]].sum().astype(int)
+        counts = sums["correct"].astype(str) + "/" + sums["queries"].astype(str)
+        found = (sums["correct"] / sums["queries"]).unstack("length")  # (depths, lengths)
+        image = show_fractions(axes, found, counts.unstack("length"), size=6.5)
         axes.set_xticks(range(found.shape[1]), [f"{length:,}" for length in found.columns], rotation=60, fontsize=7)
         axes.set_yticks(range(found.shape[0]), [f"{depth:.0%}" for depth in found.index], fontsize=7)
         name = "\n".join(textwrap.wrap(method_label(*method), 16))
@@ -274,11 +275,10 @@ def ablation_needle(needle: pd.DataFrame) -> Figure:
         axes.set_xlabel("tokens", fontsize=8)
     if maps:
         figure.colorbar(image, ax=figure.axes, shrink=0.7).set_label("passkeys found")
-        sizes = passkeys.groupby([*SUBJECT, "depth", "length"]).size()
         notes.append(
-            f"{', '.join(map(label, shown))}. Numbers: per cent; passkeys a cell: "
-            f"{sizes.min():,} or more. Each method at the setting nearest to half of the cache or of the heads; cache: "
-            "held cache as a fraction of the original's. A model is trained if its method trains."
+            f"{', '.join(map(label, shown))}. Numbers: passkeys found of those asked for; one alone decides nothing. "
+            "Each method at the setting nearest to half of the cache or of the heads; cache: held cache as a fraction "
+            "of the original's. A model is trained if its method trains; the original is as it came."
         )
     else:
         say_not_run(every[0])
@@ -305,7 +305,7 @@ def ablation_ra_i(ra_i_settings: pd.DataFrame) -> Figure:
         for beta, axes in zip(shown, line, strict=True):
             at_beta = of_model[of_model["beta"] == beta]
             matrix = at_beta.pivot_table(index="threshold", columns="window", values="changed")
-            image = show_fractions(axes, matrix, matrix <= top / 2, size=7.5, top=top)
+            image = show_fractions(axes, matrix, (100 * matrix).map("{:.0f}".format), size=7.5, top=top)
             axes.set_xticks(range(matrix.shape[1]), [f"{window:g}" for window in matrix.columns])
             axes.set_yticks(range(matrix.shape[0]), [f"{threshold:g}" for threshold in matrix.index])
             window, threshold = np.argmax(matrix.columns == default[0]), np.argmax(matrix.index == default[1])

@@ -7,20 +7,10 @@ import matplotlib.patheffects as effects
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import AutoLocator, ScalarFormatter
 
 from recurformer.paper import label
-from recurformer.render.panels import (
-    OURS,
-    Panel,
-    add_methods_legend,
-    draw_panel,
-    lines_of,
-    notes_of,
-    quality_figure,
-)
-from recurformer.render.style import WIDTH, add_note, grid, styled
+from recurformer.render.panels import OURS, End, Panel, draw_panels, quality_figure
+from recurformer.render.style import add_note, grid, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.scores import (
     CONTINUATION,
@@ -38,9 +28,10 @@ from recurformer.results.scores import (
 
 CONTROLS = ("mean", "zero")
 """Mixers that nobody would use; untrained they reach perplexities beside which all others look alike."""
+AXIS = "cache held (fraction of the original's)"
 FRONT: dict[str, Any] = {"color": "0.8", "linewidth": 5, "drawstyle": "steps-post", "zorder": 1}
-FAR = 2.0
-"""Perplexities of more than so many times the best are not drawn, but written beside the panel's edge."""
+SURE = 0.1
+"""Widest 95 % interval, of fractions or of nats a token, at which points make a front."""
 NOTE_STATES = (
     "Each point is a group of heads, all others as they were. The mixer is solved in closed form, not trained; the "
     "groups of a layer share its state, and its bytes (float32) are divided among them. Tokens and bits: the best "
@@ -51,32 +42,13 @@ LOW = 0.1
 """A fraction below which there is no room for text under a point."""
 
 
-def _zoom_to_the_best(axes: Axes, panel: Panel) -> float:
-    """Perplexities far above the original's leave the panel; its upper end."""
-    best = panel.measure.shown(panel.points["mean"].max())
-    near = panel.points[["mean", "low"]].map(panel.measure.shown)
-    near = near[near["mean"] <= FAR * best]
-    axes.set_yscale("linear")
-    axes.yaxis.set_major_locator(AutoLocator())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    lowest, highest = panel.points["high"].map(panel.measure.shown).min(), near["low"].max()
-    margin = (highest - lowest) / 10
-    axes.set_ylim(lowest - margin, highest + 2 * margin)
-    return highest + 2 * margin
-
-
 def _name_betas(axes: Axes, panel: Panel) -> None:
-    """Each of RecurFormer's points with its β; one that is far off with an arrow and its value."""
-    top = _zoom_to_the_best(axes, panel) if panel.measure is CONTINUATION else float("inf")
-    ours = of(panel.points, "mixer", "mamba")
-    below = 6 if panel.measure is CONTINUATION else -11  # on the side where there is room: its line is at the edge
+    """Each of RecurFormer's points with its β."""
+    ours = of(panel.points[~panel.far], "mixer", "mamba")
     for ratio, score, beta in zip(ours["ratio"], ours["mean"].map(panel.measure.shown), ours["setting"], strict=True):
-        name, offset, far = f"β {beta:g}", (5, below if score > LOW else 6), score > top
-        if far:
-            name, offset = f"{name}: {score:,.0f}", (0, -24)
-        arrow: dict[str, Any] = {"ha": "center", "arrowprops": {"arrowstyle": "->", "color": OURS}} if far else {}
+        above = panel.measure is CONTINUATION or score < LOW  # on the side where there is room: its line is at the edge
         text = axes.annotate(
-            name, (ratio, min(score, top)), offset, textcoords="offset points", fontsize=7, zorder=6, **arrow
+            f"β {beta:g}", (ratio, score), (5, 6 if above else -11), textcoords="offset points", fontsize=7, zorder=6
         )
         text.set_path_effects([effects.withStroke(linewidth=2, foreground="white")])
 
@@ -104,19 +76,14 @@ def frontier(
             at_length = replace(measure, name=name.format(length))
             for model, points in by_model(scores(rows, at_length)):
                 panels.append(Panel(at_length, model, as_paper_does(points), why_not_run(points, at_length)))
-    figure, every, _ = grid("Frontier", len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
-    for panel, axes in zip(panels, every, strict=True):
-        draw_panel(axes, panel, "ratio")
-        if panel.reason:
-            continue
+
+    def log_scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("cache held, fraction of the original's")
         if panel.measure is DIVERGENCE:
             axes.set_ylim(auto=True)
             axes.set_yscale("log")
-    add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)})
-    add_note(figure, " ".join(notes_of(panels)))
-    return figure
+
+    return draw_panels("Frontier", panels, "ratio", AXIS, "Replaced heads are those of highest RA-I.", log_scales)
 
 
 @styled
@@ -155,11 +122,16 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
     return ordered[ordered["mean"] > ordered["mean"].cummax().shift(fill_value=float("-inf"))]
 
 
-def _name_betas_and_front(axes: Axes, panel: Panel) -> None:
+def _name_betas_and_front(axes: Axes, panel: Panel) -> list[End]:
+    """And the front, if the intervals of all points that may be on it are narrow enough to tell which are."""
     _name_betas(axes, panel)
     best = front(panel.points)
+    near = panel.points[panel.points["high"] >= best["mean"].min()]
+    if (near["high"] - near["low"]).max() > SURE:
+        return []
     shown = best["mean"].map(panel.measure.shown)
     axes.plot([*best["ratio"], 1.0], [*shown, shown.iloc[-1]], **FRONT)
+    return [("Pareto front", (1.0, shown.iloc[-1]), FRONT["color"], axes.transData)]
 
 
 def _everything(points: pd.DataFrame) -> pd.DataFrame:
@@ -170,12 +142,12 @@ def _everything(points: pd.DataFrame) -> pd.DataFrame:
 ablation_pareto = quality_figure(
     _everything,
     "ratio",
-    "cache held (fraction of the original's)",
+    AXIS,
     "Quality against cache",
     "Cache: bytes of the tensors held after the prompt over the original's full cache after the same tokens; SnapKV, "
-    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out.",
+    "CItruS and PyramidInfer (paper) keep all that follows it. The controls among the mixers are left out. No front "
+    f"is drawn where a 95 % interval at it is wider than {SURE:g} (of the answers; nats a token).",
     _name_betas_and_front,
-    (Line2D([], [], label="Pareto front", **FRONT),),
 )
 
 
@@ -192,7 +164,7 @@ def _heads_and_layers(points: pd.DataFrame) -> pd.DataFrame:
 ablation_granularity = quality_figure(
     _heads_and_layers,
     "ratio",
-    "cache held (fraction of the original's)",
+    AXIS,
     "Heads against layers",
     "Points of a line, right to left: rising β, or rising fraction of removed KV heads.",
     _name_betas,

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from recurformer.paper import label
+from recurformer.render.panels import FAR
 from recurformer.render.style import WIDTH, add_note, legend_above, series, styled
 from recurformer.results.frames import by_model, groups, require
 from recurformer.results.learned import (
@@ -21,8 +23,19 @@ from recurformer.results.learned import (
     untrained,
 )
 
-RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity"}
+RECOVERED = {"divergence": "KL to the original (nats a token)", "perplexity": "perplexity, over the original's"}
 """What is drawn of a recovery -> its axis."""
+ON_THE_SAME = "Perplexity over that of the original before any training, on the same windows."
+
+
+def _first_model(recovery: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """The first model and its points, their perplexity over that of the untouched original on the same windows."""
+    model, rows = by_model(require(recovery, "recovery"))[0]
+    untrained(rows, model)  # refuses rows without one
+    original = rows[(rows["arm"] == "original") & (rows["tokens"] == 0)]
+    nats = original.groupby("window")["negative_log_likelihood"].mean()
+    above = rows["negative_log_likelihood"] - rows["window"].map(nats)
+    return model, recovery_points(rows.assign(negative_log_likelihood=above))
 
 
 def _places(curves: pd.DataFrame) -> dict[str, int]:
@@ -31,132 +44,177 @@ def _places(curves: pd.DataFrame) -> dict[str, int]:
     return {arm: place for place, arm in enumerate(arm for arm in dict.fromkeys([*ARMS, *present]) if arm in present)}
 
 
-def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str, baseline: float) -> None:
-    """One line an arm over the tokens that it has read."""
+def _means(points: pd.DataFrame, by: str, quantity: str) -> tuple[pd.Series, list[pd.Series]]:
+    """Means over seeds of a quantity by a column, and how far their intervals reach down and up."""
+    means = points.groupby(by)[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
+    mean, low, high = (means[column] for column in means)
+    return mean, [mean - low, high - mean]
+
+
+def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
+    """One line an arm over the tokens that it has read. The start stands apart: nothing is known before the next point,
+    and a logarithmic axis has no 0.
+    """
+    first = curves.loc[curves["tokens"] > 0, "tokens"].min()
+    start = first / 3
     for arm, place in _places(curves).items():
         look, rows = series(place), curves[curves["arm"] == arm]
-        mean = rows.groupby("tokens")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
         if quantity == "divergence" and arm == "original":
-            mean = mean[mean[quantity] > 0]  # it is its own yardstick before it learns
+            rows = rows[rows["tokens"] > 0]  # it is its own yardstick before it learns
         name = arm_label(arm, rows["mixer"].iloc[0])
-        axes.plot(mean.index, mean[quantity], **look.line, markersize=4, label=name)
-        axes.fill_between(mean.index, mean[f"{quantity}_low"], mean[f"{quantity}_high"], color=look.colour, alpha=0.12,
-            linewidth=0)  # fmt: skip
+        before, course = (
+            _means(part, "tokens", quantity) for part in (rows[rows["tokens"] == 0], rows[rows["tokens"] > 0])
+        )
+        style = {**look.line, "markersize": 4.5, "elinewidth": 0.8, "capsize": 2}
+        axes.errorbar(course[0].index, *course, **style, label=name)
+        axes.errorbar([start] * len(before[0]), *before, **style | {"markerfacecolor": "white"})
     if quantity == "perplexity":
-        axes.axhline(baseline, color="0.5", linewidth=0.8, label="original, as it was")
-    first = curves.loc[curves["tokens"] > 0, "tokens"].min()
-    axes.set_xscale("symlog", linthresh=first, linscale=0.4)
-    axes.set_xlim(left=-0.1 * first)
-    axes.set_xticks([0, *(10.0**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max())])
+        axes.axhline(1, color="0.5", linewidth=0.8, label="original, as it was")
+    axes.set_xscale("log")
     axes.set_yscale("log")
+    powers = [10**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max()]
+    axes.set_xticks([start, *powers], ["0", *(f"{tokens:,}" for tokens in powers)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.text(start * 3**0.5, 0, "//", transform=axes.get_xaxis_transform(), ha="center", va="center", fontsize=8)
     axes.set_xlabel("tokens seen")
     axes.set_ylabel(RECOVERED[quantity])
 
 
-def _draw_betas(axes: Axes, points: pd.DataFrame, baseline: float, places: dict[str, int]) -> None:
-    """Perplexity over the original's at the end of each run, by the fraction of heads; of recipes with several ones.
+def _draw_betas(axes: Axes, points: pd.DataFrame, places: dict[str, int]) -> None:
+    """Perplexity at the end of each run, by the fraction of heads; of recipes with several ones.
 
-    A shorter run of a recipe, such as `plus_98k`, looks like the recipe.
+    A shorter run of a recipe, such as `plus_98k`, looks like the recipe. No line crosses a fraction that it lacks.
     """
     ends = last_points(points[points["beta"] > 0])
+    betas = sorted(ends["beta"].unique())
     for number, (arm, rows) in enumerate(groups(ends, "arm"), len(places)):
         if rows["beta"].nunique() > 1:
             place = places.get(str(arm), places.get(str(arm).rpartition("_")[0], number))
-            look, over = series(place), rows.groupby("beta")["perplexity"].mean() / baseline
-            axes.plot(over.index, over, **look.line, label=arm_label(str(arm)))
+            mean, bars = _means(rows, "beta", "perplexity")
+            axes.errorbar(betas, mean.reindex(betas), [bar.reindex(betas) for bar in bars], **series(place).line,
+                elinewidth=0.8, capsize=2, label=arm_label(str(arm)))  # fmt: skip
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set_yscale("log")
     axes.margins(y=0.3)  # room for the legend
-    axes.set_xticks(sorted(ends["beta"].unique()))
+    axes.set_xticks(betas, [f"{beta:g}" for beta in betas])
     axes.set_xlabel("heads replaced, β")
-    axes.set_ylabel("perplexity over the original's")
+    axes.set_ylabel(RECOVERED["perplexity"])
     axes.legend(loc="upper left")
+
+
+def _best_window(points: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The points of the window that ends nearest to the original, of those of no more KiB than what is shown."""
+    windows = points[at_equal_bytes(points) & (points["mixer"] == "window") & points["beta"].isin(curves["beta"])]
+    windows = windows[state_bytes(windows) // 1024 <= state_bytes(curves).max() // 1024]
+    ends = last_points(windows).groupby("arm")["divergence"].mean()
+    return windows[windows["arm"].isin(ends.nsmallest(1).index)]
 
 
 @styled
 def recovery(recovery: pd.DataFrame) -> Figure:
     """KL to the original and perplexity on held-out windows over tokens seen, one line an arm, at the fraction of heads
-    with the most recipes; and where each fraction ended.
+    with the most recipes, beside the best window in as many bytes; and where each fraction ended.
 
     Of several models the first is shown.
 
     Raises:
         ValueError: no converted model or no original.
     """
-    model, points = by_model(recovery_points(recovery))[0]
-    points = points[~at_equal_bytes(points)]
-    baseline = float(untrained(points, model)["perplexity"])
+    model, every = _first_model(recovery)
+    points = every[~at_equal_bytes(every)]
     converted = points[points["beta"] > 0]
     if converted.empty:
         raise ValueError("recovery measurements have no converted model: nothing recovers")
     beta = max(groups(converted, "beta"), key=lambda points: points[1]["arm"].nunique())[0]
     curves = points[points["beta"].isin([0.0, beta])]
+    window = _best_window(every, curves)
+    curves = pd.concat([curves, window])
     several = bool((converted.groupby("arm")["beta"].nunique() > 1).any())
-    figure = Figure(figsize=(1.45 * WIDTH if several else WIDTH, 3.6), label="Recovery")
-    panels = np.atleast_1d(figure.subplots(1, 3 if several else 2))
+    lines = 1 + several
+    figure = Figure(figsize=(WIDTH, 1.2 + 2.5 * lines), label="Recovery")
+    panels = figure.subplots(lines, 2).ravel()
     for axes, quantity in zip(panels, RECOVERED, strict=False):
-        _draw_tokens(axes, curves, quantity, baseline)
+        _draw_tokens(axes, curves, quantity)
         axes.set_title(f"{label(model)}, β = {beta:g}")
     if several:
-        _draw_betas(panels[2], points, baseline, _places(curves))
+        _draw_betas(panels[2], points, _places(curves))
         panels[2].set_title("every β")
-    legend_above(figure, panels[1:2], ncols=3)
+        panels[3].set_axis_off()
+        panels[3].legend(*panels[1].get_legend_handles_labels(), loc="center")
+    else:
+        legend_above(figure, panels[1:], ncols=3)
+    about = "Window: of those in as many bytes or fewer, the one that ends nearest to the original. "
     add_note(
         figure,
-        f"{int(points['windows'].min())} held-out windows; bands: 95 % interval over them. All recipes read equally "
-        "many tokens in equal batches; those of the closed form count. The learning rate falls to 0 at the end of each "
-        "run, so an earlier point is worse than a shorter run would be.",
+        f"{int(points['windows'].min())} held-out windows; bars: 95 % interval over them. Of several seeds the mean. "
+        f"{ON_THE_SAME} {about if len(window) else ''}Hollow: at the start. All recipes read equal batches, and "
+        "the closed form's tokens count. The learning rate falls to 0 at the end of each run, so an earlier point is "
+        "worse than a shorter run would be.",
     )
     return figure
 
 
 @styled
 def equal_bytes(recovery: pd.DataFrame, layer_errors: pd.DataFrame) -> Figure:
-    """Quality over bytes held, hollow before any training, filled after the same tokens; and the closed form's error.
+    """Quality of each arm, hollow before any training, filled after the same tokens; and the closed form's error.
 
     Of several models the first is shown. Arms without a closed form have no error.
 
     Raises:
         ValueError: no arm at equal bytes or no original.
     """
-    model, points = by_model(recovery_points(recovery))[0]
+    model, points = _first_model(recovery)
     arms = points[at_equal_bytes(points)]
     if arms.empty:
         raise ValueError("recovery measurements have no arms at equal bytes: nothing to compare")
-    arms = arms.assign(state=state_bytes(arms) / 1024)
     errors = require(layer_errors, "layer_errors")
     looks = {mixer: series(place) for place, mixer in enumerate(RECOVERED_BY, 1) if mixer in set(arms["mixer"])}
-    figure = Figure(figsize=(1.45 * WIDTH, 3.6), label="Equal bytes")
-    panels = figure.subplots(1, 3)
-    for axes, (quantity, name) in zip(panels, RECOVERED.items(), strict=False):
-        for mixer, look in looks.items():
-            rows = arms[arms["mixer"] == mixer]  # sizes of the same mixer are joined
-            for kept, filled in ((rows[rows["tokens"] == 0], False), (last_points(rows), True)):
-                mean = kept.groupby("state")[[quantity, f"{quantity}_low", f"{quantity}_high"]].mean()
-                error = [mean[quantity] - mean[f"{quantity}_low"], mean[f"{quantity}_high"] - mean[quantity]]
-                axes.errorbar(mean.index, mean[quantity], yerr=error, color=look.colour, marker=look.marker,
-                    markerfacecolor=look.colour if filled else "none", linestyle=look.dashes if filled else ":",
-                    linewidth=1, capsize=2, label=RECOVERED_BY[mixer] if filled else None)  # fmt: skip
-        axes.set_yscale("log")
-        axes.set_xlabel("bytes that do not grow with the text (KiB)")
-        axes.set_ylabel(name)
-    original = float(untrained(points, model)["perplexity"])
-    panels[1].axhline(original, color=series(0).colour, linewidth=1, label="original")
+    ends = last_points(arms)
+    best_first = ends.groupby("arm")["divergence"].mean().sort_values().index
+    figure = Figure(figsize=(WIDTH, 3.6 + 0.38 * len(best_first)), label="Equal bytes")
+    panels = figure.subplot_mosaic([list(RECOVERED), ["layers"] * 2], height_ratios=[0.38 * len(best_first), 1.8])
+    names = []
+    for place, arm in enumerate(best_first):
+        rows = arms[arms["arm"] == arm]
+        look, name = looks[rows["mixer"].iloc[0]], RECOVERED_BY[rows["mixer"].iloc[0]]
+        names.append(f"{name}\n{state_bytes(rows).iloc[0] / 1024:,.0f} KiB")
+        for quantity in RECOVERED:
+            for part, fill in ((rows[rows["tokens"] == 0], "white"), (last_points(rows), look.colour)):
+                mean, bars = _means(part, "arm", quantity)
+                if quantity == "perplexity" and mean[arm] > FAR:
+                    panels[quantity].annotate(
+                        f"{mean[arm]:,.0f}", (1, place), (-16, 0), ("axes fraction", "data"),
+                        "offset points", ha="right", va="center", fontsize=7.5, arrowprops={"arrowstyle": "->"},
+                    )  # fmt: skip
+                else:
+                    panels[quantity].errorbar(mean, [place], xerr=bars, color=look.colour, marker=look.marker,
+                        markerfacecolor=fill, linestyle="none", elinewidth=1, capsize=2)  # fmt: skip
+    for quantity, name in RECOVERED.items():
+        panels[quantity].set_yticks(range(len(names)), names if quantity == "divergence" else [""] * len(names))
+        panels[quantity].set_ylim(len(names) - 0.5, -0.5)
+        panels[quantity].set_xlabel(name)
+    panels["divergence"].set_xscale("log")
+    low, high = panels["perplexity"].get_xlim()
+    panels["perplexity"].set_xlim(low, high + (high - low) / 4)  # for the arrows
+    panels["perplexity"].axvline(1, color="0.3", linewidth=0.8)
+    axes = panels["layers"]
     for mixer, look in looks.items():
         chosen = errors[(errors["model"] == model) & (errors["mixer"] == mixer)]
-        missed = chosen.groupby("layer")["after"].mean()
-        panels[2].plot(missed.index, missed, **look.line, markersize=3)
-    panels[2].set_ylim(0, 1)
-    panels[2].set_xlabel("layer")
-    panels[2].set_ylabel("fraction that the closed form misses")
-    legend_above(figure, panels[1:2], ncols=5)
-    ends = last_points(arms)
+        if len(chosen):
+            missed = chosen.groupby("layer")["after"].mean()
+            every = range(missed.index.min(), missed.index.max() + 1)  # no line over layers without replaced heads
+            axes.plot(every, missed.reindex(every), **look.line, markersize=4, label=RECOVERED_BY[mixer])
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("layer")
+    axes.set_ylabel("fraction missed")
+    axes.legend(ncols=3, loc="upper left")
     add_note(
         figure,
-        f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads. Hollow: before training. Filled: after "
-        f"{ends['tokens'].max():,} tokens. Bars: 95 % interval over {ends['windows'].min()} windows. Float32. Right: "
-        "fraction of the replaced heads' squared output, in the residual stream, that the closed form cannot predict.",
-    )  # fmt: skip
+        f"{label(model)}, β = {ends['beta'].iloc[0]:g}, the same heads; bytes that do not grow with the text, float32. "
+        f"Filled: after {ends['tokens'].max():,} tokens. Hollow, or a number at an arrow: before training. Bars: 95 % "
+        f"interval over {ends['windows'].min()} windows; of several seeds the mean. {ON_THE_SAME} Below: fraction of "
+        "the replaced heads' squared output, in the residual stream, that the closed form cannot predict.",
+    )
     return figure
 
 

@@ -1,6 +1,6 @@
 """How methods look in the figures of the ablations, and their panels of quality: one a measure and model.
 
-A family of methods shares a hue; its methods differ in marker and dashes.
+A family of methods shares a hue; its methods differ in shade, marker and dashes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from recurformer.paper import label
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, styled
@@ -46,6 +46,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0, ()), (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)),
 )  # fmt: skip
+SHADES = (("white", 0.0), ("black", 0.45), ("white", 0.4))
+"""What a hue is mixed with, and how much of it, from three methods to the next three."""
+FAR = 2.0
+"""Perplexities of more than so many times the best are not drawn, but written at the panel's edge."""
+NAME = 0.13
+"""Height of a line's name, in inches."""
+ASIDE = 0.03
+"""Inches between two methods of a family at the same place."""
 Method = tuple[str, str]
 """(family, method)"""
 
@@ -57,7 +65,11 @@ def is_ours(method: Method) -> bool:
 
 def nth_look(colour: str, place: int) -> Series:
     """The look number `place` among those of one hue."""
-    return Series(colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
+    other, part = SHADES[place // 3 % len(SHADES)]
+    red, green, blue = (1 - part) * np.array(to_rgb(colour)) + part * np.array(to_rgb(other))
+    return Series(
+        to_hex((red, green, blue)) if part else colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)]
+    )
 
 
 def look_of(method: Method) -> Series:
@@ -87,22 +99,26 @@ def line_style(method: Method) -> dict[str, Any]:
     return {**look.line, "linewidth": width, "markersize": size, "zorder": order}
 
 
-def legend_beside(figure: Figure, handles: list[Line2D]) -> Legend:
-    """A legend to the right of the axes."""
-    return figure.legend(handles=handles, loc="outside right center", fontsize=7.5, handlelength=2.6)
+End = tuple[str, tuple[float, float], str, Transform]
+"""The name of a line, its last point, its colour and what draws it where it stands."""
 
 
-def add_methods_legend(figure: Figure, methods: set[Method], extra: tuple[Line2D, ...] = ()) -> None:
-    """A legend of methods, family by family."""
-    handles: list[Line2D] = []
-    for family, (heading, _) in LOOKS.items():
-        members = [method for method in in_order(methods) if method[0] == family]
-        if members and heading:
-            handles.append(Line2D([], [], linestyle="none", label=heading))
-        handles += [Line2D([], [], label=method_label(*method), **line_style(method)) for method in members]
-    for text in legend_beside(figure, [*handles, *extra]).get_texts():
-        if text.get_text() in {heading for heading, _ in LOOKS.values()}:
-            text.set_fontweight("bold")
+def name_lines(axes: Axes, ends: list[End], inches: float) -> None:
+    """The name of each line right of a panel of so many inches, joined to its last point and as high as that, or as
+    much lower or higher as the other names make it. Called when the limits of the axes are set.
+    """
+    place = (axes.transScale + axes.transLimits).transform
+    seen = [end for end in ends if 0 <= place(end[1])[1] <= 1]  # not 0 on a logarithmic axis
+    highest = sorted(seen, key=lambda end: tuple(-place(end[1])[::-1].round(3)))
+    steps = NAME / inches * np.arange(len(highest))
+    wanted = np.array([place(point)[1] for _, point, *_ in highest])
+    heights = np.maximum(np.minimum.accumulate(wanted + steps) - steps, steps[::-1])
+    for (name, point, colour, drawn), height in zip(highest, heights, strict=True):
+        axes.annotate(
+            name, point, (1.04, height), drawn, "axes fraction", va="center", fontsize=7,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 1, "shrinkB": 3,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def say_not_run(axes: Axes) -> None:
@@ -121,6 +137,18 @@ class Panel:
     model: str
     points: pd.DataFrame
     reason: str
+
+    @property
+    def far(self) -> pd.Series:
+        """Which points are so far off that their perplexities are not drawn."""
+        shown = self.points["mean"].map(self.measure.shown)
+        return (shown > FAR * shown.min()) & (self.measure is CONTINUATION)
+
+    def name(self, point: pd.Series) -> str:
+        """Of a point's method, where it was shown both trained and not also which of them it is."""
+        method = [point["family"], point["method"]]
+        alike = self.points.loc[(self.points[["family", "method"]] == method).all(axis=1), "trained"]
+        return method_label(*method) + (", trained" if point["trained"] and not alike.all() else "")
 
     @property
     def title(self) -> str:
@@ -155,17 +183,28 @@ def lines_of(points: pd.DataFrame) -> Iterator[tuple[Method, bool, pd.DataFrame]
             yield method, bool(trained), rows[rows["trained"] == trained]
 
 
-def show_score(axes: Axes, panel: Panel) -> None:
-    """The axis of a measure: fractions from 0 to 1, perplexities logarithmic where they are far apart."""
-    shown = panel.points[["low", "high"]].map(panel.measure.shown).to_numpy()
+def show_score(axes: Axes, panel: Panel, column: str, name: Callable[[pd.Series], str]) -> None:
+    """The axis of a measure: fractions from 0 to 1; of perplexities those near the best, and the others in words, by
+    their place in `column`, with an arrow to where they would be.
+    """
     axes.set_ylabel(panel.measure.axis)
     if panel.measure is not CONTINUATION:
         axes.set_ylim(-0.04, 1.06)
-    elif np.nanmax(shown) > 3 * np.nanmin(shown):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=9))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        return
+    shown = panel.points[["mean", "low", "high"]].map(panel.measure.shown)
+    beyond = groups(panel.points[panel.far], column)
+    lowest, highest = shown["high"].min(), min(shown.loc[~panel.far, "low"].max(), FAR * shown["mean"].min())
+    words = max((len(rows) for _, rows in beyond), default=-1)
+    span = max(highest - lowest, 0.1 * lowest) / (0.85 - 0.08 * words)
+    axes.set_ylim(lowest - 0.05 * span, lowest + 0.95 * span)
+    axes.margins(x=0.12 if beyond else None)  # for the words
+    for x, rows in beyond:
+        worst_first = (point for _, point in rows.sort_values("mean").iterrows())
+        told = [f"{name(one).partition(' (')[0]}: {panel.measure.shown(one['mean']):,.0f}" for one in worst_first]
+        axes.annotate(
+            "\n".join(told), (x, 1), (0, -12), ("data", "axes fraction"), "offset points", ha="center", va="top",
+            fontsize=7, arrowprops={"arrowstyle": "->"},
+        )  # fmt: skip
 
 
 def draw_line(axes: Axes, measure: Measure, x: pd.Series, rows: pd.DataFrame, **style: object) -> None:
@@ -179,20 +218,39 @@ def draw_line(axes: Axes, measure: Measure, x: pd.Series, rows: pd.DataFrame, **
         part.set_alpha(0.55)
 
 
-def draw_panel(axes: Axes, panel: Panel, column: str) -> None:
-    """All methods' scores over a column of the points; hollow: not trained after the change."""
+def draw_panel(axes: Axes, panel: Panel, column: str) -> list[End]:
+    """All methods' scores over a column of the points, those of a family side by side; hollow: not trained after the
+    change. Returns the ends of the lines that can be seen.
+    """
     axes.set_title(panel.title)
     if panel.reason:
         say_not_run(axes)
-        return
-    for method, trained, rows in lines_of(panel.points):
-        style = line_style(method)
-        if method[0] == "original":
+        return []
+    ends = []
+    lines = list(lines_of(panel.points))
+    families = [family for (family, _), *_ in lines]
+    for number, (method, trained, rows) in enumerate(lines):
+        style, family = line_style(method), method[0]
+        if family == "original":
             style |= {"linestyle": "none", "zorder": 5}
         if not trained:
             style["markerfacecolor"] = "white"
-        draw_line(axes, panel.measure, rows[column], rows, label=method_label(*method), **style)
-    show_score(axes, panel)
+        middle = families.index(family) + (families.count(family) - 1) / 2
+        drawn = axes.transData + ScaledTranslation((number - middle) * ASIDE, 0, axes.figure.dpi_scale_trans)
+        near = rows[~panel.far[rows.index]].sort_values(column)
+        draw_line(axes, panel.measure, near[column], near, transform=drawn, **style)
+        for _, last in near.tail(1).iterrows():
+            x, y = last[column], panel.measure.shown(last["mean"])
+            if family == "original" and column != "ratio":  # it is no setting of what is shown, but their yardstick
+                axes.axhline(y, color=style["color"], linestyle=SERIES[2].dashes, linewidth=0.8)
+                x = panel.points[column].max()
+            ends.append((panel.name(last), (x, y), style["color"], drawn))
+    limits = panel.points[["low", "high"]].map(panel.measure.shown)
+    for limit in limits:  # of lines that are moved aside the axes know nothing
+        axes.update_datalim(np.column_stack([panel.points[column], limits[limit]]))
+    axes.autoscale_view()
+    show_score(axes, panel, column, panel.name)
+    return ends
 
 
 def notes_of(panels: list[Panel]) -> list[str]:
@@ -216,14 +274,39 @@ def notes_of(panels: list[Panel]) -> list[str]:
     return ["Bars: 95 % intervals.", *sizes, *tasks, training, *reasons]
 
 
+Finish = Callable[[Axes, Panel], list[End] | None]
+"""Adds to a panel that shows something; the ends of lines that it adds, if any."""
+
+
+def draw_panels(name: str, panels: list[Panel], column: str, axis: str, note: str, finish: Finish) -> Figure:
+    """A figure of panels, one below the other, with the names of their lines; arguments as of `quality_figure`."""
+    names = [2 + len(list(lines_of(panel.points))) for panel in panels]
+    inches = [0.4 if panel.reason else max(1.7, NAME * lines) for panel, lines in zip(panels, names, strict=True)]
+    figure, every, _ = grid(
+        name, len(panels), 1, lambda _, lines: (WIDTH, 1.5 + 0.6 * lines + sum(inches)),
+        gridspec_kw={"height_ratios": inches},
+    )  # fmt: skip
+    for panel, axes, height in zip(panels, every, inches, strict=True):
+        ends = draw_panel(axes, panel, column)
+        if not panel.reason:
+            axes.set_xlabel(axis)
+            name_lines(axes, ends + (finish(axes, panel) or []), height)
+    families = {family for panel in panels for family in panel.points["family"]}
+    handles = [Line2D([], [], color=hue, linewidth=4, label=heading)
+        for family, (heading, hue) in LOOKS.items() if heading and family in families]  # fmt: skip
+    if len(handles) > 1:
+        figure.legend(handles=handles, loc="outside upper center", ncols=5, handlelength=1.2, columnspacing=1.5)
+    add_note(figure, " ".join([note, "Points of a family at the same place stand side by side.", *notes_of(panels)]))
+    return figure
+
+
 def quality_figure(
     chosen: Callable[[pd.DataFrame], pd.DataFrame],
     column: str,
     axis: str,
     name: str,
     note: str,
-    finish: Callable[[Axes, Panel], None] = lambda axes, panel: None,
-    extra: tuple[Line2D, ...] = (),
+    finish: Finish = lambda axes, panel: None,
 ) -> Callable[..., Figure]:
     """A figure of all measures of quality, one panel a measure and model, as a function of the measurements there are.
 
@@ -233,8 +316,7 @@ def quality_figure(
         axis: its label.
         name: of the figure.
         note: what a reader must know beside sizes, training, and the reasons of gaps.
-        finish: adds to each panel that shows something.
-        extra: for the legend, of what that adds.
+        finish: of each panel that shows something.
     """
 
     @styled
@@ -244,15 +326,6 @@ def quality_figure(
         continuation: pd.DataFrame | None = None,
     ) -> Figure:
         frames = {"compared_hashhop": compared_hashhop, "needle": needle, "continuation": continuation}
-        panels = panels_of(frames, chosen)
-        figure, every, _ = grid(name, len(panels), 2, lambda _, lines: (WIDTH + 0.8, max(1.2 + 2.4 * lines, 4.2)))
-        for panel, axes in zip(panels, every, strict=True):
-            draw_panel(axes, panel, column)
-            if not panel.reason:
-                axes.set_xlabel(axis)
-                finish(axes, panel)
-        add_methods_legend(figure, {method for panel in panels for method, *_ in lines_of(panel.points)}, extra)
-        add_note(figure, " ".join([note, *notes_of(panels)]))
-        return figure
+        return draw_panels(name, panels_of(frames, chosen), column, axis, note, finish)
 
     return draw

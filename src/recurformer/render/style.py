@@ -141,8 +141,8 @@ def causal_matrix(rows: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def log_norm(*matrices: np.ndarray) -> LogNorm:
-    """A logarithmic colour scale of three powers of ten down from the largest value of all matrices; what is smaller
-    takes its lowest colour.
+    """A logarithmic colour scale of six powers of ten down from the largest value of all matrices; what is smaller
+    takes its lowest colour. Where a first token gets nearly all attention, the others' weights are that small.
 
     Raises:
         ValueError: no positive value.
@@ -150,7 +150,7 @@ def log_norm(*matrices: np.ndarray) -> LogNorm:
     highest = max(float(np.nanmax(matrix, initial=0.0)) for matrix in matrices)
     if highest <= 0:
         raise ValueError("a logarithmic colour scale needs a positive value, the weights are all 0")
-    return LogNorm(highest * 10.0**-3, highest, clip=True)
+    return LogNorm(highest * 10.0**-6, highest, clip=True)
 
 
 def show_causal(axes: Axes, matrix: np.ndarray, norm: LogNorm, first: int = 0) -> AxesImage:
@@ -176,20 +176,20 @@ def show_heads(axes: Axes, matrix: np.ndarray, title: str, cmap: str | None = No
     return image
 
 
-def show_fractions(axes: Axes, fractions: pd.DataFrame, dark: pd.DataFrame, size: float, top: float = 1.0) -> AxesImage:
-    """Draw a table of fractions, each with its number in per cent.
+def show_fractions(axes: Axes, fractions: pd.DataFrame, words: pd.DataFrame, size: float, top: float = 1) -> AxesImage:
+    """Draw a table of fractions, each with a word, which is white where the cell is dark.
 
     Args:
         axes: where.
         fractions: NaN where there is none.
-        dark: which cells are so dark that their numbers are white.
-        size: of the numbers, in points.
+        words: as many.
+        size: of the words, in points.
         top: the fraction of the brightest colour.
     """
     axes.grid(False)
     image = axes.imshow(np.ma.masked_invalid(fractions.to_numpy()), vmin=0, vmax=top, cmap="cividis", aspect="auto")
     for (row, column), fraction in np.ndenumerate(fractions.to_numpy()):
         if np.isfinite(fraction):
-            colour = "white" if dark.iloc[row, column] else "black"
-            axes.text(column, row, f"{100 * fraction:.0f}", ha="center", va="center", fontsize=size, color=colour)
+            colour, word = "white" if fraction < 0.55 * top else "black", str(words.iloc[row, column])
+            axes.text(column, row, word, ha="center", va="center", fontsize=size, color=colour)
     return image
