@@ -248,8 +248,13 @@ CASES = [
     ("text/smaller-cache", "complexity", short_texts, REPRODUCED, "the smaller one below 20 tokens"),
     ("text/smaller-cache", "complexity", put("bytes", 1e15, lambda f: f["mixer"] == "mamba"), UNDECIDED,
         "no measured length is beyond"),
+    # a cache of shared heads depends on which heads are chosen
     ("table4/qwen2-0.5b/0.50/cs_10k", "cache", lambda f: f.assign(ratio=f["beta"] + 0.2 * (f["unit"] == "head")),
-        CONTRADICTED, "0.5000 (kv_group), 0.7000 (head)"),
+        UNDECIDED, "0.5000 (kv_group), 0.7000 (head) another choice of heads"),
+    ("table4/qwen2-0.5b/0.50/cs_10k", "cache", put("ratio", 2.0), CONTRADICTED, "beyond what any choice"),
+    ("text/qwen2-0.5b/recurformer/cs_10k-reduction", "cache", put("ratio", 0.5), UNDECIDED, "50.00 % another choice"),
+    ("table4/llama2-7b/0.50/cs_10k", "cache", put("ratio", 0.6), CONTRADICTED, "off by 0.0980"),
+    ("text/caches-by-beta", "cache", lambda f: f.assign(ratio=1 - f["beta"]), CONTRADICTED, "of 10 caches"),
 ]  # fmt: skip
 """Claim, kind of measurement, how it differs, the verdict, and what the result or the reason says."""
 

@@ -21,8 +21,8 @@ LEVELS = ("high", "mid", "low")
 
 
 def representative_heads(profile: HeadProfile) -> dict[str, tuple[int, int]]:
-    """Choose the heads to show: highest and lowest by RA-I, ties broken by mean recency ratio, then by index; and of the
-    others the one whose RA-I is nearest to halfway between them.
+    """Choose the heads to show: highest and lowest by RA-I, ties broken by mean recency ratio, then by index; and of
+    the others the one whose RA-I is nearest to halfway between them.
 
     RA-I saturates: the median head can have the RA-I of the highest. (The paper does not name its heads.)
 

@@ -114,8 +114,8 @@ ARMS = {
     "bytes_window_half": "window of half the bytes",
     "bytes_window_double": "window of twice the bytes",
 }
-"""Arm -> its name in print; others by their mixers. Plain training is this suite's reading of the paper, which trains on
-text and names neither the rates nor the number of steps."""
+"""Arm -> its name in print; others by their mixers. Plain training is our reading of the paper, which names neither
+the rates nor the number of steps."""
 RECOVERED_BY = {
     "mamba": "Mamba state",
     "window": "window",
