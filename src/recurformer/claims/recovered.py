@@ -160,5 +160,5 @@ def equal_bytes(evidence: Evidence) -> Finding:
         f"{label(rows['model'].iloc[0])}, KL: {untrained}Mamba state after {nearest['tokens'].max():,} tokens "
         f"{nearest['divergence'].mean():.3f}; after {rows['tokens'].max():,} tokens: {apart}"
     )
-    decided_by = pd.concat([ends["mamba"], ends["window"]])
+    decided_by: pd.DataFrame = pd.concat([ends["mamba"], ends["window"]])
     return _finding(decided_by, holds, "" if lost else still_open, text, curves, nearest)
