@@ -50,7 +50,7 @@ MUTATIONS = {
         "complexity", "bytes",
         lambda f: f["bytes"].mask((f["mixer"] == "mamba") & (f["quantity"] == "cache_peak"), 1e15)),
     "mamba computes more": with_column("complexity", "operations", lambda f: f["operations"] * (f["mixer"] == "mamba")),
-    "cache": with_column("cache", "ratio", lambda f: f["ratio"] + 0.1 * f["beta"] + 0.01),
+    "cache": with_column("cache", "ratio", lambda f: f["ratio"] + f["beta"] + 0.01),
     "cache grows more": with_column("cache", "total_bytes", lambda f: f["total_bytes"] * (1 + 5 * f["beta"]) + 1),
     "PyramidInfer keeps more": with_column("pyramidinfer", "ratio", lambda f: f["ratio"] + 0.1),
     "evicted": with_column("cache", "kv_bytes", lambda f: f["kv_bytes"] * (1 - 0.1 * f["beta"])),

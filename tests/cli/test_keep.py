@@ -19,7 +19,13 @@ LEFT = [
 ]
 
 
-def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path):
+def of_tree(monkeypatch, dirty):
+    """Runs from now on are of a commit, as it is or changed; None: nobody knows."""
+    monkeypatch.setattr("recurformer.records._tree", lambda: {"commit": "c", "dirty": dirty, "difference": None})
+
+
+def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path, monkeypatch):
+    of_tree(monkeypatch, dirty=False)
     for name in [*LEFT, "results/tables/mqar.csv", "figures/figure1.png"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -50,20 +56,20 @@ def test_measurements_are_kept_one_file_a_kind_and_weights_left(tmp_path):
 def run_on(monkeypatch, place, card, dirty=False):
     """A measurement and its record, as a run on a card (or on none) leaves them."""
     monkeypatch.setattr("recurformer.records._accelerator", lambda: card and {"name": card, "peak_memory_bytes": 1})
-    monkeypatch.setattr("recurformer.records._tree", lambda: {"commit": "c", "dirty": dirty, "difference": None})
+    of_tree(monkeypatch, dirty)
     place.mkdir(parents=True)
     with run_record(place / "run.json", "mqar", [], {}, outputs=[place / "mqar.csv"]):
         (place / "mqar.csv").write_text("beta\n0.5\n")
 
 
-def keep_by_card(folder):
-    return main(["keep", str(folder / "results"), str(folder / "figures"), str(folder / "recorded"), "--by-card"])
+def keep(folder, *options):
+    return main(["keep", *(str(folder / name) for name in ("results", "figures", "recorded")), *options])
 
 
 def test_a_recording_is_named_by_its_card(tmp_path, monkeypatch):
     run_on(monkeypatch, tmp_path / "results/mqar", "NVIDIA H200")
     run_on(monkeypatch, tmp_path / "results/caches", None)
-    assert keep_by_card(tmp_path) == 0
+    assert keep(tmp_path, "--by-card") == 0
     kept = tmp_path / "recorded/nvidia-h200"
     assert read_record(kept / "results/mqar/run.json")["accelerator"]["name"] == "NVIDIA H200"
     assert read_frame(kept / "measurements/mqar.parquet")["file"].tolist() == [
@@ -72,16 +78,25 @@ def test_a_recording_is_named_by_its_card(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("card", "other", "dirty", "said"),
+    ("card", "other", "said"),
     [
-        ("NVIDIA H200", "NVIDIA A100", False, "the runs were made on NVIDIA A100 and NVIDIA H200, not on one"),
-        ("NVIDIA H200", "NVIDIA H200", True, "other/run.json: not a run of a clean commit"),
-        (None, None, False, "made on no GPU, not on one kind of GPU"),
+        ("NVIDIA H200", "NVIDIA A100", "the runs were made on NVIDIA A100 and NVIDIA H200, not on one"),
+        (None, None, "made on no GPU, not on one kind of GPU"),
     ],
 )
-def test_only_a_recording_of_one_card_and_known_code_is_kept(tmp_path, monkeypatch, capsys, card, other, dirty, said):
+def test_only_a_recording_of_one_card_has_its_name(tmp_path, monkeypatch, capsys, card, other, said):
     run_on(monkeypatch, tmp_path / "results/tested", card)
-    run_on(monkeypatch, tmp_path / "results/other", other, dirty)
-    assert keep_by_card(tmp_path) == 1
+    run_on(monkeypatch, tmp_path / "results/other", other)
+    assert keep(tmp_path, "--by-card") == 1
     assert said in capsys.readouterr().err
+    assert not (tmp_path / "recorded").exists()
+
+
+@pytest.mark.parametrize("dirty", [True, None])
+@pytest.mark.parametrize("options", [(), ("--by-card",)])
+def test_runs_of_changed_or_unknown_code_are_refused(tmp_path, monkeypatch, capsys, dirty, options):
+    run_on(monkeypatch, tmp_path / "results/tested", "NVIDIA H200")
+    run_on(monkeypatch, tmp_path / "results/other", "NVIDIA H200", dirty)
+    assert keep(tmp_path, *options) == 1
+    assert "other/run.json: not a run of a clean commit" in capsys.readouterr().err
     assert not (tmp_path / "recorded").exists()

@@ -168,7 +168,7 @@ def test_a_kept_study_is_whole_after_a_kill(number, tmp_path):
     for place in ("results/tables/table1.csv", "figures/figure1.svg", "kept/results/tables/old.csv"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(place)
-    record = {"run": "1", "argv": [], "outputs": ["old.csv"]}
+    record = {"run": "1", "argv": [], "outputs": ["old.csv"], "git": {"dirty": False}}
     (tmp_path / "results/tables/table1.run.json").write_text(json.dumps(record))
     (tmp_path / "kept/runs.jsonl").write_text(json.dumps({"place": "results/tables/old.run.json", **record}) + "\n")
     before, after = (content(tmp_path / "kept")[0], {"figures/figure1.svg", "results/tables/table1.csv", "runs.jsonl"})

@@ -93,6 +93,7 @@ def test_a_figure_names_what_drew_it_and_what_measured_its_inputs(study, capsys)
 
 def test_a_recording_of_a_named_study_leads_to_all_its_runs(tmp_path, monkeypatch, capsys):
     """In a recording the study's name is no longer part of the paths."""
+    monkeypatch.setattr("recurformer.records._tree", lambda: {"commit": "c", "dirty": False, "difference": None})
     monkeypatch.chdir(tmp_path)
     first = write_run(Path("results/mine/mqar/mqar.csv"), "mqar")
     write_run(Path("figures/mine/figure4.svg"), "figure", ["results/mine/mqar/mqar.csv"], figure="figure4")

@@ -188,8 +188,11 @@ def test_attention_maps_are_the_averages(model, input_ids):
 
 
 def test_representative_heads_by_hand():
-    rr = torch.tensor([[[0.9, 0.8, 0.1], [0.7, 0.2, float("nan")]]], dtype=torch.float64)
+    """RA-I 4, 4, 1 in the first layer and 4, 0 in the second: the median head has the RA-I of the highest."""
+    rr = torch.tensor([[[0.9, 0.8, 0.1], [0.7, 0.2, float("nan")]]], dtype=torch.float64).repeat(4, 1, 1)
+    rr[0, 0, 2] = 0.6
     profile = HeadProfile(rr, 5, 0.5, True, 3, 32)
-    assert representative_heads(profile) == {"high": (0, 0), "mid": (1, 0), "low": (0, 2)}
+    assert profile.ra_i[0].tolist() == [4, 4, 1]
+    assert representative_heads(profile) == {"high": (0, 0), "mid": (0, 2), "low": (1, 1)}
     with pytest.raises(ValueError, match="2 heads have a recency ratio"):
         representative_heads(HeadProfile(rr[:, :1, :2], 5, 0.5, True, 2, 32))

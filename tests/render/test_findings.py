@@ -1,21 +1,27 @@
-"""The numbers that README.md and docs/findings.md state are those of the data."""
+"""The numbers that README.md, docs/findings.md and docs/recovery-study.md state are those of the data."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.data.interval import mean_interval
+from recurformer.heads.select import replaced_count
 from recurformer.paper import CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
+from recurformer.results.scores import papers_method
 from recurformer.results.words import MARKS
 
 ROOT = Path(__file__).parents[2]
-FINDINGS, README = (" ".join((ROOT / page).read_text().split()) for page in ("docs/findings.md", "README.md"))
+FINDINGS, README, RECOVERY = (
+    " ".join((ROOT / page).read_text().split()) for page in ("docs/findings.md", "README.md", "docs/recovery-study.md")
+)
 
 
 def test_it_counts_the_sentences_that_have_a_test():
@@ -29,6 +35,7 @@ def test_it_counts_the_sentences_that_have_a_test():
     ]
     for stated in (
         f"{len(CELLS)} table cells, {len(NUMBERS)} numbers that the text repeats, {len(STATEMENTS)} sentences,",
+        f"stand in {len(CELLS) + len(NUMBERS) + len(STATEMENTS)} claims",
         f"Of the {len(STATEMENTS)}, {len(tested)} have a test on measurements",
         f"numbers and words decide {len(audited)}:",
         f"For the remaining {left} no stage measures anything yet.",
@@ -44,24 +51,121 @@ def test_its_verdicts_are_those_of_the_recorded_ledger():
     recorded = json.loads((ROOT / "recorded/cpu/results/claims.json").read_text())
     assert shown == recorded["counts"]
     assert f"{recorded['by_definition']} of them by definition" in FINDINGS
+    claims, counts = sum(recorded["counts"].values()), recorded["counts"]
+    assert f"They decide {claims} claims" in README and f"{counts['not-run']} claims are not run" in README
+    every = [set(one["verdicts"]) for one in recorded["findings"]]
+    alone = {name: sum(one == {name} for one in every) for name in MARKS}
+    stated = {name: int(count) for count, name in re.findall(r"\| (\d+) \| \S (\S+?):", FINDINGS)}
+    assert stated == {name: count for name, count in alone.items() if count}
+    assert f"| {sum(len(one) > 1 for one in every)} | of several verdicts:" in FINDINGS
+    for page in (FINDINGS, README):
+        assert f"The paper states {len(every)} distinct findings." in page
+    assert (
+        f"{alone['reproduced']} are reproduced in all of their claims, {alone['consistent']} are consistent at a "
+        f"smaller scale, and {alone['not-run']} were not run"
+    ) in README
+
+
+def test_every_reproduced_claim_is_a_count():
+    """Of bytes or shapes: no measurement with trained weights is behind it."""
+    claims = json.loads((ROOT / "recorded/cpu/results/claims.json").read_text())["claims"]
+    reproduced = [claim for claim in claims if claim["verdict"] == "reproduced"]
+    assert reproduced and {claim["kind"] for claim in reproduced} == {"analytic"}
 
 
 def recorded(study, table):
     return pd.read_csv(ROOT / f"recorded/{study}/results/tables/{table}.csv")
 
 
-def test_the_readmes_perplexities_are_the_recorded_ones():
-    found = recorded("recovery", "recovery")
-    at = found[found.beta.isin([0, 0.5])].groupby(["arm", "tokens"]).perplexity.agg(list)
-    longest, states, windows = 524288, at["bytes_mamba", 98304], at["bytes_window", 98304]
+def test_what_is_said_of_the_recovery_is_recorded():
+    """Perplexities over both originals, divergences, passkeys, and where short trainings diverged."""
+    rows = pd.read_parquet(ROOT / "recorded/recovery/measurements/recovery.parquet")
+    at = rows.groupby(["arm", "beta", "tokens", "seed"]).agg(
+        nats=("negative_log_likelihood", "mean"), apart=("divergence", "mean")
+    )
+    at["perplexity"] = np.exp(at["nats"])
+    longest, short = 524288, 98304
+    found = {arm: at.loc[arm, beta, longest].iloc[0] for arm, beta in
+        (("original", 0.0), ("paper", 0.5), ("calibrated", 0.5), ("plus", 0.5))}  # fmt: skip
+    before, after = at.loc["original", 0.0, 0].iloc[0].perplexity, found["original"].perplexity
+    over = {arm: f"{row.perplexity / before:.2f}, {row.perplexity / after:.2f}" for arm, row in found.items()}
+    for arm, name in (("paper", "plain training"), ("calibrated", "calibrated"), ("plus", "plus")):
+        row = found[arm]
+        ratios = over[arm].replace(", ", " | ")
+        assert f"| {name} | {longest:,} | {row.perplexity:.2f} | {ratios} | {row.apart:.2f} |" in RECOVERY
+    first, second = over["paper"].split(", ")
+    windows, states = (at.loc[f"bytes_{name}", 0.5, short].perplexity for name in ("window", "mamba"))
+    untrained, nearest = at.loc["bytes_window", 0.5, 0].apart.iloc[0], at.loc[:, 0.5, longest].apart.min()
+    assert nearest == found["plus"].apart and untrained < nearest
     for stated in (
-        f"it reaches perplexity {at['paper', longest][0]:.1f}.",
-        f"original has {at['original', 0][0]:.1f}, and {at['original', longest][0]:.1f} after the same training.",
-        f"the original's predictions reach {at['plus', longest][0]:.1f}.",
-        f"perplexity {windows[0]:.1f} and the Mamba state {min(states):.1f} to {max(states):.1f} (three seeds each)",
+        f"it reaches perplexity {found['paper'].perplexity:.1f}. This is {first} times that of the untouched original "
+        f"({before:.1f}) and {second} times that of the original after the same training ({after:.1f}).",
+        f"reach {found['calibrated'].perplexity:.1f} by plain training.",
+        f"instead, they reach {found['plus'].perplexity:.1f}. This improves the divergence "
+        f"({found['plus'].apart:.2f} instead of {found['calibrated'].apart:.2f} nats a token)",
+        f"window's divergence is {untrained:.3f} nats a token. That of the best Mamba state is {nearest:.3f}, after",
+        f"perplexity {windows[0]:.1f} and the Mamba state {min(states):.1f} to {max(states):.1f} (three seeds each;",
     ):
         assert stated in README
     assert len(states) == len(windows) == 3 and len({f"{window:.1f}" for window in windows}) == 1
+    assert f"{first} times that of the untouched original and {second} times" in FINDINGS
+    for arm, said in (("calibrated", "by the same training"), ("plus", "by distillation")):
+        assert f"{over[arm].replace(', ', ' and ')} times {said}" in FINDINGS
+    ends = [at.loc[f"bytes_{name}", 0.5, short].apart.mean() for name in ("window", "mamba")]
+    assert f"After 98,304 tokens each it is {ends[0]:.3f} against {ends[1]:.3f} (three seeds;" in FINDINGS
+    fall = at.loc["bytes_mamba", 0.5].groupby("tokens").apart.mean().iloc[-2:].diff().iloc[-1]
+    assert f"still fell by {-fall:.2f} between its last two points" in RECOVERY
+    plus, plain = at.loc["plus_98k", 1.0].apart, at.loc["paper_98k", 0.75].perplexity
+    steps = [f"{plus.loc[tokens].iloc[0]:.3f}" for tokens in (32768, 49152, short)]
+    assert "leaves {} nats a token, 49,152 tokens {}, and the end {} (one".format(*steps) in RECOVERY
+    assert f"is {plain[49152].iloc[0]:.0f} after 49,152 tokens and {plain[short].iloc[0]:,.0f} at the end" in RECOVERY
+    log = pd.read_parquet(ROOT / "recorded/recovery/measurements/metrics.parquet").sort_values("step")
+    loss = log[(log["arm"] == "paper_98k") & (log["beta"] == 0.75)].loss
+    assert f"the loss fell to {loss.min():.1f}, and rose to {loss.iloc[-1]:.1f} while the learning rates" in RECOVERY
+    needle = pd.read_parquet(ROOT / "recorded/recovery/measurements/needle.parquet").query("task == 'passkey'")
+    keys = needle.groupby("method")[["correct", "queries"]].sum()
+    assert set(keys.loc[["plus", "calibrated"], "queries"]) == {10}
+    assert "found ({} instead of {} of 10)".format(*keys.loc[["plus", "calibrated"], "correct"]) in README
+
+
+def test_trainings_of_changed_trees_are_named():
+    lines = (ROOT / "recorded/recovery/runs.jsonl").read_text().splitlines()
+    every = {run["run"]: run for run in map(json.loads, lines)}
+    runs = {name: run for name, run in every.items() if run["stage"] in {"train", "recover"}}
+    changed = [run for run in runs.values() if run["git"]["dirty"]]
+    others = [run for name, run in every.items() if run["git"]["dirty"] and name not in runs]
+    assert f"The same holds for {len(others)} other runs of this recording" in RECOVERY
+    assert f"{len(changed)} of the {len(runs)} trainings started with files beside the commit" in RECOVERY
+    assert {run["git"]["difference"] for run in [*changed, *others]} == {hashlib.sha256(b"").hexdigest()}
+    named = {("bytes_mamba", 0.5), ("bytes_window", 0.5), ("bytes_window_double", 0.5), ("scratch_98k", 0.9)}
+    named |= {(f"{arm}_98k", beta) for arm in ("paper", "plus") for beta in (0.75, 1.0)}
+    assert {(run["settings"]["arm"], run["settings"]["beta"]) for run in changed} == named
+    assert {run["seed"] for run in changed if run["settings"]["arm"] in {"bytes_mamba", "bytes_window"}} == {1, 2}
+
+
+def test_what_is_said_of_recent_tokens_is_recorded():
+    """Heads by threshold, what equal attention would give, and the groups that only our rule for ties ranks."""
+    profile = pd.read_parquet(ROOT / "recorded/cpu/measurements/profile.parquet")
+    ratios = profile.pivot(index=["layer", "head"], columns="sample", values="rr")
+    most = {alpha: ((ratios > alpha).sum(axis=1) > 32).mean() for alpha in (0.5, 0.7, 0.9)}
+    shown = [f"{100 * share:.0f} %" for share in most.values()]
+    assert ratios.shape == (270, 64) and f"holds for {shown[0]} of the heads, in most of 64 windows" in README
+    assert f"over 0.7 in {shown[1]} of the heads, and over 0.9 in {shown[2]}" in README
+    assert "in {} of the heads for α = 0.5, in {} for 0.7 and in {} for 0.9".format(*shown) in FINDINGS
+    seen = np.arange(2, 1025)  # tokens that a query sees; the first of them counts in no sum
+    equal = (np.minimum(seen - 1, 103) / seen).sum() / ((seen - 1) / seen).sum()
+    assert f"recent ones would get {equal:.2f} of it" in README
+    assert f"has a ratio of {equal:.2f} (k" in FINDINGS
+    means = ratios.mean(axis=1)
+    assert f"the mean head has {means.mean():.2f}, and {(means < equal).sum()} of 270 heads are below" in FINDINGS
+    counts = (ratios > 0.5).sum(axis=1)
+    by_group = counts.groupby(
+        [counts.index.get_level_values("layer"), counts.index.get_level_values("head") // 3]
+    ).mean()
+    full, chosen = (by_group == 64).sum(), replaced_count(len(by_group), 0.25)
+    assert chosen < full and f"{full} of {len(by_group)} groups exceed the threshold in all windows" in README
+    assert f"our rule for ties alone chooses {chosen} of them" in README
+    assert f"{(counts == 64).sum()} heads and {full} of 90 groups have 64 of 64" in FINDINGS
 
 
 def test_what_is_said_of_long_inputs_is_recorded():
@@ -155,6 +259,14 @@ def test_h_gq_is_stated_with_its_interval():
     )
     assert "They keep {:.0f} % and {:.0f} % of the hops".format(*(100 * row.ours for row in small)) in README
     assert f"interval of the first reaches down to {100 * small[0].low:.0f} %." in README
+    answers = papers_method(pd.read_parquet(ROOT / "recorded/cpu/measurements/hashhop.parquet"))
+    rows = answers.query("model == 'hashhop-llama' and variant == 'official' and beta == 0.75").groupby("seed")
+    by_seed = sorted(rows["correct"].sum() / rows["hops"].sum())
+    assert f"one of its three trainings keeps {100 * by_seed[0]:.0f} %, the others over 99 %" in README
+    assert len(by_seed) == 3 and 0.858 <= by_seed[0] < 0.8585 and by_seed[1] > 0.99
+    heads = [replaced_count(8, 0.9), 2 * replaced_count(8, 0.9)]  # eight heads; eight groups of two
+    assert "with {} of 8 and {} of 16 heads replaced (β = 0.9)".format(*heads) in README
+    assert "0.9 replaces {} of 8 and {} of 16 heads".format(*heads) in FINDINGS
 
 
 def test_the_default_studys_perplexities_and_exponents_are_the_recorded_ones():

@@ -75,6 +75,14 @@ def growth(evidence: Evidence) -> Finding:
     return Finding(float(groups_of_heads.max()) < 1, text, {"cache": labels([by_group, by_head])})
 
 
+def reduced(evidence: Evidence) -> Finding:
+    """The cache of a converted model over the original's, at the beta and the length at which it is largest."""
+    rows = {unit: _counted(evidence, unit) for unit in ("kv_group", "head")}
+    of_groups, of_heads = (float(counted.loc[counted["beta"] > 0, "ratio"].max()) for counted in rows.values())
+    text = f"at most {of_groups:.2f} of the original's (single heads: {of_heads:.2f})"
+    return Finding(of_groups < 1, text, {"cache": labels(rows.values())})
+
+
 def smaller(evidence: Evidence) -> Finding:
     """Mamba's peak and cache lie below attention's in both phases, once the length makes its cache the smaller one.
 

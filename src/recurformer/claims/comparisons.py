@@ -297,7 +297,7 @@ def compared(
         by_beta: each β is a test of its own; else the mean over the β that were compared.
         allowed: the quantity, of `ALLOWED`, whose printed loss is allowed.
         smallest: say too how small a cache may be.
-        plus: say besides what the plus recipe gave; it is not counted, what the paper's recipe gave decides.
+        plus: say besides what the plus recipe gave; it is not counted, what plain training gave decides.
         what: beside (name in `PAIRINGS` -> which of it), measures (of `MEASURES`; else the first three), common
             (RecurFormer at the common β alone), arm (see `recurformer.claims.comparisons.recurformer`).
     """

@@ -180,8 +180,8 @@ def _same(setting: object, expected: object) -> bool:
 
 
 def views(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Measurements as claims look at them: caches by profile, losses by the paper's recipe; HashHop by the paper's
-    method, and by all subjects that are compared.
+    """Measurements as claims look at them: caches by profile, losses by plain training, our reading of the
+    paper; HashHop by the paper's method, and by all subjects that are compared.
     """
     chosen = dict(frames)
     if "cache" in frames:

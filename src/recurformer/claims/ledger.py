@@ -161,7 +161,8 @@ def decide(claim: Claim, sources: Iterable[Evidence]) -> Decision:
         why = next(map(str, [*measured, *unanswered]), "no stage measures it")
         return Decision(claim, UNDECIDED if measured else NOT_RUN, reason=f"{why}; it needs {claim.needs}")
     if not finding.decided:
-        why = f"{finding.reason}; it needs more samples or training, or {claim.needs}"
+        more = "" if finding.samples is None else "more samples or training, or "
+        why = f"{finding.reason}; it needs {more}{claim.needs}"
         return Decision(claim, UNDECIDED, finding, evidence, why, at_scale)
     verdict = (HELD if finding.holds else FAILED)[at_scale]
     decision = Decision(claim, verdict, finding, evidence, finding.reason, at_scale)

@@ -40,6 +40,13 @@ def _over(rows: pd.DataFrame, others: pd.DataFrame) -> Estimate:
     return Estimate(*map(math.exp, _gap(rows, others, "negative_log_likelihood")))
 
 
+def _falls(curve: pd.DataFrame) -> str:
+    """Why a curve decides nothing yet: its divergence still fell at its end; empty where it had flattened."""
+    apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
+    fall = apart[-2] - apart[-1] if len(apart) > 1 else 0.0
+    return f"the divergence still fell by {fall:.2f} nats between the last two points" if fall > ALLOWED_FALL else ""
+
+
 def _finding(rows: pd.DataFrame, holds: bool, still_open: str, text: str, *beside: pd.DataFrame) -> Finding:
     """The finding of a judge about some rows; it rests on them and on others `beside` them."""
     seeds = rows["seed"].nunique()
@@ -61,9 +68,8 @@ def recovered(evidence: Evidence) -> Finding:
         f"{trained['tokens'].max():,} tokens of its own"
     )
     holds, still_open = at_most(ALLOWED_RATIO, [ratio])
-    apart = curve.groupby("tokens")["divergence"].mean().to_numpy()
-    if not holds and len(apart) > 1 and apart[-2] - apart[-1] > ALLOWED_FALL:
-        still_open = f"the divergence still fell by {apart[-2] - apart[-1]:.2f} nats between the last two points"
+    if not holds:
+        still_open = _falls(curve) or still_open
     return _finding(rows, holds, still_open, text, curve, original)
 
 
@@ -117,25 +123,42 @@ def tokens(evidence: Evidence, within: float) -> Finding:
 
 
 def equal_bytes(evidence: Evidence) -> Finding:
-    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text."""
+    """Divergence from the original of Mamba's state against a window of the same bytes, on the same windows of text.
+
+    An arm that loses may still learn. Whatever it may learn, the state has lost at the tokens that were measured where
+    the untrained window is nearer than the nearest of the longest trained Mamba blocks of as many bytes.
+    """
     every = evidence.rows(KIND, beta=COMMON_BETA)
     names = every.loc[at_equal_bytes(every), "arm"].unique()
     if not len(names):
         raise Missing("no recipes were compared at equal bytes")
     curves = _curves(evidence, COMMON_BETA, *names)
+    curves = curves.assign(held=state_bytes(curves))
     rows = last_points(curves)
-    rows = rows.assign(held=state_bytes(rows))
     state = rows[rows["mixer"] == "mamba"]
     if state.empty or "window" not in set(rows["mixer"]):
         raise Missing("a Mamba state and a window of the same bytes are compared; one of them was not measured")
-    least, most = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
-    rows = rows[rows["held"].between(least, most) & rows["tokens"].isin(state["tokens"])]
+    held = state["held"].min() / SAME_BYTES, state["held"].max() * SAME_BYTES
+    rows = rows[rows["held"].between(*held) & rows["tokens"].isin(state["tokens"])]
     ends = dict(groups(rows, "mixer"))
     if "window" not in ends:
         raise Undecided("the Mamba state and the window differ in their bytes or in their tokens")
     holds, still_open = at_most(0, [_gap(ends["mamba"], ends["window"], "divergence")])
+    curves = curves[curves["held"].between(*held)]
+    window = curves[(curves["mixer"] == "window") & (curves["tokens"] == 0)]
+    blocks = every[(every["mixer"] == "mamba") & (every["model"] == rows["model"].iloc[0])]
+    blocks = blocks[state_bytes(blocks).between(*held) & (blocks["tokens"] == blocks["tokens"].max())]
+    nearest = blocks[blocks["arm"] == blocks.groupby("arm")["divergence"].mean().idxmin()]
+    lost = not holds and len(window) and _gap(nearest, window, "divergence").low > 0
+    if not lost:
+        still_open = _falls(curves[curves["mixer"] == ("window" if holds else "mamba")]) or still_open
     apart = ", ".join(
         f"{name} {ends[mixer]['divergence'].mean():.3f}" for mixer, name in RECOVERED_BY.items() if mixer in ends
     )
-    text = f"{label(rows['model'].iloc[0])}, KL after {rows['tokens'].max():,} tokens: {apart}"
-    return _finding(pd.concat([ends["mamba"], ends["window"]]), holds, still_open, text, curves)
+    untrained = f"untrained window {window['divergence'].mean():.3f}, " if len(window) else ""
+    text = (
+        f"{label(rows['model'].iloc[0])}, KL: {untrained}Mamba state after {nearest['tokens'].max():,} tokens "
+        f"{nearest['divergence'].mean():.3f}; after {rows['tokens'].max():,} tokens: {apart}"
+    )
+    decided_by: pd.DataFrame = pd.concat([ends["mamba"], ends["window"]])
+    return _finding(decided_by, holds, "" if lost else still_open, text, curves, nearest)

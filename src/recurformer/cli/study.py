@@ -117,17 +117,26 @@ def study_files(results: str | Path, figures: str | Path) -> dict[Path, Path]:
     }
 
 
-def card_folder(files: Iterable[Path]) -> str:
-    """The name of the one kind of GPU on which the runs of some files were made, as a folder: nvidia-h200.
+def clean_records(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The run records among some files.
 
     Raises:
-        ValueError: there is no GPU or are several kinds, or a run was not of a commit as it is.
+        ValueError: a run was not of a commit as it is.
     """
     records = {file: read_record(file) for file in files if file.name.endswith("run.json")}
     for place, record in records.items():
         if record["git"]["dirty"] is not False:
             raise ValueError(f"{place}: not a run of a clean commit; commit, delete its results and run it again")
-    gpus = gpus_of(records.values())
+    return list(records.values())
+
+
+def card_folder(records: Iterable[dict[str, Any]]) -> str:
+    """The name of the one kind of GPU on which some runs were made, as a folder: nvidia-h200.
+
+    Raises:
+        ValueError: there is no GPU or are several kinds.
+    """
+    gpus = gpus_of(records)
     if len(gpus) != 1:
         raise ValueError(f"--by-card: the runs were made on {' and '.join(gpus) or 'no GPU'}, not on one kind of GPU")
     return re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
@@ -181,15 +190,18 @@ def _recorded_files(folder: Path) -> set[Path]:
     argument(
         "--by-card",
         action="store_true",
-        help="write to a folder in `kept` with the GPU's name; all runs must be from such GPUs and from clean commits",
+        help="write to a folder in `kept` with the GPU's name; all runs must be from such GPUs",
     ),
 )
 def keep(args: Namespace) -> None:
-    """Keep the measurements, records, tables and figures of a study in one folder, to commit it."""
+    """Keep the measurements, records, tables and figures of a study in one folder, to commit it. All of its runs must
+    be of clean commits.
+    """
     files = study_files(args.results, args.figures)
-    if not any(place.name.endswith("run.json") for place in files):
+    records = clean_records(files.values())
+    if not records:
         raise ValueError(f"{args.results}: no run records in it; run the study first")
-    target = Path(args.kept, card_folder(files.values())) if args.by_card else Path(args.kept)
+    target = Path(args.kept, card_folder(records)) if args.by_card else Path(args.kept)
     refuse_strange(target, {target / place for place in files} | _recorded_files(target))
     with atomic_path(target, directory=True) as kept:
         write_recording(kept, files)

@@ -21,9 +21,10 @@ LEVELS = ("high", "mid", "low")
 
 
 def representative_heads(profile: HeadProfile) -> dict[str, tuple[int, int]]:
-    """Choose the heads to show: highest, median and lowest by RA-I, ties broken by mean recency ratio, then by index.
+    """Choose the heads to show: highest and lowest by RA-I, ties broken by mean recency ratio, then by index; and of
+    the others the one whose RA-I is nearest to halfway between them.
 
-    The median of an even number of heads is the higher one of the middle two. (The paper does not name its heads.)
+    RA-I saturates: the median head can have the RA-I of the highest. (The paper does not name its heads.)
 
     Returns:
         level ("high", "mid", "low") -> (layer, head).
@@ -35,9 +36,10 @@ def representative_heads(profile: HeadProfile) -> dict[str, tuple[int, int]]:
     attending = (~scores.isnan()).nonzero().flatten()
     if len(attending) < len(LEVELS):
         raise ValueError(f"{len(attending)} heads have a recency ratio, but a high, a mid and a low one are needed")
-    order = attending[scores[attending].sort(descending=True, stable=True).indices]
-    places = {"high": 0, "mid": (len(order) - 1) // 2, "low": len(order) - 1}
-    return {level: divmod(int(order[place]), profile.shape[1]) for level, place in places.items()}
+    high, *others, low = attending[scores[attending].sort(descending=True, stable=True).indices].tolist()
+    halfway = (scores[high] + scores[low]) / 2
+    mid = min(others, key=lambda head: float((scores[head] - halfway).abs()))
+    return {level: divmod(head, profile.shape[1]) for level, head in zip(LEVELS, (high, mid, low), strict=True)}
 
 
 class _MapSums:

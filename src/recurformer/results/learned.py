@@ -105,16 +105,17 @@ def why_mqar_not_run(mqar: pd.DataFrame, best: dict[float, float]) -> str:
 
 ARMS = {
     "original": "original, trained on",
-    "paper": "paper's recipe",
-    "calibrated": "paper's, from the closed form",
+    "paper": "plain training",
+    "calibrated": "plain training, from the closed form",
     "plus": "plus: closed form, then KL",
-    "paper_98k": "paper's recipe, 98k tokens",
-    "scratch_98k": "paper's recipe from random weights, 98k tokens",
+    "paper_98k": "plain training, 98k tokens",
+    "scratch_98k": "plain training from random weights, 98k tokens",
     "plus_98k": "plus, 98k tokens",
     "bytes_window_half": "window of half the bytes",
     "bytes_window_double": "window of twice the bytes",
 }
-"""Arm -> its name in print; others by their mixers."""
+"""Arm -> its name in print; others by their mixers. Plain training is our reading of the paper, which names neither
+the rates nor the number of steps."""
 RECOVERED_BY = {
     "mamba": "Mamba state",
     "window": "window",

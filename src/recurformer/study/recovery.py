@@ -12,8 +12,8 @@ EQUAL_BYTES = "bytes_"
 
 
 class Recipe(Block):
-    """One recipe. Its defaults are the paper's: Mamba blocks with random weights, and all weights trained on the
-    language-model loss.
+    """One recipe. Its defaults are plain training, our reading of the paper: Mamba blocks with random weights, and all
+    weights trained on the language-model loss.
     """
 
     mixer: Mixer = "mamba"
@@ -25,7 +25,7 @@ class Recipe(Block):
     weights: Literal["reused", "random"] = "reused"
     """Weights at the start: the original's, or random ones in a model of the same shape."""
     steps: Count | None = None
-    """Steps in all; absent: as many as the paper's recipe at the same fraction of heads."""
+    """Steps in all; absent: as many as plain training has at the same fraction of heads."""
     calibrate_windows: Index = 0
     """Windows for the closed form of the mixers' last layers; they replace as many steps. 0: no closed form."""
     start: Literal["random", "linear"] = "random"
