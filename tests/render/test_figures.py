@@ -126,7 +126,7 @@ def test_figure1_shades_by_the_measured_weights_and_says_which_they_are(figures,
 def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, measurements):
     """Perplexities of bins, over all tokens and over the recalled ones alone."""
     tokens, places, recalled = figures["comes_back"].axes
-    assert [len(axes.lines) for axes in (tokens, places, recalled)] == [3, 3, 3]
+    assert [len(axes.lines) for axes in (tokens, places, recalled)] == [6, 3, 3]
     rows = measurements["positions"]
     half = rows[(rows["setting"] == 0.5) & rows["position"].between(128, 255)]
     for axes, nats, count in (
@@ -135,7 +135,7 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
     ):
         drawn = dict(zip(*axes.lines[1].get_data(), strict=True))
         assert drawn[192.0] == pytest.approx(np.exp(half[nats].sum() / half[count].sum()))
-    ends = [line.get_ydata()[-1] for line in tokens.lines]
+    ends = [line.get_ydata()[-1] for line in tokens.lines[1::2]]
     curves = measurements["recovery"][measurements["recovery"]["tokens"] > 0]
     paper = curves[(curves["arm"] == "paper") & (curves["beta"] == 0.9)]["negative_log_likelihood"]
     assert ends[2] == pytest.approx(np.exp(paper.mean()))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from recurformer.paper import label
 from recurformer.render.panels import FAR
@@ -51,12 +51,25 @@ def _means(points: pd.DataFrame, by: str, quantity: str) -> tuple[pd.Series, lis
     return mean, [mean - low, high - mean]
 
 
-def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
-    """One line an arm over the tokens that it has read. The start stands apart: nothing is known before the next point,
-    and a logarithmic axis has no 0.
+def _axis_of_tokens(axes: Axes, curves: pd.DataFrame) -> float:
+    """Make the axis one of tokens that were read. The start stands apart, at the place that is returned: nothing is
+    known before the next point, and a logarithmic axis has no 0.
     """
-    first = curves.loc[curves["tokens"] > 0, "tokens"].min()
+    first, last = curves.loc[curves["tokens"] > 0, "tokens"].agg(["min", "max"])
     start = first / 3
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    powers = [10**power for power in range(1, 10) if first <= 10**power <= last]
+    axes.set_xticks([start, *powers], ["0", *(f"{tokens:,}" for tokens in powers)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.text(start * 3**0.5, 0, "//", transform=axes.get_xaxis_transform(), ha="center", va="center", fontsize=8)
+    axes.set_xlabel("tokens seen")
+    return float(start)
+
+
+def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
+    """One line an arm over the tokens that it has read."""
+    start = _axis_of_tokens(axes, curves)
     for arm, place in _places(curves).items():
         look, rows = series(place), curves[curves["arm"] == arm]
         if quantity == "divergence" and arm == "original":
@@ -70,13 +83,6 @@ def _draw_tokens(axes: Axes, curves: pd.DataFrame, quantity: str) -> None:
         axes.errorbar([start] * len(before[0]), *before, **style | {"markerfacecolor": "white"})
     if quantity == "perplexity":
         axes.axhline(1, color="0.5", linewidth=0.8, label="original, as it was")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    powers = [10**power for power in range(1, 10) if first <= 10**power <= curves["tokens"].max()]
-    axes.set_xticks([start, *powers], ["0", *(f"{tokens:,}" for tokens in powers)])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.text(start * 3**0.5, 0, "//", transform=axes.get_xaxis_transform(), ha="center", va="center", fontsize=8)
-    axes.set_xlabel("tokens seen")
     axes.set_ylabel(RECOVERED[quantity])
 
 
@@ -247,10 +253,11 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
     models = [(model, rows) for model, rows in by_model(ends) if model in set(curves["model"])]
     if not models:
         raise ValueError("recovery measurements have no model of the positions measurements: nothing comes back")
-    figure = Figure(figsize=(1.45 * WIDTH, 0.6 + 2.6 * len(models)), label="Comes back")
+    figure = Figure(figsize=(WIDTH, 0.8 + 2.3 * len(models)), label="Comes back")
     panels = figure.subplots(len(models), 3, squeeze=False)
     for row, (model, rows) in zip(panels, models, strict=True):
         mine = curves[curves["model"] == model]
+        start = _axis_of_tokens(row[0], mine)
         for place, beta in enumerate(sorted(rows["beta"].unique())):
             look, at = series(place), rows[np.isclose(rows["beta"], beta)]
             seeds = mine[np.isclose(mine["beta"], beta)].groupby("tokens")["perplexity"]
@@ -258,22 +265,24 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
             of_all = _by_position(at, "negative_log_likelihood", "tokens")
             of_recalled = _by_position(at, "recalled_likelihood", "recalled")
             name = "original, trained likewise" if beta == 0 else f"β = {beta:g}"
-            for axes, line in zip(row, (over_tokens, of_all, of_recalled), strict=True):
+            row[0].plot([start], over_tokens["mean"].loc[:0], **look.line | {"markerfacecolor": "white"}, markersize=4)
+            for axes, line in zip(row, (over_tokens.loc[1:], of_all, of_recalled), strict=True):
                 axes.plot(line.index, line["mean"], **look.line, markersize=4, label=name)
                 axes.fill_between(line.index, line["low"], line["high"], color=look.colour, alpha=0.15, linewidth=0)
-        for axes, title in zip(row, ("held-out text", "by position", "recalled tokens, by position"), strict=True):
+        for axes, title in zip(row, ("held-out text", "all tokens", "recalled tokens"), strict=True):
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_formatter(ScalarFormatter())
             axes.set_title(f"{label(model)}: {title}")
-            axes.set_ylabel("perplexity")
-        first = mine.loc[mine["tokens"] > 0, "tokens"].min()
-        row[0].set_xscale("symlog", linthresh=first, linscale=0.4)
-        row[0].set_xlabel("tokens of the training")
+        row[0].set_ylabel("perplexity")
         for axes in row[1:]:
             axes.set_xlabel("position in the window (tokens)")
     legend_above(figure, panels[0, 1:2], ncols=4)
+    seeds = ends["seed"].nunique()
+    of_seeds = f"Mean of {seeds} trainings, bands from the lowest to the highest. " if seeds > 1 else ""
     add_note(
         figure,
-        f"Mean of {ends['seed'].nunique()} trainings, bands from the lowest to the highest. All read equally many "
-        "tokens. Recalled: tokens of rare pairs that stood before in the window, at least 64 tokens back.",
+        f"{of_seeds}All read equally many tokens. Hollow: at the start. Recalled: tokens of rare pairs that stood "
+        "before in the window, at least 64 tokens back.",
     )
     return figure
