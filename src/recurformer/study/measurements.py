@@ -17,15 +17,13 @@ LONGER_RULER = {"ruler", "ruler_vt", "ruler_cwe"}
 """RULER's tasks whose example and instruction alone fill 512 tokens: lm-eval would look for a shorter one for ever."""
 
 
-class Maps(Block):
-    """Averaged attention maps and value contributions (Figures 1, 2 and 5, Table 5)."""
+class TextWindows(Block):
+    """Windows of text over which a measurement is averaged."""
 
     samples: Several
     """Windows of text."""
     tokens: Several
     """Length of a window in tokens."""
-    shown_tokens: Several = 32
-    """Tokens shown in Figure 2, and around the query in Figure 1."""
 
 
 class SinkHead(Block):
