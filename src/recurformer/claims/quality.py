@@ -18,11 +18,11 @@ from recurformer.results.cells import baseline_scores, over_original, perplexity
 from recurformer.results.frames import records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
-    LEARNED,
     LEARNED_MQAR,
     accuracy_of,
     at_best_rate,
     best_learning_rates,
+    needed_h_gq,
     why_mqar_not_run,
 )
 from recurformer.results.words import estimated, number
@@ -45,8 +45,8 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
         answers, baseline = (evidence.rows(kind, model=model, variant="official") for kind in looked_at)
         cells = quality_values(answers)
         learned = baseline_scores(baseline, cells)[model]
-        if not learned >= LEARNED:
-            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
+        if not learned >= (needed := needed_h_gq(model)):
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {needed:.3g} is needed")
         quality[model] = {cell.beta: Estimate(cell.ours, cell.low, cell.high) for cell in records(cells)}
         samples = max(samples, int(cells["samples"].max()))
         looked_at["hashhop"].append(answers)
