@@ -141,10 +141,11 @@ WITHOUT_POWER = [
 """Evidence whose trainings, samples or models say too little."""
 CASES = [
     *((claim, kind, put(column, value), UNDECIDED, why) for claim, kind, column, value, why in WITHOUT_POWER),
-    # the paper's own numbers, measured again, hold
+    # the paper's own losses, measured again, hold; a loss whose interval reaches far beyond them is none of them
     *((f"table2/{model}/{method}/h_gq", "hashhop", lambda f: f, REPRODUCED, "(official layout)")
         for model, method in product(("qwen2-0.5b", "llama2-7b", "qwen2-7b"), ("original", "recurformer"))),
     ("text/quality-kept", "hashhop", lambda f: f, REPRODUCED, "0.815"),
+    ("text/quality-kept", "hashhop", lambda f: f[f["sample"] % 10 == 0], UNDECIDED, OPEN),
     # a training that keeps up needs no more of it
     ("text/quality-kept", "hashhop", put("fall", 0.2, converted), REPRODUCED, ""),
     (NEEDS_ATTENTION, "mqar", put("fall", 0.2, lambda f: f["beta"] < 1), REPRODUCED, ""),
