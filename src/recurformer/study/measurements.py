@@ -111,7 +111,9 @@ class HashHopTask(Block):
     characters: Count = 6144
     """For `text`: h_l, the characters of the prompt."""
     paper_share: Share = 0.0
-    """Share of the training samples in the paper's layout: one chain among unconnected pairs."""
+    """Share of the training samples in the paper's layout: one chain among unconnected pairs. 0 for models that
+    learn the task from nothing: on this layout alone they stop at its shortcut, that only hashes of the chain occur
+    twice."""
 
     @model_validator(mode="after")
     def sizes_fit(self) -> Self:
