@@ -183,7 +183,7 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
         "Judged is the layout of the public generator, which the paper cites (official): several full chains. The "
         "layout of its appendix, one chain among lone pairs, stands beside it and is not judged. It has a shortcut: "
-        "only hashes of the chain occur twice, so counting finds the chain without a lookup.",
+        "only hashes of the chain occur twice, so counting tells them from the others without a lookup.",
         "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
         "Heads are replaced by whole query groups (kv_group). CSV: one by one (head), which frees a key-value head "
         "only when all its query heads are replaced.",
