@@ -291,7 +291,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "baseline": _HASHHOP,
     "mqar": {"hidden_size": 512, "layers": 2, "heads": 8, "kv_heads": 4},
     "profile": {"tokens": 1024, "window": 102},
-    "sink": {"shown_tokens": 32},
+    "sink": {"tokens": 32},
     "contribution": {"tokens": 256},
     "attention_map": {"tokens": 256},
 }

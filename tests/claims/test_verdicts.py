@@ -120,13 +120,14 @@ def one_bad_seed_of_three(f):
 WITHOUT_POWER = [
     ("table4/llama2-7b/0.90/l_m", "memory", "at_least", True, "at least 91,800: nothing longer was tried"),
     ("text/longer-inputs", "memory", "at_least", True, "at least that long only"),
-    (LLAMA_H_GQ, "baseline", "correct", 8, "needs 0.95"),
-    ("text/quality-kept", "baseline", "correct", 8, "0.95 is needed"),
+    (LLAMA_H_GQ, "baseline", "correct", 8, "reaches h_gq 0.500; a comparison needs the printed 0.894 ± 0.05"),
+    (LLAMA_H_GQ, "baseline", "correct", 16, "reaches h_gq 1.000; a comparison needs the printed 0.894 ± 0.05"),
+    ("text/quality-kept", "baseline", "correct", 8, "0.831 is needed"),
     (NO_ATTENTION, "mqar", "correct", 5, "lowest accuracy on a trained length is 0.005"),
     ("text/first-contributes-less", "contribution", "samples", 4, "4 windows of text are too few"),
     ("text/attention-sink", "sink", "samples", 31, "31 windows of text are too few"),
     ("text/training-necessary", "perplexity", "negative_log_likelihood", 9000.0, "not a language model"),
-    ("reviewer/pareto", "compared_hashhop", "correct", 15, "reaches 0.938 (h_gq on HashHop); a comparison needs"),
+    ("reviewer/pareto", "compared_hashhop", "correct", 13, "reaches 0.812 (h_gq on HashHop); a comparison needs 0.831"),
     ("reviewer/needle", "needle", "correct", 0, "reaches 0 (passkeys); a comparison needs 0.95"),
     ("reviewer/length", "continuation", "negative_log_likelihood", 160.0, "reaches 148 (perplexity); a comparison"),
     ("table3/llama2-7b/recurformer/perplexity", "perplexity", "fall", math.nan, UNKNOWN),
@@ -150,6 +151,11 @@ WITHOUT_POWER = [
 """Evidence whose trainings, samples or models say too little."""
 CASES = [
     *((claim, kind, put(column, value), UNDECIDED, why) for claim, kind, column, value, why in WITHOUT_POWER),
+    # the paper's own losses, measured again, hold; a loss whose interval reaches far beyond them is none of them
+    *((f"table2/{model}/{method}/h_gq", "hashhop", lambda f: f, REPRODUCED, "(official layout)")
+        for model, method in product(("qwen2-0.5b", "llama2-7b", "qwen2-7b"), ("original", "recurformer"))),
+    ("text/quality-kept", "hashhop", lambda f: f, REPRODUCED, "0.815"),
+    ("text/quality-kept", "hashhop", lambda f: f[f["sample"] % 10 == 0], UNDECIDED, OPEN),
     # a training that keeps up needs no more of it
     ("text/quality-kept", "hashhop", put("fall", 0.2, converted), REPRODUCED, ""),
     (NEEDS_ATTENTION, "mqar", put("fall", 0.2, lambda f: f["beta"] < 1), REPRODUCED, ""),

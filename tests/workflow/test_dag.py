@@ -8,7 +8,7 @@ import yaml
 
 from recurformer.cli.main import STAGES, take_settings
 from recurformer.cli.stage import flat
-from recurformer.paper import SETTINGS
+from recurformer.paper import SETTINGS, WINDOWS
 from recurformer.records import packed, read_record, record_of
 from recurformer.render.registry import REGISTRY
 from tests.workflow.dry_runs import ROOT, STUDIES, DryRun, link_workflow, snakemake
@@ -57,15 +57,23 @@ def test_the_paper_study_asks_for_gpus_where_models_compute(dry):
     assert "train_hashhop" in asked and not {"select", "table", "convert"} & asked
 
 
-def test_the_paper_study_has_the_papers_sizes_under_the_names_that_its_records_will_have(dry):
-    """Else a claim would take its measurements for smaller ones, and say no more than that they are consistent."""
-    checked = set()
-    for _, stage, *words in dry("paper").commands:
-        if expected := SETTINGS.get(stage.replace("-", "_")):
-            recorded = flat(STAGES[stage].settings(option(words, "--settings")))
+@pytest.mark.parametrize(("study", "fewer"), [("paper", set()), ("gpu", {"profile"})])
+def test_a_study_has_the_papers_sizes_under_the_names_that_its_records_will_have(study, fewer, dry):
+    """Else a claim would take its measurements for smaller ones, and say no more than that they are consistent.
+
+    `fewer` are the kinds for which the GPU study has not text enough.
+    """
+    checked, few = set(), set()
+    for _, stage, *words in dry(study).commands:
+        kind = stage.replace("-", "_")
+        if kind in SETTINGS or kind in WINDOWS:
+            expected, recorded = SETTINGS.get(kind, {}), flat(STAGES[stage].settings(option(words, "--settings")))
             assert {name: recorded[name] for name in expected} == expected, stage
-            checked.add(stage.replace("-", "_"))
-    assert checked == SETTINGS.keys() - {"baseline"}  # by the stage of `hashhop`
+            checked.add(kind)
+            if kind in WINDOWS and recorded["samples"] < WINDOWS[kind]:
+                few.add(kind)
+    assert checked == (SETTINGS.keys() | WINDOWS.keys()) - {"baseline"}  # by the stage of `hashhop`
+    assert few == fewer
 
 
 def test_each_task_of_lm_eval_is_a_job_that_is_told_its_own_settings_alone(dry):

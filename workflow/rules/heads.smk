@@ -19,7 +19,7 @@ use rule profile_text as sink with:
     log:
         "<logs>/sink/{backbone}.log",
     params:
-        **stage("sink", settings="language.maps"),
+        **stage("sink", settings="language.beginnings"),
 
 
 use rule profile_text as contribution with:
@@ -58,7 +58,7 @@ use rule profile_text as influence with:
     log:
         "<logs>/influence/{backbone}.log",
     params:
-        **stage("influence", settings="language.maps"),
+        **stage("influence", settings="language.beginnings"),
 
 
 use rule stage as profile_hashhop with:

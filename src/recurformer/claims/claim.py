@@ -59,11 +59,13 @@ def drop(before: Estimate, after: Estimate) -> Estimate:
     return Estimate(before.mean - after.mean, before.low - after.high, before.high - after.low)
 
 
-def at_most(bound: float, estimates: Iterable[Estimate]) -> tuple[bool, str]:
-    """Whether all estimates are at most a bound, and why that is open: an interval reaches over the bound."""
+def at_most(bound: float, estimates: Iterable[Estimate], beyond: float = 0.0) -> tuple[bool, str]:
+    """Whether all estimates are at most a bound, and why that is open: an interval reaches over the bound, by more than
+    is allowed `beyond` it.
+    """
     known = list(estimates)
     holds = all(one.mean <= bound for one in known)
-    decided = all(one.high <= bound for one in known) if holds else any(one.low > bound for one in known)
+    decided = all(one.high <= bound + beyond for one in known) if holds else any(one.low > bound for one in known)
     return holds, "" if decided else OPEN
 
 

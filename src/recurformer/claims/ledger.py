@@ -30,7 +30,7 @@ from recurformer.claims.evidence import THIS_STUDY, Evidence, Missing, Undecided
 from recurformer.paper import BACKBONE_LABELS, CELLS, NUMBERS, PrintedCell, label
 from recurformer.records import ancestors, read_record, record_of
 from recurformer.results.frames import require
-from recurformer.results.learned import LEARNED_MQAR
+from recurformer.results.learned import LEARNED_MQAR, NEAR_PRINTED
 from recurformer.results.words import (
     CONSISTENT,
     CONTRADICTED,
@@ -48,7 +48,10 @@ JUDGES = {
     module.__name__.rpartition(".")[2]: module
     for module in (attention, caches, comparisons, language_tasks, numbers, quality, reach, recovered)
 }
-WORDS = {"ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR}
+WORDS = {
+    "ALLOWED_DROP": ALLOWED_DROP, "ALLOWED_RATIO": ALLOWED_RATIO, "LEARNED_MQAR": LEARNED_MQAR,
+    "NEAR_PRINTED": NEAR_PRINTED,
+}  # fmt: skip
 """What a tolerance may name besides the parameters of its judge."""
 
 

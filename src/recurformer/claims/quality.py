@@ -18,11 +18,12 @@ from recurformer.results.cells import baseline_scores, over_original, perplexity
 from recurformer.results.frames import records
 from recurformer.results.learned import (
     KNOWS_LANGUAGE,
-    LEARNED,
     LEARNED_MQAR,
+    NEAR_PRINTED,
     accuracy_of,
     at_best_rate,
     best_learning_rates,
+    needed_h_gq,
     why_mqar_not_run,
 )
 from recurformer.results.words import estimated, number
@@ -45,8 +46,8 @@ def _hashhop(evidence: Evidence) -> tuple[Quality, dict[str, Any]]:
         answers, baseline = (evidence.rows(kind, model=model, variant="official") for kind in looked_at)
         cells = quality_values(answers)
         learned = baseline_scores(baseline, cells)[model]
-        if not learned >= LEARNED:
-            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {LEARNED:g} is needed")
+        if not learned >= (needed := needed_h_gq(model)):
+            raise Undecided(f"{label(model)} reaches h_gq {learned:.3f} before conversion; {needed:.3g} is needed")
         quality[model] = {cell.beta: Estimate(cell.ours, cell.low, cell.high) for cell in records(cells)}
         samples = max(samples, int(cells["samples"].max()))
         looked_at["hashhop"].append(answers)
@@ -94,9 +95,10 @@ def kept(evidence: Evidence) -> Finding:
         for model, beta in arms.items()
     )
     text = ", ".join(f"{_text(model, after[model])} of {before[model].mean:.3f}" for model in quality)
-    # what is allowed is the paper's own largest loss: an interval around that loss holds it always
-    still_open = at_most(ALLOWED_DROP, drops.values())[1] if short else ""
-    return Finding(not short, text, **about, still_open=still_open)
+    # The bound is the paper's own largest loss, and any interval around that loss reaches beyond it. So intervals may
+    # reach beyond by what a measured h_gq may be off a printed one: else the paper, measured again, would not hold.
+    holds, still_open = at_most(ALLOWED_DROP + ROUNDING, drops.values(), beyond=NEAR_PRINTED)
+    return Finding(holds, text, **about, still_open=still_open)
 
 
 def collapse(evidence: Evidence, nothing_left: float, both_kinds: bool = False) -> Finding:

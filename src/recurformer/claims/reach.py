@@ -18,7 +18,7 @@ from recurformer.claims.evidence import Evidence, Missing, Undecided, because, l
 from recurformer.data.interval import Estimate, bounded_mean
 from recurformer.paper import label
 from recurformer.results.frames import by_model, groups, models_in_order, records
-from recurformer.results.learned import LEARNED, largest_fall, why_undecided
+from recurformer.results.learned import largest_fall, why_undecided
 from recurformer.results.scores import (
     CONTINUATION,
     HASHHOP,
@@ -124,7 +124,7 @@ def sizes(evidence: Evidence) -> Finding:
     least = min(beyond, key=lambda one: one.score.mean)
     most = max(beyond, key=lambda one: one.score.mean)
     text = (
-        f"{finding.ours}; where the original itself is below {LEARNED:g}, RecurFormer scores "
+        f"{finding.ours}; where the original itself has not learned the task, RecurFormer scores "
         f"{least.score.mean:.3g} (β {least.beta:g}) to {most.score.mean:.3g} (β {most.beta:g})"
     )
     return replace(finding, ours=text, rows=rows_of([*learned, *beyond]))

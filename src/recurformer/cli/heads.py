@@ -22,13 +22,13 @@ from recurformer.cli.stage import (
 from recurformer.study import (
     HashHopTask,
     HeadScores,
-    Maps,
     MixerPrices,
     Prices,
     Profiling,
     RecencyRatio,
     RecencySettings,
     SinkHead,
+    TextWindows,
 )
 
 if TYPE_CHECKING:
@@ -206,12 +206,12 @@ def mapped(parser: ArgumentParser) -> None:
 
 
 @stage("value norms, attention and contributions of a sink head", mapped, rows="one row a token", device="computes")
-def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
+def sink(args: Namespace, settings: TextWindows, shown: SinkHead) -> "pd.DataFrame":
     """Value norms, attention and contributions of one head, named or the one with the strongest sink (Figure 2)."""
     from recurformer.cli.texts import text_windows
     from recurformer.measure.maps import sink_statistics
 
-    input_ids = text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed)
+    input_ids = text_windows(args, settings.tokens, settings.samples, seed=args.seed)
     model = open_model(args.checkpoint)
     return sink_statistics(model, input_ids, args.name, shown.layer, shown.head, progress=progress("window"))
 
@@ -223,7 +223,7 @@ def sink(args: Namespace, settings: Maps, shown: SinkHead) -> "pd.DataFrame":
     metrics=[Metric("contribution", "mean", by=["norm", "tokens"])],
     device="computes",
 )
-def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
+def contribution(args: Namespace, settings: TextWindows) -> "pd.DataFrame":
     """Contribution of the first token to attention's output, compared with the other tokens (Table 5)."""
     from recurformer.cli.texts import text_windows
     from recurformer.measure.maps import contribution_table, token_contributions
@@ -240,7 +240,7 @@ def contribution(args: Namespace, settings: Maps) -> "pd.DataFrame":
     rows="one row a pair of tokens",
     device="computes",
 )
-def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
+def attention_map(args: Namespace, settings: TextWindows) -> "pd.DataFrame":
     """Attention of a high, a middle and a low RA-I head, averaged over windows (Figure 5)."""
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import HeadProfile
@@ -259,7 +259,7 @@ def attention_map(args: Namespace, settings: Maps) -> "pd.DataFrame":
     rows="one row an earlier token",
     device="computes",
 )
-def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
+def influence(args: Namespace, settings: TextWindows) -> "pd.DataFrame":
     """Weights that a recency-aware head, and the Mamba block that replaces it, give to earlier tokens (Figure 1)."""
     from recurformer.cli.texts import text_windows
     from recurformer.heads.profile import HeadProfile
@@ -268,7 +268,7 @@ def influence(args: Namespace, settings: Maps) -> "pd.DataFrame":
     return measure_influence(
         open_model(args.checkpoint, args.dtype),
         open_model(args.trained, args.dtype),
-        text_windows(args, settings.shown_tokens, settings.samples, seed=args.seed),
+        text_windows(args, settings.tokens, settings.samples, seed=args.seed),
         HeadProfile.load(args.profile),
         args.name,
     )

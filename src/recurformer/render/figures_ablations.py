@@ -29,7 +29,7 @@ from recurformer.render.panels import (
 )
 from recurformer.render.style import SERIES, WIDTH, Series, add_note, grid, legend_above, show_fractions, styled
 from recurformer.results.frames import by_model, groups, require, require_values
-from recurformer.results.learned import LEARNED
+from recurformer.results.learned import needed_h_gq
 from recurformer.results.scores import (
     HASHHOP_SIZES,
     NEEDLE,
@@ -218,7 +218,7 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
             for look, of_line in every_line.values():
                 if len(part := of_line[of_line.index.isin(shown.index)]):
                     draw_line(axes, HASHHOP_SIZES, part[column], part, **look)
-            axes.axhline(LEARNED, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
+            axes.axhline(needed_h_gq(model), color="0.5", linewidth=0.8, linestyle=":", zorder=1)
             axes.set_ylim(-0.04, 1.06)
             axes.set_ylabel(HASHHOP_SIZES.axis)
             axes.locator_params(axis="x", integer=True)
@@ -228,7 +228,7 @@ def ablation_sizes(hashhop_sizes: pd.DataFrame) -> Figure:
     add_note(
         figure,
         f"Bars: 95 % intervals over {int(points['samples'].min()):,} samples or more a point. Grey: the size of the "
-        f"training. Dotted: {LEARNED:g}, an original below it decides nothing about its variants.",
+        "training. Dotted: an original below it decides nothing about its variants.",
     )
     return figure
 

@@ -21,6 +21,7 @@ from recurformer.results.cells import (
     AT_LEAST,
     CELL,
     CELLS,
+    LAYOUTS,
     LINE,
     PYRAMIDINFER,
     QUANTITIES,
@@ -31,11 +32,21 @@ from recurformer.results.cells import (
     pyramidinfer_values,
     quality_values,
     settings_of,
-    without_weak,
+    with_undecided,
 )
 from recurformer.results.frames import groups, models_shown, records, require
-from recurformer.results.learned import LEARNED
-from recurformer.results.words import LEGEND, MARKS, NOT_RUN, NOTHING, Verdicts, beside, estimated, number
+from recurformer.results.learned import LEARNED, NEAR_PRINTED, why_h_gq_undecided
+from recurformer.results.words import (
+    LEGEND,
+    MARKS,
+    NOT_RUN,
+    NOTHING,
+    UNDECIDED,
+    Verdicts,
+    beside,
+    estimated,
+    number,
+)
 
 DECIMALS = {"l_m": 0, "h_gq": 3, "cs_10k": 4, "cs_60k": 4}
 REASONS = {
@@ -46,7 +57,7 @@ REASONS = {
 }
 ORIGINS = {"model": " by model", "computed": " computed", AT_LEAST: " or more"}
 """Status of a value -> words beside it: it was not measured, or not to its end."""
-HEADINGS = {"paper": "appendix layout", "official": "official layout", "head": "unit head"}
+HEADINGS = {**LAYOUTS, "head": "unit head"}
 """Settings that a recording of a GPU names by other words."""
 GPU_KINDS = ("cache_peak", "hashhop", "baseline", "memory")
 """What Tables 2 and 4 take from a recording."""
@@ -77,7 +88,7 @@ def recorded_values(recorded: Recorded) -> pd.DataFrame:
             cells.append(longest_values(memory[memory["source"] == "measured"]))
         if "hashhop" in frames and "baseline" in frames:
             scores = quality_values(require(frames["hashhop"], "hashhop"))
-            cells.append(without_weak(scores, baseline_scores(frames["baseline"], scores)))
+            cells.append(with_undecided(scores, baseline_scores(frames["baseline"], scores)))
         of_gpu = _joined(cells)
         names = [
             gpu if setting == SETTINGS[quantity][0] else f"{gpu}, {HEADINGS.get(setting, setting)}"
@@ -101,9 +112,9 @@ def long_frame(lines: pd.DataFrame, cells: pd.DataFrame, printed: pd.DataFrame) 
     Returns:
         model, method, beta, quantity, setting, compared (bool: this setting stands beside the paper's value), ours,
         low, high, samples, paper, printed (text), difference, status (where ours comes from: "counted", "measured",
-        measured to be "at least" that, "computed" by a formula or by a "model"; "not-run" where the paper has a value
-        and we have none, and where ours is withheld for a weak baseline; else ""), claim (id in the ledger), verdict
-        (its verdict there), runs (ids of the runs behind ours).
+        measured to be "at least" that, "computed" by a formula or by a "model"; "undecided": measured, but its original
+        cannot be compared with; "not-run" where the paper has a value and we have none; else ""), claim (id in the
+        ledger), verdict (its verdict there), runs (ids of the runs behind ours).
     """
     places = []
     for model, method, beta in lines.itertuples(index=False):
@@ -127,8 +138,19 @@ def _ours_text(entry: Any) -> str:
     return text + ORIGINS.get(entry.status, "")
 
 
+def _shown(entry: Any) -> str:
+    """Ours; where it is compared with the paper's, this and the verdict; a mark where it was measured but decides
+    nothing.
+    """
+    if entry.compared and entry.printed:
+        return beside(_ours_text(entry), entry.printed, MARKS.get(entry.verdict, NOTHING))
+    return f"{_ours_text(entry)} {MARKS[UNDECIDED]}" if entry.status == UNDECIDED else _ours_text(entry)
+
+
 def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
-    """The lines as text: of every quantity ours beside the paper's, and what recordings of GPUs have of it."""
+    """The lines as text: of every quantity ours beside the paper's, of h_gq in both layouts; and what recordings of
+    GPUs have of it.
+    """
     known = long[~long["status"].isin(["", NOT_RUN])]
     gpus = {
         quantity: [name for name in known.loc[known["quantity"] == quantity, "setting"].unique() if name not in usual]
@@ -139,10 +161,12 @@ def lines_of(long: pd.DataFrame) -> list[dict[str, str]]:
         line = {"Model": label(model), "Method": method, "β": number(beta, 2)}
         for quantity in QUANTITIES:
             entries = {entry.setting: entry for entry in records(rows[rows["quantity"] == quantity])}
-            first = next(entry for entry in entries.values() if entry.compared)
-            line[quantity] = beside(_ours_text(first), first.printed or NOTHING, MARKS.get(first.verdict, NOTHING))
-            for gpu in gpus[quantity]:
-                line[f"{quantity}, {gpu}"] = _ours_text(entries[gpu]) if gpu in entries else NOTHING
+            compared = next(setting for setting, entry in entries.items() if entry.compared)
+            beneath = {f"h_gq, {words}": layout for layout, words in LAYOUTS.items()}
+            beneath = beneath if quantity == "h_gq" else {quantity: compared}
+            beneath |= {f"{quantity}, {gpu}": gpu for gpu in gpus[quantity]}
+            for heading, setting in beneath.items():
+                line[heading] = _shown(entries[setting]) if setting in entries else NOTHING
         lines.append(line)
     return lines
 
@@ -157,8 +181,9 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
         "measured on a GPU. CSV: in chunks, which the paper did not do (chunked), and where the cache alone fills the "
         "memory that the weights leave (limit).",
         "h_gq: leading hashes reproduced exactly over h_p, mean over the samples of all seeds with its 95 % interval. "
-        "The public generator makes the prompts (official): several full chains. CSV: the layout of the paper's "
-        "appendix (paper), one chain among lone pairs.",
+        "Judged is the layout of the public generator, which the paper cites (official): several full chains. The "
+        "layout of its appendix, one chain among lone pairs, stands beside it and is not judged. It has a shortcut: "
+        "only hashes of the chain occur twice, so counting tells them from the others without a lookup.",
         "cs_10k, cs_60k: bytes in the cache objects at 10,240 and 61,440 tokens over those of the original model. "
         "Heads are replaced by whole query groups (kv_group). CSV: one by one (head), which frees a key-value head "
         "only when all its query heads are replaced.",
@@ -166,23 +191,21 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
     if "error" in memory and memory["error"].notna().any():
         low, high = (number(100 * error, 1, signed=True) for error in memory["error"].agg(["min", "max"]))
         texts.append(f"The memory model's error where l_m was measured: {low} % to {high} %.")
-    reached = {model: number(score, DECIMALS["h_gq"]) for model, score in scores.items()}
-    if learned := [f"{reached[model]} ({label(model)})" for model, score in scores.items() if score >= LEARNED]:
-        texts.append(f"Without conversion h_gq is {', '.join(learned)}; a comparison needs {LEARNED:g}.")
-    texts += [
-        f"h_gq of {label(model)}: not-run: the unconverted model reaches only {reached[model]} of the {LEARNED:g} "
-        "that a comparison needs."
-        for model, score in scores.items()
-        if score < LEARNED
-    ]
+    if scores:
+        reached = ", ".join(f"{number(score, DECIMALS['h_gq'])} ({label(model)})" for model, score in scores.items())
+        texts.append(
+            f"Without conversion h_gq is {reached}; a comparison needs {LEARNED:g}, of the paper's models the printed "
+            f"value ± {NEAR_PRINTED:g}."
+        )
+    reasons = filter(None, (why_h_gq_undecided(model, score) for model, score in scores.items()))
+    texts += [f"{MARKS[UNDECIDED]} beside h_gq: {reason}." for reason in reasons]
     texts.append(LEGEND)
     if "ranking" in cache and (random := cache.loc[cache["ranking"] == "random", "model"].unique()).size:
         texts.append(
             f"Heads of {', '.join(map(label, random))} ranked at random (shapes without weights): this changes "
             "nothing under unit kv_group."
         )
-    withheld = (long["quantity"] == "h_gq") & (long["model"].map(scores) < LEARNED)
-    missing = long[(long["status"] == NOT_RUN) & long["compared"] & ~withheld]
+    missing = long[(long["status"] == NOT_RUN) & long["compared"]]
     for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
         texts.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
@@ -225,7 +248,7 @@ def _build(
     measured = _joined([cache_values(cache), quality_values(hashhop), longest_values(memory)])
     scores = baseline_scores(baseline, measured)
     others = [] if pyramidinfer is None else [pyramidinfer_values(pyramidinfer)]
-    cells = _joined([without_weak(measured, scores), recorded_values(recorded), *others])
+    cells = _joined([with_undecided(measured, scores), recorded_values(recorded), *others])
     printed = printed_cells(table, verdicts)
     lines = pd.concat([printed[LINE], cells.loc[shown(cells), LINE]]).drop_duplicates()
     order = {model: place for place, model in enumerate(models_shown(cells))}
@@ -250,7 +273,7 @@ def table2(
 ) -> Table:
     """Table 2: every line of the paper's, then the study's other models at the fractions of heads that it uses.
 
-    `baseline` is HashHop before conversion: h_gq of a model that scores too little there is "not-run".
+    `baseline` is HashHop before conversion: it says whether h_gq after it decides anything.
 
     Raises:
         ValueError: no cache of 10,240 or 61,440 tokens, two caches for one cell, or a model with h_gq that has none

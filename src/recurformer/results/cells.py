@@ -8,14 +8,18 @@ import pandas as pd
 
 from recurformer.paper import CACHE_LENGTHS
 from recurformer.results.frames import groups, require, runs_of
-from recurformer.results.learned import LEARNED
+from recurformer.results.learned import why_h_gq_undecided
 from recurformer.results.scores import UNITS, estimate_quality, papers_method
-from recurformer.results.words import NOT_RUN
+from recurformer.results.words import UNDECIDED
 
 QUANTITIES = ("l_m", "h_gq", *CACHE_LENGTHS)
+LAYOUTS = {"official": "official layout", "paper": "appendix layout"}
+"""Layout of HashHop -> its name in print. The first is judged: the second has a shortcut. Only hashes of its one chain
+occur twice, so counting tells the chain from the lone pairs without looking anything up.
+"""
 SETTINGS = {
     "l_m": ("one_shot", "chunked", "limit"),
-    "h_gq": ("official", "paper"),
+    "h_gq": tuple(LAYOUTS),
     **dict.fromkeys(CACHE_LENGTHS, tuple(UNITS)),
 }
 """How each quantity can be measured (protocol of the prefill, or what no prefill can exceed; layout of the task;
@@ -184,11 +188,11 @@ def baseline_scores(baseline: pd.DataFrame, cells: pd.DataFrame) -> dict[str, fl
     return scores
 
 
-def without_weak(cells: pd.DataFrame, scores: Mapping[str, float]) -> pd.DataFrame:
-    """The cells; every h_gq of a model that scores too little before conversion replaced by "not-run"."""
-    weak = (cells["quantity"] == "h_gq") & (cells["model"].map(scores) < LEARNED)
-    numbers = {name: cells[name].mask(weak) for name in ("ours", "low", "high", "samples")}
-    return cells.assign(**numbers, status=cells["status"].mask(weak, NOT_RUN), runs=cells["runs"].mask(weak, ""))
+def with_undecided(cells: pd.DataFrame, scores: Mapping[str, float]) -> pd.DataFrame:
+    """The cells; every h_gq of a converted model whose original cannot be compared with has the status "undecided"."""
+    weak = [model for model, score in scores.items() if why_h_gq_undecided(model, score)]
+    open_ones = (cells["quantity"] == "h_gq") & (cells["beta"] > 0) & cells["model"].isin(weak)
+    return cells.assign(status=cells["status"].mask(open_ones, UNDECIDED))
 
 
 def over_original(values: pd.Series) -> pd.Series:

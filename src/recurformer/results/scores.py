@@ -14,7 +14,7 @@ import pandas as pd
 from recurformer.data.interval import Estimate, bounded_mean, mean_interval
 from recurformer.paper import label
 from recurformer.results.frames import groups, require, require_values
-from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall
+from recurformer.results.learned import FALL, KNOWS_LANGUAGE, LEARNED, largest_fall, needed_h_gq
 from recurformer.study.ablations import COMMON_BETA
 
 METHODS: dict[str, dict[str, str]] = {
@@ -225,7 +225,7 @@ class Measure:
         estimate: rows of one subject -> score with its interval, the higher the better.
         chosen: rows -> those that count.
         shown: score -> the number that readers see.
-        needed: lowest score of an original at which its comparisons are shown.
+        needed: model -> lowest score of its original at which comparisons with it are shown.
         samples: the columns that tell samples apart.
     """
 
@@ -235,24 +235,24 @@ class Measure:
     estimate: Callable[[pd.DataFrame], Estimate]
     chosen: Callable[[pd.DataFrame], pd.DataFrame]
     shown: Callable[[float], float]
-    needed: float
+    needed: Callable[[str], float]
     samples: tuple[str, ...]
 
 
 HASHHOP = Measure("compared_hashhop", "h_gq on HashHop", "h_gq (fraction of hops)", estimate_quality, _one_layout,
-    float, LEARNED, ("variant", "sample"))  # fmt: skip
+    float, needed_h_gq, ("variant", "sample"))  # fmt: skip
 NEEDLE = Measure("needle", "needle accuracy", "accuracy on needles", partial(estimate_quality, asked="queries"),
-    _learned_tasks, float, LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
+    _learned_tasks, float, lambda _: LEARNED, ("task", "length", "depth", "sample"))  # fmt: skip
 CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level,
-    lambda score: float(np.exp(-score)), -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
+    lambda score: float(np.exp(-score)), lambda _: -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
-    lambda score: -score, -float("inf"), ("window",))  # fmt: skip
+    lambda score: -score, lambda _: -float("inf"), ("window",))  # fmt: skip
 RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall,
-    needed=-float("inf"))  # fmt: skip
+    needed=DIVERGENCE.needed)  # fmt: skip
 """Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`)."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
-    float, 0.0, ("length", "document"))  # fmt: skip
+    float, lambda _: 0.0, ("length", "document"))  # fmt: skip
 """Questions after reading. Any original will do: it stands beside the others, on the same questions."""
 KNOWN = replace(TURNS, name="known questions", chosen=lambda rows: rows[rows["known"] | (rows["family"] == "original")])
 """Questions within the prompt, one a document; beside all answers of the original, which drops nothing."""
@@ -323,17 +323,17 @@ def original(points: pd.DataFrame, trained: bool) -> pd.DataFrame:
 
 def why_not_run(points: pd.DataFrame, measure: Measure) -> str:
     """Why nothing can be said about the methods of one model; empty when its original has learned the task."""
-    model = label(points["model"].iloc[0])
+    model = points["model"].iloc[0]
     original = points[points["family"] == "original"]
     if original.empty:
-        return f"{model}'s {measure.name} before any change is not known"
-    reached = float(original["mean"].max())
-    if reached >= measure.needed:
+        return f"{label(model)}'s {measure.name} before any change is not known"
+    reached, needed = float(original["mean"].max()), measure.needed(model)
+    if reached >= needed:
         return ""
     task = "passkeys" if measure.kind == NEEDLE.kind and measure is not SEVERAL_KEYS else measure.name
     return (
-        f"the original {model} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
-        f"{measure.shown(measure.needed):.3g}"
+        f"the original {label(model)} reaches {measure.shown(reached):.3g} ({task}); a comparison needs "
+        f"{measure.shown(needed):.3g}"
     )
 
 

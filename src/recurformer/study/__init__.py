@@ -18,13 +18,13 @@ from recurformer.study.measurements import (
     DeviceMeasurements,
     HashHopEvaluation,
     HashHopTask,
-    Maps,
     MqarTask,
     Perplexity,
     Search,
     SinkHead,
     Sizes,
     Tasks,
+    TextWindows,
 )
 from recurformer.study.method import (
     Distributed,
@@ -56,8 +56,10 @@ class Language(Block):
     """Training of a random backbone on the text, before it is profiled and converted; absent: none."""
     profiling: Profiling
     """Head profile: Figure 6 and the choice of heads."""
-    maps: Maps
-    """Attention maps and contributions."""
+    maps: TextWindows
+    """Attention maps and contributions: Figure 5 and Table 5."""
+    beginnings: TextWindows
+    """The first tokens of texts, with the value norms, weights and contributions of Figures 1 and 2."""
     sink_heads: dict[str, SinkHead] = {}
     """Heads that Figure 2 shows, by backbone. Default: the head that gives the first token the most attention."""
     tokens: Several

@@ -17,15 +17,13 @@ LONGER_RULER = {"ruler", "ruler_vt", "ruler_cwe"}
 """RULER's tasks whose example and instruction alone fill 512 tokens: lm-eval would look for a shorter one for ever."""
 
 
-class Maps(Block):
-    """Averaged attention maps and value contributions (Figures 1, 2 and 5, Table 5)."""
+class TextWindows(Block):
+    """Windows of text over which a measurement is averaged."""
 
     samples: Several
     """Windows of text."""
     tokens: Several
     """Length of a window in tokens."""
-    shown_tokens: Several = 32
-    """Tokens shown in Figure 2, and around the query in Figure 1."""
 
 
 class SinkHead(Block):
@@ -113,7 +111,9 @@ class HashHopTask(Block):
     characters: Count = 6144
     """For `text`: h_l, the characters of the prompt."""
     paper_share: Share = 0.0
-    """Share of the training samples in the paper's layout: one chain among unconnected pairs."""
+    """Share of the training samples in the paper's layout: one chain among unconnected pairs. 0 for models that
+    learn the task from nothing: on this layout alone they stop at its shortcut, that only hashes of the chain occur
+    twice."""
 
     @model_validator(mode="after")
     def sizes_fit(self) -> Self:
