@@ -278,8 +278,8 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
         for axes in row[1:]:
             axes.set_xlabel("position in the window (tokens)")
     legend_above(figure, panels[0, 1:2], ncols=4)
-    seeds = ends["seed"].nunique()
-    of_seeds = f"Mean of {seeds} trainings, bands from the lowest to the highest. " if seeds > 1 else ""
+    trainings = ends["seed"].nunique()
+    of_seeds = f"Mean of {trainings} trainings, bands from the lowest to the highest. " if trainings > 1 else ""
     add_note(
         figure,
         f"{of_seeds}All read equally many tokens. Hollow: at the start. Recalled: tokens of rare pairs that stood "
