@@ -247,9 +247,9 @@ CONTINUATION = Measure("continuation", "perplexity", "perplexity", _nats, _level
     lambda score: float(np.exp(-score)), lambda _: -float(np.log(KNOWS_LANGUAGE)), ("window",))  # fmt: skip
 DIVERGENCE = Measure("continuation", "divergence from the original", "KL, nats a token", _divergence, _changed,
     lambda score: -score, lambda _: -float("inf"), ("window",))  # fmt: skip
-RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall,
-    needed=DIVERGENCE.needed)  # fmt: skip
-"""Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`)."""
+RECALL = replace(CONTINUATION, name="perplexity of recalled tokens", axis="perplexity, recalled tokens", chosen=_recall)
+"""Of rare pairs of tokens that stood far back in the text (`recurformer.measure.language.recalled`). An original that
+predicts them no better than one that does not know the language has not learned to recall."""
 HASHHOP_SIZES = replace(HASHHOP, kind="hashhop_sizes")
 TURNS = Measure("turns", "later questions", "fraction answered", _answered, lambda rows: rows[~rows["known"]],
     float, lambda _: 0.0, ("length", "document"))  # fmt: skip
