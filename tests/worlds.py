@@ -32,7 +32,7 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
 CELL = {(cell.table, cell.model, cell.method, cell.part, cell.beta, cell.quantity): cell for cell in CELLS}
 FURTHER = {
-    "complexity": ["width", "operations"],
+    "complexity": ["operations"],
     "cache": ["ranking", "kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
     "pyramidinfer": ["source"],

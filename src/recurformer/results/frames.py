@@ -29,7 +29,7 @@ KINDS = {
     "baseline": "model seed# variant sample# correct# hops#",
     "perplexity": "model beta# seed# stage split tokens# negative_log_likelihood#",
     "contribution": "model norm tokens interval mean# low# high# samples# p_value#",
-    "complexity": "mixer phase quantity length# bytes#",
+    "complexity": "mixer phase quantity length# bytes# width#",
     "sink": "model layer# head# quantity query# key# value# samples#",
     "metrics": "model arm beta# seed# step# loss#",
     "mqar": "beta# learning_rate# seed# split length# pairs# trained_length? correct# queries#",
