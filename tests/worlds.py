@@ -79,6 +79,8 @@ def pyramidinfer() -> Rows:
 def memory() -> Rows:
     for cell, (protocol, times) in product(_cells(4, "l_m"), (("one_shot", 1), ("chunked", 4))):
         yield cell.model, cell.beta, protocol, times * cell.value, 80 * 2**30, "measured"
+    for cell in (cell for cell in _cells(2, "l_m") if cell.method == "PyramidInfer"):
+        yield cell.model, 0.0, "pyramidinfer", cell.value, 80 * 2**30, "measured"
 
 
 def bench() -> Rows:
@@ -103,6 +105,13 @@ def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: i
 def hashhop() -> Rows:
     for cell in _cells(4, "h_gq"):
         yield from _answers(cell.model, cell.beta, cell.value)
+
+
+def pyramidinfer_hashhop() -> Rows:
+    (cell,) = (cell for cell in _cells(2, "h_gq") if cell.method == "PyramidInfer")
+    for model, *_, seed, _, variant, sample, right, hops, _, _ in _answers(cell.model, 0.0, cell.value):
+        about = "eviction", "pyramidinfer_paper", 0.7, "", False
+        yield model, *about, seed, 0.105, variant, sample, right, hops
 
 
 def baseline() -> Rows:
@@ -319,9 +328,9 @@ def layer_errors() -> Rows:
 
 
 KINDS: tuple[Callable[..., Rows], ...] = (
-    complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, ablation_lm_eval,
-    ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
+    complexity, cache, pyramidinfer, memory, hashhop, pyramidinfer_hashhop, baseline, perplexity, metrics,
+    contribution, profile, sink, attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns,
+    continuation, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
 )  # fmt: skip
 
 
@@ -362,7 +371,7 @@ def shown() -> dict[str, pd.DataFrame]:
         | {rows.__name__: _frame(rows, [*every_subject()]) for rows in (compared_hashhop, needle, turns, continuation)}
     )
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
-    made["memory"] = made["memory"].assign(source="model")
+    made["memory"] = made["memory"].query("protocol != 'pyramidinfer'").assign(source="model")
     of_one = ("needle", "turns", "continuation", "ablation_lm_eval", "ra_i_settings", "head_scores", "mixer_prices")
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {

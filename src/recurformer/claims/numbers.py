@@ -18,6 +18,7 @@ from recurformer.results.cells import (
     exponents,
     longest_values,
     perplexity_values,
+    pyramidinfer_quality,
     pyramidinfer_values,
     quality_values,
     settings_of,
@@ -27,7 +28,6 @@ from recurformer.results.learned import LEARNED
 from recurformer.results.words import estimated, interval, number
 
 MAMBAS_CACHE = next(cell for cell in CELLS if cell.id == "table1/generation/mamba/cache_size")
-NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
 
 
 def cache_tolerance(model: str) -> float:
@@ -87,9 +87,8 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
 
 def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """The longest measured prompt; what a memory model computes is no measurement."""
-    if cell.method == PYRAMIDINFER:
-        raise Missing(NO_PYRAMIDINFER)
-    rows = evidence.rows("memory", model=cell.model, beta=cell.beta, protocol="one_shot")
+    protocol = "pyramidinfer" if cell.method == PYRAMIDINFER else "one_shot"
+    rows = evidence.rows("memory", model=cell.model, beta=cell.beta or 0.0, protocol=protocol)
     longest = _compared(longest_values(rows), "l_m")
     text = number(longest.ours, 0)
     if longest.status not in ("measured", AT_LEAST):
@@ -111,20 +110,22 @@ def _compared(cells: pd.DataFrame, quantity: str) -> Any:
 
 def quality(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """Mean h_gq of the model on HashHop at the paper's number of hops."""
-    if cell.method == PYRAMIDINFER:
-        raise Missing(NO_PYRAMIDINFER)
-    rows = evidence.flattened("hashhop", model=cell.model, beta=cell.beta)
+    kind, cells_of, changed = "hashhop", quality_values, bool(cell.beta)
+    rows = evidence.flattened(kind, model=cell.model, beta=cell.beta or 0.0)
+    if cell.method == PYRAMIDINFER:  # evicts from the cache of the original trained likewise
+        kind, cells_of, changed = "pyramidinfer_hashhop", pyramidinfer_quality, True
+        rows = evidence.rows(kind, model=cell.model)
     baseline = evidence.rows("baseline", model=cell.model)
-    cells = quality_values(rows)
+    cells = cells_of(rows)
     learned = baseline_scores(baseline, cells)[cell.model]
-    if cell.beta and not learned >= LEARNED:
+    if changed and not learned >= LEARNED:
         raise Undecided(f"the original reaches h_gq {learned:.3f} only; a comparison needs {LEARNED:g}")
     measured = _compared(cells, "h_gq")
     holds = measured.low - allowed <= cell.value <= measured.high + allowed
     wide = holds and (measured.high - measured.low) / 2 > ALLOWED_DROP  # the fewer samples, the more values it reaches
     still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
     text = estimated(measured.ours, measured.low, measured.high, 3)
-    looked_at = {"hashhop": rows.index, "baseline": baseline.index}
+    looked_at = {kind: rows.index, "baseline": baseline.index}
     return Finding(holds, text, looked_at, int(measured.samples), still_open)
 
 

@@ -26,6 +26,7 @@ KINDS = {
     "memory": "model beta# protocol l_m# memory_bytes# source",
     "hashhop": f"{IDENTITY} variant sample# correct# hops#",
     "compared_hashhop": f"{IDENTITY} variant sample# correct# hops#",
+    "pyramidinfer_hashhop": f"{IDENTITY} variant sample# correct# hops#",
     "baseline": "model seed# variant sample# correct# hops#",
     "perplexity": "model beta# seed# stage split tokens# negative_log_likelihood#",
     "contribution": "model norm tokens interval mean# low# high# samples# p_value#",
