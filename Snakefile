@@ -36,7 +36,7 @@ wildcard_constraints:
     choice=r"\d+",
     mixer=r"\w+",
     kv_heads=r"\d+",
-    protocol="one_shot|chunked",
+    protocol="one_shot|chunked|pyramidinfer",
     topic=r"\w+",
     arm=r"[\w.-]+",
     evaluated=r"[\w.-]+",

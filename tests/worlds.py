@@ -32,7 +32,7 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 GROUPS = {"qwen2-0.5b": 7, "llama2-7b": 1, "qwen2-7b": 7}
 CELL = {(cell.table, cell.model, cell.method, cell.part, cell.beta, cell.quantity): cell for cell in CELLS}
 FURTHER = {
-    "complexity": ["width", "operations"],
+    "complexity": ["operations"],
     "cache": ["ranking", "kv_bytes", "conv_bytes", "recurrent_bytes", "total_bytes", "state_dtype", "heads_replaced",
         "kv_heads_freed"],
     "pyramidinfer": ["source"],
@@ -79,6 +79,8 @@ def pyramidinfer() -> Rows:
 def memory() -> Rows:
     for cell, (protocol, times) in product(_cells(4, "l_m"), (("one_shot", 1), ("chunked", 4))):
         yield cell.model, cell.beta, protocol, times * cell.value, 80 * 2**30, "measured"
+    for cell in (cell for cell in _cells(2, "l_m") if cell.method == "PyramidInfer"):
+        yield cell.model, 0.0, "pyramidinfer", cell.value, 80 * 2**30, "measured"
 
 
 def bench() -> Rows:
@@ -105,6 +107,13 @@ def _answers(model: str, beta: float, quality: float, hops: int = 16, samples: i
 def hashhop() -> Rows:
     for cell in _cells(4, "h_gq"):
         yield from _answers(cell.model, cell.beta, cell.value)
+
+
+def pyramidinfer_hashhop() -> Rows:
+    (cell,) = (cell for cell in _cells(2, "h_gq") if cell.method == "PyramidInfer")
+    for model, *_, seed, _, variant, sample, right, hops, _, _ in _answers(cell.model, 0.0, cell.value):
+        about = "eviction", "pyramidinfer_paper", 0.7, "", False
+        yield model, *about, seed, 0.105, variant, sample, right, hops
 
 
 def baseline() -> Rows:
@@ -332,9 +341,9 @@ def layer_errors() -> Rows:
 
 
 KINDS: tuple[Callable[..., Rows], ...] = (
-    complexity, cache, pyramidinfer, memory, hashhop, baseline, perplexity, metrics, contribution, profile, sink,
-    attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns, continuation, positions,
-    ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
+    complexity, cache, pyramidinfer, memory, hashhop, pyramidinfer_hashhop, baseline, perplexity, metrics,
+    contribution, profile, sink, attention_map, influence, mqar, compared_hashhop, hashhop_sizes, needle, turns,
+    continuation, positions, ablation_lm_eval, ra_i_settings, head_scores, mixer_prices, recovery, layer_errors, bench,
 )  # fmt: skip
 
 
@@ -376,17 +385,9 @@ def shown() -> dict[str, pd.DataFrame]:
         | {rows.__name__: _frame(rows, [*every_subject()]) for rows in (compared_hashhop, needle, turns, continuation)}
     )
     made |= {kind: _frame(globals()[kind]) for kind in ("complexity", "cache", "pyramidinfer", "memory")}
-    made["memory"] = made["memory"].assign(source="model")
-    of_one = (
-        "needle",
-        "turns",
-        "continuation",
-        "positions",
-        "ablation_lm_eval",
-        "ra_i_settings",
-        "head_scores",
-        "mixer_prices",
-    )
+    made["memory"] = made["memory"].query("protocol != 'pyramidinfer'").assign(source="model")
+    of_one = ("needle", "turns", "continuation", "positions", "ablation_lm_eval", "ra_i_settings", "head_scores",
+        "mixer_prices")  # fmt: skip
     made |= {kind: made[kind][made[kind]["model"] == "smollm2-135m"] for kind in of_one}
     made |= {
         kind: made[kind][made[kind]["model"].str.startswith("hashhop")]

@@ -249,7 +249,6 @@ CASES = [
     *((claim, "complexity", put("width", width), verdict, "") for claim, (width, verdict) in product(
         ("table1/prefill/attention/cache_peak", "text/constant-cache", "text/smaller-cache"),
         ((896, REPRODUCED), (128, CONSISTENT)))),
-    ("text/constant-cache", "complexity", lambda f: f.drop(columns="width"), CONSISTENT, ""),
     ("text/smaller-cache", "complexity", short_texts, REPRODUCED, "from 1,024 tokens on"),
     ("text/smaller-cache", "complexity", short_texts, REPRODUCED, "the smaller one below 20 tokens"),
     ("text/smaller-cache", "complexity", put("bytes", 1e15, lambda f: f["mixer"] == "mamba"), UNDECIDED,

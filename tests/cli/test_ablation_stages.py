@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recurformer.cli.main import main
+from recurformer.evict.pyramidinfer import pyramid_lengths
 from recurformer.heads.profile import HeadProfile
 from recurformer.heads.select import score_rows
 from recurformer.results.frames import COLUMNS
@@ -92,6 +93,19 @@ def test_one_process_measures_every_budget(world, stage, tmp_path):
     ratios = rows.groupby("setting").ratio.unique().map(lambda ratios: ratios.item())
     assert ratios.tolist() == pytest.approx([0.25, 0.5], rel=0.2)  # a whole number of tokens, and where they stood
     assert rows[rows.setting == 0.25].shape == rows[rows.setting == 0.5].shape
+
+
+def test_pyramidinfer_keeps_what_the_paper_set(world, tmp_path, capsys):
+    out, layers = tmp_path / "rows.csv", json.loads((world / "text/config.json").read_text())["num_hidden_layers"]
+    assert run_stage(world, "continuation", out, "evicted/pyramidinfer_paper", as_printed=True) == 0
+    rows = read_rows(out)
+    assert (rows.method.unique().item(), rows.setting.unique().item()) == ("pyramidinfer_paper", 0.7)
+    prompt, after = STAGES["continuation"][0]["prompt"], STAGES["continuation"][0]["tokens"]
+    kept = sum(pyramid_lengths(prompt, layers)) / (layers * prompt)
+    assert kept < rows.ratio.iloc[0] < (kept * prompt + after) / (prompt + after) + 0.2, "of what is read later all"
+    for subject in ("evicted/streaming_llm", f"combined/beta-0.5/{'pyramidinfer_paper'}"):
+        assert run_stage(world, "continuation", out, subject, as_printed=True) == 1
+        assert f"change.as_printed: Table 2 has no setting of {subject}" in capsys.readouterr().err
 
 
 def test_evictions_keep_as_much_as_others_held(world, tmp_path):

@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 
 from recurformer.cli.main import main
 from recurformer.data.backbones import make_random
+from recurformer.evict.pyramidinfer import pyramid_lengths
 from recurformer.measure import prefills
 from recurformer.measure.device import is_out_of_memory, memory_fraction, memory_limit
 from recurformer.measure.memory import PROTOCOLS
@@ -152,7 +153,7 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(in_a_fresh_
     found = {name: in_a_fresh_process(searched, tmp_path / name, name) for name in ("one_shot", "chunked")}
     rows = {protocol: row for protocol, (row, _) in found.items()}
     kept = [trial for _, trials in found.values() for trial in trials]
-    assert set(rows) == set(PREFILLS) == set(PROTOCOLS)
+    assert set(rows) == set(PROTOCOLS) == {*PREFILLS} - {"pyramidinfer"}
     for row in rows.values():
         assert row["source"] == "measured" and not row["at_least"]
         assert abs(row["error"]) < 0.5, "what a processor's libraries take, the model leaves out"
@@ -164,6 +165,17 @@ def test_the_measured_length_fits_and_a_slightly_longer_one_does_not(in_a_fresh_
     assert lengths <= {trial.length for trial in kept if trial.fits}
     for length in lengths:
         assert any(length < trial.length <= 1.011 * length for trial in kept if not trial.fits)
+
+
+def test_the_longest_input_of_pyramidinfer_is_measured_too(in_a_fresh_process, tmp_path, capsys):
+    row = in_a_fresh_process(measured, tmp_path, "pyramidinfer")
+    assert (row["protocol"], row["beta"], row["source"], row["at_least"]) == ("pyramidinfer", 0.0, "measured", False)
+    kept = sum(pyramid_lengths(row["l_m"], layers=16))
+    assert row["cache_bytes"] == kept * (CACHE_BYTES // 16 + 2 * 4), "two heads keep the places of their tokens"
+    assert row["l_m"] > row["predicted"], "the original's, by the memory model"
+    assert pd.isna(row["error"])
+    assert main(words(tmp_path, "pyramidinfer", beta=0.5)) == 1
+    assert "beta=0.5: pyramidinfer evicts from the original's cache; give beta 0" in capsys.readouterr().err
 
 
 def test_a_ceiling_is_said_to_be_one(tmp_path):
@@ -197,7 +209,7 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(monkeypatch):
 
 def test_an_unknown_protocol_is_refused(tmp_path, capsys):
     assert main(words(tmp_path, "chunk")) == 1
-    assert "protocol='chunk' is unknown; choose one of one_shot, chunked" in capsys.readouterr().err
+    assert "protocol='chunk' is unknown; choose one of one_shot, chunked, pyramidinfer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("shown", "fraction"), [(79.15, 1.0), (139.8, 80 / 139.8)])

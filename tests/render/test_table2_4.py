@@ -28,12 +28,25 @@ def test_table2_sets_ours_beside_the_papers_and_says_what_is_missing_and_why(tab
     assert line["l_m_ours_chunked"] == 4 * line["l_m_ours"]
     grouped = pick(table.frame, model="qwen2-7b", method="RecurFormer")
     assert grouped["cs_60k_ours"] < 0.13 and grouped["cs_60k_ours_head"] > 0.8, "whole groups of heads are compared"
-    pyramid = pick(table.frame, method="PyramidInfer")
+    pyramid = pick(table.frame, model="llama2-7b", method="PyramidInfer")
     assert pyramid["cs_10k_difference"] == pytest.approx(0, abs=5e-5)
     assert pyramid["h_gq_status"] == pyramid["l_m_status"] == "not-run"
     assert any(note.startswith("h_gq of Qwen2-0.5B, Llama2-7B, Qwen2-7B: not-run") for note in table.notes)
     shown = lines_of(table).set_index("Model")["cs_10k"]
     assert set(shown["HashHop-Llama"]) == {"–"}, "what neither the paper nor the study has is no gap"
+
+
+def test_pyramidinfer_is_measured_by_the_study_itself(measurements, tables):
+    small = pick(tables["table2"].frame, model="hashhop-llama", method="PyramidInfer")
+    assert (small["h_gq_ours"], small["h_gq_status"]) == (pytest.approx(0.46, abs=0.005), "measured")
+    assert (small["l_m_status"], small["cs_10k_status"]) == ("", ""), "nothing is printed of it"
+    row = measurements["memory"].query("model == 'llama2-7b' and beta == 0 and protocol == 'one_shot'")
+    longest = row.assign(protocol="pyramidinfer", l_m=123_000, source="measured")
+    memory = pd.concat([measurements["memory"], longest])
+    line = pick(build("table2", measurements, memory=memory).frame, model="llama2-7b", method="PyramidInfer")
+    assert (line["l_m_ours"], line["l_m_status"], line["l_m_paper"]) == (123_000, "measured", 71_680)
+    frame = build("table4", measurements, memory=memory).frame
+    assert pick(frame, model="llama2-7b", beta=0.0, quantity="l_m", setting="one_shot")["ours"] == 71_680
 
 
 def test_variants_of_hashhop_stay_apart(measurements, tables):
@@ -72,7 +85,7 @@ def test_h_gq_of_a_model_that_has_not_learned_the_task_is_shown_and_decides_noth
 @pytest.mark.parametrize(("reached", "status"), [(0.89, "measured"), (0.84, "undecided"), (0.99, "undecided")])
 def test_a_backbone_of_the_papers_is_compared_where_its_original_is_near_the_printed_one(measurements, reached, status):
     names = {"model": {"hashhop-llama": "llama2-7b"}}
-    frames = {kind: measurements[kind].replace(names) for kind in ("hashhop", "baseline")}
+    frames = {kind: measurements[kind].replace(names) for kind in ("hashhop", "pyramidinfer_hashhop", "baseline")}
     frames["baseline"] = baseline_at(measurements | frames, "llama2-7b", reached, "official")
     table = build("table2", measurements, **frames)
     line = pick(table.frame, model="llama2-7b", method="RecurFormer")

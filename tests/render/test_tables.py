@@ -42,7 +42,7 @@ def test_table1_puts_the_measured_growth_beside_the_printed(measurements):
     peak = pick(table.frame, phase="prefill", mixer="attention", quantity="cache_peak")
     assert peak["paper_exponent"] == 2
     assert 1.8 < peak["exponent"] < peak["exponent_longest"] < 2
-    assert "1,024, 4,096, 16,384" in " ".join(table.notes)
+    assert "1,024, 4,096, 16,384; d is 4,096" in " ".join(table.notes)
     table = build("table1", measurements, complexity=complexity[complexity["mixer"] == "attention"])
     assert len(table.frame) == 8
     shown = lines_of(table).loc[table.frame["mixer"] == "mamba", "Exponent"]

@@ -72,7 +72,10 @@ def test_a_study_has_the_papers_sizes_under_the_names_that_its_records_will_have
             checked.add(kind)
             if kind in WINDOWS and recorded["samples"] < WINDOWS[kind]:
                 few.add(kind)
-    assert checked == (SETTINGS.keys() | WINDOWS.keys()) - {"baseline"}  # by the stage of `hashhop`
+    assert checked == (SETTINGS.keys() | WINDOWS.keys()) - {
+        "baseline",
+        "pyramidinfer_hashhop",
+    }  # by the stage of `hashhop`
     assert few == fewer
 
 
@@ -158,8 +161,9 @@ def test_heads_at_random_are_drawn_by_the_seed_of_each_training(tmp_path):
 def test_no_model_is_measured_on_hashhop_twice(dry, tmp_path):
     """A backbone that learns it in the training of all models has its baseline in the original trained likewise."""
     measured = [words for _, stage, *words in dry("paper").commands if stage == "hashhop"]
-    subjects = [(option(words, "--name"), option(words, "--subject"), option(words, "--seed")) for words in measured]
-    assert len(subjects) == len(set(subjects)) and ("qwen2-0.5b", "original/trained", "0") in subjects
+    named = [[option(words, f"--{key}") for key in ("name", "subject", "seed", "settings")] for words in measured]
+    assert len(named) == len({tuple(words) for words in named})
+    assert ["qwen2-0.5b", "original/trained", "0"] in [words[:3] for words in named]
     folder, place = link_workflow(tmp_path), "results/paper/hashhop/qwen2-0.5b/original/trained/seed-0"
     rows = folder / place / "hashhop.parquet"
     rows.parent.mkdir(parents=True)
@@ -194,7 +198,7 @@ RENDERED = {place: record for place, record in packed(RECORDED).items() if recor
 
 
 def test_rules_run_the_commands_that_rendered_the_recording(dry):
-    """On those of lm-eval's tasks that were recorded: docs/studies.md says which were not."""
+    """On those measurements that were recorded: docs/studies.md says which were not."""
     planned = set(dry("record").commands)
     commands = {tuple(word for word in words if not is_unrecorded(word)) for words in planned}
     assert [place for place, record in RENDERED.items() if tuple(record["argv"]) not in commands] == []
@@ -202,7 +206,7 @@ def test_rules_run_the_commands_that_rendered_the_recording(dry):
 
 def is_unrecorded(word):
     place = RECORDED / word.replace("/record/", "/", 1)
-    return word.endswith("/ablation_lm_eval.csv") and record_of(place) is None
+    return word.endswith(("/ablation_lm_eval.csv", "/pyramidinfer_hashhop.parquet")) and record_of(place) is None
 
 
 MOST, SMALL = 2.4, 900

@@ -16,6 +16,17 @@ HASHHOP = [
     for beta in config["betas"]
     for seed in config["hashhop"]["seeds"] or [config["seed"]]
 ]
+PYRAMIDINFER = [
+    file_of(
+        "hashhop",
+        backbone,
+        Subject("evicted", "pyramidinfer_paper"),
+        "pyramidinfer_hashhop.parquet",
+        seed,
+    )
+    for backbone in config["hashhop"]["backbones"]
+    for seed in config["hashhop"]["seeds"] or [config["seed"]]
+]
 PROFILED = collect("<results>/language/{backbone}/{{file}}", backbone=LANGUAGE)
 CACHES = collect(
     "<results>/caches/{backbone}/{{file}}", backbone=config["caches"]["backbones"]
@@ -25,6 +36,9 @@ LONGEST = collect(
     backbone=config["caches"]["measured"],
     beta=config["betas"],
     protocol=["one_shot", "chunked"],
+) + collect(
+    "<results>/caches/{backbone}/longest/beta-0.0/pyramidinfer/memory.csv",
+    backbone=config["caches"]["measured"],
 )
 MEASUREMENTS = {
     "cache": collect(CACHES, file="cache.csv"),
@@ -35,6 +49,7 @@ MEASUREMENTS = {
     "pyramidinfer": ["<results>/caches/pyramidinfer.csv"],
     "complexity": ["<results>/caches/complexity.csv"],
     "hashhop": HASHHOP,
+    "pyramidinfer_hashhop": PYRAMIDINFER,
     # before its conversion; a backbone that meets the task only afterwards, trained likewise
     "baseline": [
         file_of(

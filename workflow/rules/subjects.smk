@@ -283,9 +283,9 @@ def window_of(wildcards):
     return {} if mixer == "mamba" else ABLATIONS[task]["window"]
 
 
-def measured(task, file):
+def measured(task, file=""):
     """The inputs of a subject's measurement: its model; the ranking of heads that are replaced on the spot; the
-    measurements of the paper's method whose cache sizes evictions match.
+    measurements of the paper's method, if any are named, whose cache sizes evictions match.
     """
 
     def inputs(wildcards):
@@ -293,7 +293,7 @@ def measured(task, file):
         subject = Subject.parse(wildcards.subject)
         paths = {"checkpoint": model_of(task, backbone, subject, seed)}
         paths |= {"original": base_of(task, backbone)}
-        if subject.kind == "evicted":
+        if subject.kind == "evicted" and file:
             paths["match"] = [
                 file_of(task, backbone, matched(beta), file, seed)
                 for beta in ABLATIONS[task]["matched"]

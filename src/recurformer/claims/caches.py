@@ -111,10 +111,12 @@ def operations(evidence: Evidence) -> Finding:
     if "operations" not in rows or rows["operations"].isna().any():
         raise Missing("an older measurement without operations")
     counted = rows.pivot_table(index=["phase", "length"], columns="mixer", values="operations")
-    ratios = (counted["mamba"] / counted["attention"]).groupby("phase")
-    parts = [f"{phase} {ratio.max():.2f} to {ratio.min():.2f}" for phase, ratio in ratios]
+    ratios = counted["mamba"] / counted["attention"]
+    parts = [f"{phase} {of.iloc[0]:.2f} to {of.iloc[-1]:.2f}" for phase, of in ratios.groupby("phase")]
     text = f"{', '.join(parts)} of attention's, from {rows['length'].min():,} to {rows['length'].max():,} tokens"
-    return Finding(bool((ratios.max() < 1).all()), text, {"complexity": rows.index})
+    if len(more := ratios[ratios >= 1].index.get_level_values("length")):
+        text = f"{text}: not fewer at {more.max():,} tokens"
+    return Finding(bool((ratios < 1).all()), text, {"complexity": rows.index})
 
 
 def similar(evidence: Evidence, models: Sequence[str], near: float) -> Finding:

@@ -157,7 +157,7 @@ class Evidence:
         measured = self._values(rows, "model")
         known = set().union(*measured.values())
         enough = known & set(BACKBONE_LABELS) if ONE_MODEL & set(rows) else set(models) <= known
-        wide = "complexity" not in rows or self._values(rows, "width").get("complexity", {0}) <= WIDTHS
+        wide = set().union(*self._values(rows, "width").values()) <= WIDTHS
         windows = all(samples >= WINDOWS[kind] for kind in rows if kind in WINDOWS)
         return bool(enough or not measured) and wide and windows and self.at_paper_sizes(rows)
 

@@ -20,6 +20,7 @@ from recurformer.results.cells import (
     exponents,
     longest_values,
     perplexity_values,
+    pyramidinfer_quality,
     pyramidinfer_values,
     quality_values,
     settings_of,
@@ -29,7 +30,6 @@ from recurformer.results.learned import NEAR_PRINTED, why_h_gq_undecided
 from recurformer.results.words import estimated, interval, number
 
 MAMBAS_CACHE = next(cell for cell in CELLS if cell.id == "table1/generation/mamba/cache_size")
-NO_PYRAMIDINFER = "PyramidInfer is measured in small models only, by the ablations"
 
 
 def cache_tolerance(model: str) -> float:
@@ -151,9 +151,8 @@ def cache(evidence: Evidence, cell: PrintedCell) -> Finding:
 
 def length(evidence: Evidence, cell: PrintedCell, allowed: float) -> Finding:
     """The longest measured prompt; what a memory model computes is no measurement."""
-    if cell.method == PYRAMIDINFER:
-        raise Missing(NO_PYRAMIDINFER)
-    rows = evidence.rows("memory", model=cell.model, beta=cell.beta, protocol="one_shot")
+    protocol = "pyramidinfer" if cell.method == PYRAMIDINFER else "one_shot"
+    rows = evidence.rows("memory", model=cell.model, beta=cell.beta or 0.0, protocol=protocol)
     longest = _compared(longest_values(rows), "l_m")
     text = number(longest.ours, 0)
     if longest.status not in ("measured", AT_LEAST):
@@ -175,19 +174,21 @@ def _compared(cells: pd.DataFrame, quantity: str) -> Any:
 
 def quality(evidence: Evidence, cell: PrintedCell) -> Finding:
     """Mean h_gq of the model on HashHop at the paper's number of hops, where its original has the printed one."""
-    if cell.method == PYRAMIDINFER:
-        raise Missing(NO_PYRAMIDINFER)
-    rows = evidence.flattened("hashhop", model=cell.model, beta=cell.beta)
+    kind, cells_of, changed = "hashhop", quality_values, bool(cell.beta)
+    rows = evidence.flattened(kind, model=cell.model, beta=cell.beta or 0.0)
+    if cell.method == PYRAMIDINFER:  # evicts from the cache of the original trained likewise
+        kind, cells_of, changed = "pyramidinfer_hashhop", pyramidinfer_quality, True
+        rows = evidence.rows(kind, model=cell.model)
     baseline = evidence.rows("baseline", model=cell.model)
-    cells = quality_values(rows)
+    cells = cells_of(rows)
     measured = _compared(cells, "h_gq")
     holds = measured.low - NEAR_PRINTED <= cell.value <= measured.high + NEAR_PRINTED
     wide = holds and (measured.high - measured.low) / 2 > ALLOWED_DROP  # the fewer samples, the more values it reaches
     still_open = f"the interval is wider than ± {ALLOWED_DROP:g}: it reaches too much" if wide else ""
-    if cell.beta:
+    if changed:
         still_open = why_h_gq_undecided(cell.model, baseline_scores(baseline, cells)[cell.model]) or still_open
     text = f"{estimated(measured.ours, measured.low, measured.high, 3)} ({LAYOUTS[measured.setting]})"
-    looked_at = {"hashhop": rows.index, "baseline": baseline.index}
+    looked_at = {kind: rows.index, "baseline": baseline.index}
     return Finding(holds, text, looked_at, int(measured.samples), still_open)
 
 

@@ -102,7 +102,7 @@ def memory(args: Namespace, settings: Sizes, backbone: Backbone, mamba: Mamba) -
     "the longest input, measured on a GPU",
     NAME,
     argument("--beta", type=BETA, required=True, help="fraction of heads replaced"),
-    argument("--protocol", required=True, help="one_shot, as in the paper, or chunked"),
+    argument("--protocol", required=True, help="one_shot, as in the paper, chunked, or pyramidinfer in one pass"),
     seed("weights and of a random ranking"),
     rows="one row a fraction and protocol",
     metrics=LONGEST,

@@ -119,7 +119,14 @@ def _evicted(
     args: Namespace, model: "PreTrainedModel", subject: Subject, change: Change, repeated: "Repeated | None"
 ) -> "Iterator[Changed]":
     from recurformer.evict import empty_cache, evicting, make_eviction
+    from recurformer.evict.pyramidinfer import AS_PRINTED
 
+    if change.as_printed:
+        if subject != Subject("evicted", "pyramidinfer_paper"):
+            raise ValueError(f"--settings change.as_printed: Table 2 has no setting of {subject}; name change.budgets")
+        make_eviction(model, subject.name, AS_PRINTED.budget)  # refuses a model that cannot evict
+        yield evicting(model), partial(empty_cache, model, AS_PRINTED), {"setting": AS_PRINTED.keep}
+        return
     budgets = [*change.budgets, *map(_held_share, args.match or [])]
     if not budgets:
         raise ValueError(f"--settings change.budgets: {subject} keeps fractions of the cache; name them")

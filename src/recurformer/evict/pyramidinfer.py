@@ -19,7 +19,9 @@ from recurformer.measure.cache import cache_bytes
 from recurformer.paper import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 
 
-def pyramid_lengths(tokens: int, layers: int, keep: float = 0.7, minimum: int = 32) -> list[int]:
+def pyramid_lengths(
+    tokens: int, layers: int, keep: float = PYRAMIDINFER_RATIO, minimum: int = PYRAMIDINFER_MINIMUM
+) -> list[int]:
     """Tokens that each of PyramidInfer's layers keeps, by the paper's numbers (Table 2: 0.1054 and 0.1043).
 
     Layer l keeps floor(tokens * keep^l), at least `minimum` and never more than there are. The paper's "P_reduce = 0.7"
@@ -42,7 +44,7 @@ class PyramidInferPaper(Eviction):
     """
 
     keep: float | None = None
-    minimum: int = 32
+    minimum: int = PYRAMIDINFER_MINIMUM
     recent: float = 0.2
 
     prompt_only: ClassVar[bool] = True
@@ -70,6 +72,10 @@ class PyramidInferPaper(Eviction):
     def protected(self, context: Context, kept: Tensor) -> Tensor:
         """The last tokens."""
         return context.last(self._recent(kept))
+
+
+AS_PRINTED = PyramidInferPaper(1.0, keep=PYRAMIDINFER_RATIO)
+"""In the setting of Table 2 (appendix B)."""
 
 
 @lru_cache
@@ -244,8 +250,7 @@ def pyramidinfer_rows(
     """The rows of pyramidinfer.csv, in the paper's setting (Appendix B): model, method ("pyramidinfer"), length, ratio,
     source ("counted").
     """
-    method = PyramidInferPaper(1.0, keep=PYRAMIDINFER_RATIO, minimum=PYRAMIDINFER_MINIMUM)
-    ratios = [kept_ratio(method, layers, length) for length in lengths]
+    ratios = [kept_ratio(AS_PRINTED, layers, length) for length in lengths]
     return pd.DataFrame(
         {"model": model, "method": "pyramidinfer", "length": lengths, "ratio": ratios, "source": "counted"}
     )

@@ -18,9 +18,10 @@ from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM
 from recurformer.measure.cache import cache_bytes, cache_tensors
 from recurformer.measure.device import PeakMemory
 from recurformer.model.convert import convert
+from recurformer.paper import LLAMA2_7B_WIDTH
 
 MIXERS = ("attention", "mamba")  # layer 0 and layer 1 of the measured model
-WIDTH, HEADS = 128, 4  # its dimension d; its attention heads, and those that the Mamba block replaces
+WIDTH, HEADS = LLAMA2_7B_WIDTH, 32  # its dimension d; its attention heads, and those that the Mamba block replaces
 
 
 def _two_mixers(mamba: dict[str, Any]) -> nn.Module:
@@ -64,7 +65,7 @@ def measure_complexity(lengths: Sequence[int], mamba: dict[str, Any] | None = No
     rows of a phase have its operations (`recurformer.measure.growth`).
 
     Args:
-        lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Large against
+        lengths: tokens in the prompt, in the generation phase: tokens already in the cache. Some must be far above
             `WIDTH`, else the l * d terms of Table 1 hide the l^2 term.
         mamba: d_state, d_conv, expand, dt_rank for `convert`; its defaults when absent.
 

@@ -20,9 +20,11 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from recurformer.data.backbones import meta_model, random_model
+from recurformer.evict import empty_cache, evicting
+from recurformer.evict.pyramidinfer import AS_PRINTED
 from recurformer.measure.cache import cache_bytes, count_cache
 from recurformer.measure.device import GIB, AllocatorPeak, PeakMemory, is_out_of_memory, memory_limit
-from recurformer.measure.memory import converted_twin, memory_row
+from recurformer.measure.memory import PROTOCOLS, converted_twin, memory_row
 from recurformer.model.prefill import IMPLEMENTATION, ReservedCache, attending_by, read_chunk
 
 FIRST_STEP = 0.02  # the first step away from the guess, as a fraction; every further one is twice as long
@@ -108,11 +110,17 @@ def chunked_ends(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> Causa
     return output
 
 
+def _pyramidinfer(model: PreTrainedModel, input_ids: Tensor, chunk: int) -> CausalLMOutputWithPast:
+    return read_chunk(evicting(model), input_ids.to(model.device), empty_cache(model, AS_PRINTED))
+
+
 PREFILLS: dict[str, Callable[[PreTrainedModel, Tensor, int], CausalLMOutputWithPast]] = {
     "one_shot": _one_shot,
     "chunked": chunked_ends,
+    "pyramidinfer": _pyramidinfer,
 }
-"""Name of a protocol of the memory model -> f(model, prompt (1, L), tokens of a chunk) -> output with the cache."""
+"""Name of a protocol -> f(model, prompt (1, L), tokens of a chunk) -> output with the cache. pyramidinfer is one_shot
+with a cache that evicts while it is filled. The memory model does not know it: numbers decide, which it has none of."""
 
 
 @torch.no_grad()
@@ -174,15 +182,22 @@ def measure_longest(
 
     Returns:
         The columns of `measure_memory` with source "measured", activation_bytes NaN on a processor; predicted (tokens,
-        by the memory model), error (of it, over l_m; NaN where nothing or the longest that was to be tried fitted),
-        at_least (bool: that one did), trials (their number), seconds (of the trial of l_m tokens).
+        by the memory model; for pyramidinfer, which it does not know, those of the original, and limit is theirs too),
+        error (of it, over l_m; NaN there, and where nothing or the longest that was to be tried fitted), at_least
+        (bool: that one did), trials (their number), seconds (of the trial of l_m tokens).
 
     Raises:
-        ValueError: an unknown protocol, beta outside [0, 1], or a limit that cannot be set on this device.
+        ValueError: an unknown protocol, beta outside [0, 1], one above 0 with PyramidInfer, which is another method, or
+            a limit that cannot be set on this device.
     """
+    if protocol not in PREFILLS:
+        raise ValueError(f"protocol={protocol!r} is unknown; choose one of {', '.join(PREFILLS)}")
+    known = protocol in PROTOCOLS
+    if beta and not known:
+        raise ValueError(f"beta={beta:g}: {protocol} evicts from the original's cache; give beta 0")
     memory_bytes = int(memory_gib * GIB)
     twin = converted_twin(model, beta, seed, mamba)
-    row = memory_row(twin, name, beta, protocol, memory_bytes, chunk)
+    row = memory_row(twin, name, beta, protocol if known else "one_shot", memory_bytes, chunk)
     predicted = row["l_m"]
     done: dict[int, Trial] = {}
     built = random_model(twin.config, seed, twin.dtype, device).requires_grad_(False)
@@ -203,12 +218,13 @@ def measure_longest(
     best = done.get(longest, Trial(0, False, math.nan))
     at_least = longest == maximum
     measured = {
+        "protocol": protocol,
         "l_m": longest,
         "cache_bytes": best.cache_bytes or 0,
         "activation_bytes": math.nan if best.peak_bytes is None else best.peak_bytes - (best.cache_bytes or 0),
         "source": "measured",
         "predicted": predicted,
-        "error": math.nan if at_least or not longest else predicted / longest - 1,
+        "error": math.nan if at_least or not longest or not known else predicted / longest - 1,
         "at_least": at_least,
         "trials": len(done),
         "seconds": best.seconds,

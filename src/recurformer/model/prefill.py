@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 from torch.nn import Module
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    Cache,
+    DynamicCache,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 IMPLEMENTATION = "recurformer_chunked"
@@ -227,7 +234,7 @@ class ReservedCache(DynamicCache):
 def read_chunk(
     model: PreTrainedModel,
     input_ids: Tensor,
-    cache: DynamicCache,
+    cache: Cache,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
 ) -> CausalLMOutputWithPast:

@@ -65,7 +65,8 @@ def table1(complexity: pd.DataFrame, verdicts: Verdicts) -> Table:
         "Paper: as printed; l_p is the length of the input, l_g that of the generated text, d the model dimension. "
         "The exponent in parentheses is the highest power of a length in it.",
         "Ours: slope of log(bytes) over log(length), least squares over the lengths "
-        f"{', '.join(f'{length:,}' for length in sorted(complexity['length'].unique()))}. CSV: also between the two "
+        f"{', '.join(f'{length:,}' for length in sorted(complexity['length'].unique()))}; d is "
+        f"{', '.join(f'{width:,}' for width in complexity['width'].unique())}. CSV: also between the two "
         "longest of them, where lower-order terms weigh least.",
         LEGEND,
     )

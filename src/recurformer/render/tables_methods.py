@@ -23,12 +23,12 @@ from recurformer.results.cells import (
     CELLS,
     LAYOUTS,
     LINE,
-    PYRAMIDINFER,
     QUANTITIES,
     SETTINGS,
     baseline_scores,
     cache_values,
     longest_values,
+    pyramidinfer_quality,
     pyramidinfer_values,
     quality_values,
     settings_of,
@@ -206,7 +206,7 @@ def notes(long: pd.DataFrame, cache: pd.DataFrame, memory: pd.DataFrame, scores:
             "nothing under unit kv_group."
         )
     missing = long[(long["status"] == NOT_RUN) & long["compared"]]
-    for quantity, rows in missing[missing["method"] != PYRAMIDINFER].groupby("quantity", sort=False):
+    for quantity, rows in missing.groupby("quantity", sort=False):
         models = ", ".join(label(model) for model in BACKBONE_LABELS if model in set(rows["model"]))
         texts.append(f"{quantity} of {models}: not-run: {REASONS[str(quantity)]}.")
     return texts
@@ -240,15 +240,14 @@ def _build(
     hashhop: pd.DataFrame,
     baseline: pd.DataFrame,
     memory: pd.DataFrame,
-    pyramidinfer: pd.DataFrame | None = None,
+    pyramidinfer: Iterable[pd.DataFrame] = (),
 ) -> tuple[pd.DataFrame, list[str]]:
     """The long frame of table number `table`, and its notes; `shown` says which lines it has beside the paper's."""
     for kind, frame in (("cache", cache), ("hashhop", hashhop), ("memory", memory)):
         require(frame, kind)
-    measured = _joined([cache_values(cache), quality_values(hashhop), longest_values(memory)])
+    measured = _joined([cache_values(cache), quality_values(hashhop), longest_values(memory), *pyramidinfer])
     scores = baseline_scores(baseline, measured)
-    others = [] if pyramidinfer is None else [pyramidinfer_values(pyramidinfer)]
-    cells = _joined([with_undecided(measured, scores), recorded_values(recorded), *others])
+    cells = _joined([with_undecided(measured, scores), recorded_values(recorded)])
     printed = printed_cells(table, verdicts)
     lines = pd.concat([printed[LINE], cells.loc[shown(cells), LINE]]).drop_duplicates()
     order = {model: place for place, model in enumerate(models_shown(cells))}
@@ -270,6 +269,7 @@ def table2(
     pyramidinfer: pd.DataFrame,
     verdicts: Verdicts,
     recorded: Recorded,
+    pyramidinfer_hashhop: pd.DataFrame | None = None,
 ) -> Table:
     """Table 2: every line of the paper's, then the study's other models at the fractions of heads that it uses.
 
@@ -284,14 +284,17 @@ def table2(
         another = ~cells["model"].isin(BACKBONE_LABELS) & cells["beta"].isin([0.0, *TABLE2_BETAS.values()])
         return cells["beta"].isna() | another
 
-    long, text = _build(2, shown, verdicts, recorded, cache, hashhop, baseline, memory, pyramidinfer)
+    others = [pyramidinfer_values(pyramidinfer)]
+    if pyramidinfer_hashhop is not None:
+        others.append(pyramidinfer_quality(pyramidinfer_hashhop))
+    long, text = _build(2, shown, verdicts, recorded, cache, hashhop, baseline, memory, others)
     text.append(
         "PyramidInfer: keys and values that its cache keeps of a random prompt in the paper's setting "
-        f"({PYRAMIDINFER_RATIO:g} of the tokens kept from layer to layer, {PYRAMIDINFER_MINIMUM} at least). The rest: "
-        "not-run: the method runs in small models only, in the ablations."
+        f"({PYRAMIDINFER_RATIO:g} of the tokens kept from layer to layer, {PYRAMIDINFER_MINIMUM} at least). h_gq and "
+        "l_m: the same method in the original trained likewise, and in one with random weights."
     )
-    if others := ", ".join(label(model) for model in long["model"].unique() if model not in BACKBONE_LABELS):
-        text.append(f"{others}: not in the paper, shown at the fractions that its Table 2 uses.")
+    if more := ", ".join(label(model) for model in long["model"].unique() if model not in BACKBONE_LABELS):
+        text.append(f"{more}: not in the paper, shown at the fractions that its Table 2 uses.")
     title = (
         "Longest input, generation quality and cache size by optimisation method: ours, the paper's, and the difference"
     )
@@ -310,7 +313,7 @@ def table4(
 
     Arguments and errors are those of `table2`.
     """
-    long, text = _build(4, lambda cells: cells["model"].notna(), verdicts, recorded, cache, hashhop, baseline, memory)
+    long, text = _build(4, lambda cells: cells["beta"].notna(), verdicts, recorded, cache, hashhop, baseline, memory)
     lines = [{heading: text for heading, text in line.items() if heading != "Method"} for line in lines_of(long)]
     title = "Longest input, generation quality and cache size at every fraction β of replaced heads"
     return Table("table4", title, long, lines, text)

@@ -76,10 +76,11 @@ def _cells(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
     """The cells that some rows give, of several values for one cell the last.
 
     Beta is rounded: what a file wrote as 0.9 and what a program computed as 0.9 are the same fraction; 0 is the
-    original.
+    original, and none PyramidInfer.
     """
-    beta = rows["beta"].astype(float).round(6) if "beta" in rows else math.nan
-    line = {"model": rows["model"], "method": np.where(beta > 0, "RecurFormer", "Original Model"), "beta": beta}
+    beta = rows.get("beta", pd.Series(math.nan, rows.index)).astype(float).round(6)
+    method = np.select([beta > 0, beta == 0], ["RecurFormer", "Original Model"], PYRAMIDINFER)
+    line = {"model": rows["model"], "method": method, "beta": beta}
     cells = pd.DataFrame({**line, "runs": rows.get("run", ""), **columns}).reindex(columns=CELLS)
     return cells.drop_duplicates(CELL, keep="last")
 
@@ -124,28 +125,39 @@ def pyramidinfer_values(pyramidinfer: pd.DataFrame) -> pd.DataFrame:
     rows = require(pyramidinfer, "pyramidinfer")
     rows = rows[rows["length"].isin(lengths)].drop(columns="beta", errors="ignore")
     return _cells(
-        rows, method=PYRAMIDINFER, quantity=rows["length"].map(lengths), setting=SETTINGS["cs_10k"][0],
+        rows, quantity=rows["length"].map(lengths), setting=SETTINGS["cs_10k"][0],
         ours=rows["ratio"].astype(float), status=rows.get("source", "computed"),
     )  # fmt: skip
 
 
 def quality_values(hashhop: pd.DataFrame) -> pd.DataFrame:
-    """h_gq by layout of the task."""
+    """h_gq of the paper's method and of the original trained likewise, by layout of the task."""
+    return _quality_values(papers_method(hashhop))
+
+
+def pyramidinfer_quality(hashhop: pd.DataFrame) -> pd.DataFrame:
+    """h_gq of PyramidInfer, likewise."""
+    return _quality_values(require(hashhop, "pyramidinfer_hashhop").assign(beta=math.nan))
+
+
+def _quality_values(rows: pd.DataFrame) -> pd.DataFrame:
     columns = ["model", "beta", "setting", "ours", "low", "high", "samples", "run"]
-    rows = pd.DataFrame(
+    means = pd.DataFrame(
         [
-            (*key, *estimate_quality(rows), len(rows), runs_of(rows))
-            for key, rows in groups(papers_method(hashhop), ["model", "beta", "variant"])
+            (*key, *estimate_quality(of_key), len(of_key), runs_of(of_key))
+            for key, of_key in groups(rows, ["model", "beta", "variant"])
         ],
         columns=columns,
     )
-    return _cells(rows, quantity="h_gq", status="measured", **{name: rows[name] for name in columns[2:-1]})
+    return _cells(means, quantity="h_gq", status="measured", **{name: means[name] for name in columns[2:-1]})
 
 
 def longest_values(memory: pd.DataFrame) -> pd.DataFrame:
-    """l_m by protocol of the prefill."""
+    """l_m by protocol of the prefill; that of PyramidInfer is the method's own, in one pass."""
     # A measured length replaces a computed one, whatever the order of the rows.
     rows = memory.sort_values("source", key=lambda source: source == "measured", kind="stable")
+    others = rows["protocol"] == "pyramidinfer"
+    rows = rows.assign(beta=rows["beta"].mask(others), protocol=rows["protocol"].mask(others, "one_shot"))
     status = rows["source"].mask(rows["at_least"].eq(True), AT_LEAST) if "at_least" in rows else rows["source"]
     lengths = _cells(rows, quantity="l_m", setting=rows["protocol"], ours=rows["l_m"].astype(float), status=status)
     if "limit" not in rows:

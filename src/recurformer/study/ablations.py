@@ -130,6 +130,8 @@ class Change(Block):
 
     budgets: list[Budget] = []
     """Fractions of the cache that an eviction method keeps, or that what is bought by its price takes."""
+    as_printed: bool = False
+    """Whether PyramidInfer evicts in the setting of Table 2, instead of by `budgets`."""
     betas: list[Beta] = []
     """Fractions of heads that a mixer replaces."""
     window: Window = Window()

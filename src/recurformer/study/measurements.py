@@ -204,7 +204,7 @@ class Sizes(Block):
     """Memory of the GPU for which the longest input is computed and measured, in GiB."""
     chunk: Count = 1024
     """Tokens of a chunk, where the longest prompt is read in chunks."""
-    growth_lengths: Annotated[list[Count], Field(min_length=2)] = [1024, 2048, 4096, 8192, 16384]
+    growth_lengths: Annotated[list[Count], Field(min_length=2)] = [2**power for power in range(10, 21)]
     """Lengths over which growth exponents are fitted (Table 1)."""
 
 
