@@ -202,7 +202,7 @@ def test_the_kind_of_attention_of_a_small_model_stands_in_the_record_of_its_back
 
 EVICTED = {"eviction-h2o-", "eviction-snapkv-", "eviction-pyramidinfer_paper-"}
 RA_I = {"original-full-", "mixer-mamba-ra_i"}
-REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i"}
+REPLACED = {"mixer-window-ra_i", "mixer-linear-ra_i", "layers-mamba-ra_i", "single-mamba-ra_i"}
 OF_ABLATIONS = ("compared_hashhop", "needle", "continuation")
 
 

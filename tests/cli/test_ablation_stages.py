@@ -25,7 +25,7 @@ STAGES = {
     ),
     "continuation": (
         {"prompt": 60, "tokens": 40, "windows": 3},
-        {"window", "position", "tokens", "negative_log_likelihood", "divergence"},
+        {"window", "position", "tokens", "negative_log_likelihood", "divergence", "recalled", "recalled_likelihood"},
     ),
     "hashhop": ({"samples": 4, "task": TASK}, {"variant", "sample", "correct", "hops", "distances"}),
 }

@@ -14,7 +14,7 @@ def test_every_printed_entry_is_there_with_a_name_and_a_place_of_its_own_and_a_k
     assert len({cell.place for cell in CELLS}) == len(CELLS)
     assert {entry.kind for entry in (*CELLS, *STATEMENTS.values())} | {"reviewer"} == set(KINDS)
     for statement in STATEMENTS.values():
-        assert statement.place.startswith(("Section", "Figure", "Abstract", "Appendix"))
+        assert statement.place.startswith(("Section", "Table", "Figure", "Abstract", "Appendix"))
         assert len(statement.quote.split()) > 2
 
 

@@ -273,10 +273,10 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_formatter(ScalarFormatter())
-            axes.set_title(f"{label(model)}: {title}")
-        row[0].set_ylabel("perplexity")
+            axes.set_title(title)
+        row[0].set_ylabel(f"{label(model)}: perplexity")
         for axes in row[1:]:
-            axes.set_xlabel("position in the window (tokens)")
+            axes.set_xlabel("position (tokens)")
     legend_above(figure, panels[0, 1:2], ncols=4)
     trainings = ends["seed"].nunique()
     of_seeds = f"Mean of {trainings} trainings, bands from the lowest to the highest. " if trainings > 1 else ""
