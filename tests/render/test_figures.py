@@ -134,7 +134,7 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
         (recalled, "recalled_likelihood", "recalled"),
     ):
         drawn = dict(zip(*axes.lines[1].get_data(), strict=True))
-        assert drawn[192.0] == pytest.approx(np.exp(half[nats].sum() / half[count].sum()))
+        assert drawn[176.0] == pytest.approx(np.exp(half[nats].sum() / half[count].sum()))
     ends = [line.get_ydata()[-1] for line in tokens.lines[1::2]]
     curves = measurements["recovery"][measurements["recovery"]["tokens"] > 0]
     paper = curves[(curves["arm"] == "paper") & (curves["beta"] == 0.9)]["negative_log_likelihood"]

@@ -178,6 +178,17 @@ def test_no_model_is_measured_on_hashhop_twice(dry, tmp_path):
     assert found == record | {"argv": [*argv[:3], f"{place}/baseline.parquet"], "outputs": ["baseline.parquet"]}
 
 
+def test_both_small_models_are_trained_alike(dry):
+    """A study that changes another inherits its keys for one backbone, which an anchor does not show."""
+    trained = defaultdict(set)
+    for _, stage, *words in dry("small").commands:
+        if stage in {"train", "recover"}:
+            recipe = {key: value for key, value in settings_of(words).items() if key != "backbone"}
+            about = [option(words, name) for name in ("--tokens", "--held-out", "--halvings")]
+            trained[option(words, "--name")].add((stage, json.dumps(recipe), *about))
+    assert trained["text-llama"] == trained["text-qwen2"] and len(trained["text-llama"]) == 3
+
+
 def test_every_training_after_a_change_measures_a_curve_of_its_held_out_loss(tmp_path):
     """It tells whether the training was long enough. That of the backbone itself, before it is profiled, has none."""
     study = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())

@@ -56,7 +56,7 @@ use rule stage as recover with:
         record="<results>/language/{backbone}/recovered/{arm}/beta-{beta}/seed-{seed}/trained.run.json",
     log:
         "<logs>/recover/{backbone}/{arm}/beta-{beta}/seed-{seed}.log",
-    threads: 4
+    threads: threads_of_training
     params:
         **stage(
             "recover",

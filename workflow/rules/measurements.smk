@@ -134,7 +134,7 @@ PARTS = {
     "recovery": bool(RECOVERY),
     "equal_bytes": bool(recovered_files("", EQUAL_BYTES)),
     "prices": bool(ABLATIONS["language"]["priced"]),
-    "positions": bool(ABLATIONS["positions"]),
+    "positions": bool(MEASUREMENTS["positions"] and RECOVERY),
     "ablations": True,
 }
 

@@ -1,6 +1,5 @@
 """Stages that train models on text: continual training, and recovery by a recipe, with curves of quality."""
 
-import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
@@ -85,8 +84,7 @@ def keep_curve(args: Namespace, curve: "RecoveryCurve") -> dict[str, float]:
     mixer = getattr(curve.model.config, "mixer", "none")
     rows = curve.rows.drop(columns="stage")
     keep_rows(args, rows.assign(**sizes), args.recovery, mixer)
-    fall = {"fall": curve.fall} if math.isfinite(curve.fall) else {}
-    return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()]) | fall
+    return metrics_of(QUALITY, rows[rows.tokens == rows.tokens.max()]) | {"fall": curve.fall}
 
 
 def keep_rows(args: Namespace, rows: "DataFrame", file: Path, mixer: str) -> None:

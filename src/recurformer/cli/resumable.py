@@ -99,8 +99,8 @@ def keep_metrics(
 ) -> dict[str, float]:
     """Write the metric log of a finished training, every line with the names of its run; its final metrics.
 
-    The fall of the held-out loss is among those that were `learnt` where it was measured; else that of the training's
-    own loss is told, unless the log is too short.
+    The fall of the held-out loss is among those that were `learnt` where it was measured, NaN where it cannot be told;
+    else that of the training's own loss is told, unless the log is too short.
     """
     import numpy as np
 
@@ -110,6 +110,7 @@ def keep_metrics(
     rows = [json.loads(line) for line in log.splitlines()]
     fall = learnt.get("fall", fall_of(np.array([row["loss"] for row in rows])))
     known = {"fall": fall} if math.isfinite(fall) else {}
+    learnt = {name: value for name, value in learnt.items() if name != "fall"}
     with atomic_path(target) as path:
         path.write_text("".join(json.dumps({**run, **row, **known}) + "\n" for row in rows))
     last = {"loss": rows[-1]["loss"], "tokens_seen": rows[-1]["tokens"]} if rows else {"tokens_seen": 0}

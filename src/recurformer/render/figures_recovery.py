@@ -229,8 +229,8 @@ POSITIONS = 128
 
 
 def _by_position(rows: pd.DataFrame, likelihood: str, tokens: str) -> pd.DataFrame:
-    """Perplexity by the middle of a bin of positions: mean, low and high over the seeds."""
-    places = (rows["position"] // POSITIONS + 0.5) * POSITIONS
+    """Perplexity by the mean position of a bin: mean, low and high over the seeds."""
+    places = rows["position"].groupby(rows["position"] // POSITIONS).transform("mean")
     sums = rows.groupby([places, rows["seed"]])[[likelihood, tokens]].sum()
     sums = sums[sums[tokens] > 0]
     of_seeds = (sums[likelihood] / sums[tokens]).map(math.exp).groupby(level=0)
@@ -276,7 +276,7 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
             axes.set_title(title)
         row[0].set_ylabel(f"{label(model)}: perplexity")
         for axes in row[1:]:
-            axes.set_xlabel("position (tokens)")
+            axes.set_xlabel("tokens after the prompt")
     legend_above(figure, panels[0, 1:2], ncols=4)
     trainings = ends["seed"].nunique()
     of_seeds = f"Mean of {trainings} trainings, bands from the lowest to the highest. " if trainings > 1 else ""

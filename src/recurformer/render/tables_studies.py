@@ -152,7 +152,7 @@ def recovery_table(
         "Perplexity and KL (divergence from the original, nats a token) with 95 % intervals over "
         f"{frame['windows'].min()} held-out windows. Over original: the untouched one, and the one trained on as many "
         "tokens, where it was measured. Minutes: of training only, on the machine named below.",
-        "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, SmolLM2 has not "
+        "Cache: bytes at 10,240 and 61,440 tokens over those of the original. HashHop: not-run, these models have not "
         "learned it.",
     )
     return Table("recovery", "Quality of a converted model by recipe", frame, lines, notes)

@@ -75,7 +75,7 @@ def why_undecided(fall: float) -> str:
     if math.isnan(fall):
         return "whether the loss of its training has flattened is not known: no metric log of at least 8 lines"
     return (
-        f"the loss of its training may have fallen by {fall:.2f} nats from the third to the last quarter; "
+        f"the loss of its training may have fallen by {fall:.2f} nats near its end, in the last quarter of the steps; "
         f"{ALLOWED_FALL:g} are allowed"
     )
 

@@ -201,7 +201,8 @@ def _level(rows: pd.DataFrame) -> pd.DataFrame:
     columns = ["negative_log_likelihood", "tokens"]
     sums = original[original["trained"] == first].groupby(["model", "window"])[columns].sum()
     hardness = sums["negative_log_likelihood"] / sums["tokens"]
-    above = (hardness - hardness.groupby("model").transform("mean")).rename("above")
+    of_models = sums.groupby("model").transform("sum")
+    above = (hardness - of_models["negative_log_likelihood"] / of_models["tokens"]).rename("above")
     levelled = rows.join(above, on=["model", "window"])
     spared = levelled["tokens"] * levelled.pop("above").fillna(0.0)
     return levelled.assign(negative_log_likelihood=levelled["negative_log_likelihood"] - spared)

@@ -149,7 +149,9 @@ def _recoveries(study: "Study") -> None:
         return
     for backbone, language in blocks.items():
         if language.recovery is None:
-            raise ValueError(f"language.own.{backbone}.recovery: the others measure curves; leave this key out")
+            raise ValueError(
+                f"language.recovery: {backbone!r} has none, but others measure curves; give it to all or none"
+            )
         if backbone in study.distributed:
             raise ValueError(f"language.recovery: {backbone!r} is trained by several processes, which measure no curve")
         for name, arm in language.recovery.arms.items():

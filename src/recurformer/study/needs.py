@@ -46,7 +46,8 @@ NEEDS = {
     **dict.fromkeys(["head_scores", "prices", "ablation_lm_eval"], Need(900, 1, 1440, gpu=True)),
     "mixer_prices": Need(1200, 2, 1440, gpu=True),  # of original and converted model, with both's states
     **dict.fromkeys(["influence", "perplexity"], Need(700, 2, 240, gpu=True)),
-    **dict.fromkeys(["needle", "turns", "continuation", "positions", "hashhop", "baseline"], WRITE),
+    **dict.fromkeys(["needle", "turns", "continuation", "hashhop", "baseline"], WRITE),
+    "positions": Need(2000, 3, 480, gpu=True),  # with the logits of long windows
     **dict.fromkeys(["train_text", "recover"], TRAIN),
     **dict.fromkeys(["pretrain_text", "pretrain_hashhop", "train_hashhop"], TRAIN),
     "mqar": Need(1000, minutes=1440, gpu=True),
@@ -122,7 +123,8 @@ def request(rule: str, study: Mapping[str, Any], names: Mapping[str, str]) -> di
         sizes = Sizes.of(study["backbones"][backbone])
         held = sizes.weight_bytes * (1 if on_gpu else need.copies)  # on their way to a GPU
         if need.trains and not on_gpu:
-            training, tokens = study["language"]["training"] or {"batch_size": 1}, study["language"]["tokens"]
+            block = study["language"]["pretraining" if rule.endswith("pretrain_text") else "training"]
+            training, tokens = block or {"batch_size": 1}, study["language"]["tokens"]
             held += sizes.weight_bytes + sizes.training_bytes(tokens * training["batch_size"])  # and the original
     megabytes = SLACK * (need.base_mb + held / MB) + (GPU_LIBRARY_MB if on_gpu and need.gpu else 0)
     return {
