@@ -141,6 +141,13 @@ def test_a_small_model_comes_back_by_position_and_by_what_it_recalls(figures, me
     assert ends[2] == pytest.approx(np.exp(paper.mean()))
 
 
+def test_windows_without_a_recalled_token_say_so(measurements):
+    positions = measurements["positions"].assign(recalled=0, recalled_likelihood=0.0)
+    figure = FIGURES["comes_back"](measurements["recovery"], positions)
+    assert [text.get_text() for text in figure.axes[2].texts] == ["none in these windows"]
+    assert_nothing_cut_off(figure)
+
+
 def test_figure1_of_a_short_row(measurements):
     rows = measurements["influence"]
     short = rows[rows["key"] < 3].assign(query=2)

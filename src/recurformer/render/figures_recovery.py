@@ -270,6 +270,10 @@ def comes_back(recovery: pd.DataFrame, positions: pd.DataFrame) -> Figure:
                 axes.plot(line.index, line["mean"], **look.line, markersize=4, label=name)
                 axes.fill_between(line.index, line["low"], line["high"], color=look.colour, alpha=0.15, linewidth=0)
         for axes, title in zip(row, ("held-out text", "all tokens", "recalled tokens"), strict=True):
+            if not any(len(line.get_ydata()) for line in axes.lines):
+                axes.text(0.5, 0.5, "none in these windows", transform=axes.transAxes, ha="center", va="center")
+                axes.set_title(title)
+                continue
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_formatter(ScalarFormatter())
