@@ -38,6 +38,12 @@ def test_a_room_imports_what_is_below_it_alone(room):
     assert {other for importer, other in IMPORTS if importer == room} - {room} <= BELOW[room]
 
 
+def test_no_two_rooms_import_each_other():
+    """Settings name the sizes of tasks and backbones, plain numbers, and these take settings."""
+    pairs = {frozenset(pair) for pair in IMPORTS if pair[::-1] in IMPORTS and pair[0] != pair[1]}
+    assert pairs <= {frozenset({"data", "study"}), frozenset({"cli", "__main__"})}
+
+
 def test_only_commands_import_what_renders_or_judges():
     for room in ("render", "claims"):
         assert {importer for importer, other in IMPORTS if other == room} <= {room, "cli"}

@@ -237,6 +237,23 @@ def test_a_score_between_two_budgets_rests_on_these_two():
     assert {file for file in used if "h2o" in file} == {"h2o0.3/needle.csv", "h2o0.8/needle.csv"}
 
 
+@pytest.mark.parametrize(
+    ("claim", "kind", "column"),
+    [
+        ("text/perplexity-comparable", "perplexity", "negative_log_likelihood"),
+        ("figure3/converge", "metrics", "loss"),
+    ],
+)
+def test_a_fraction_of_heads_that_the_paper_does_not_print_decides_nothing_of_its_training(claim, kind, column):
+    frame = ideal()[kind]
+    half = frame[frame["beta"] == 0.5]
+    trained = half["stage"] == "trained" if "stage" in half else half["beta"] == 0.5
+    every = half.assign(beta=1.0, **{column: half[column].mask(trained, 3 * half[column])})
+    assert decided(claim, **{kind: pd.concat([frame, every], ignore_index=True)}).verdict == decided(claim).verdict
+    worse = frame.assign(**{column: frame[column].mask(frame["beta"] == 0.5, 3 * frame[column])})
+    assert decided(claim, **{kind: worse}).verdict != decided(claim).verdict
+
+
 def test_heads_are_no_samples():
     decision = decided("reviewer/head_maps")
     assert decision.finding.samples is None and not decision.seeds

@@ -128,7 +128,9 @@ def by_selector(changed):
 
 
 def compared(task, backbone=None):
-    """The subjects of the ablations; of a backbone on text. Text is read by the original as it came too; on HashHop it is trained likewise."""
+    """The subjects of the ablations, on text those of a backbone. Text is read by the original as it came too; on
+    HashHop it is trained likewise.
+    """
     changed = ABLATIONS[task]
     on_text = task == "language"
     untouched, alike = ORIGINALS

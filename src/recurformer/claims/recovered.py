@@ -15,8 +15,8 @@ from recurformer.study.ablations import COMMON_BETA
 
 KIND = "recovery"
 SECOND_HALF = 0.7
-"""Fraction of the tokens of a curve at or after which its point of the half of the training does not lie: the closed
-form reads some before."""
+"""A point after at most so much of a curve's tokens is compared with its end. That at half of the training is such a
+point, also where the closed form read some tokens before; that at three quarters is not."""
 SAME_BYTES = 1.1
 """The larger of two caches over the smaller, at most, where they are called equal."""
 

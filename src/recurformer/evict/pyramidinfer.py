@@ -15,7 +15,6 @@ from torch import Tensor
 
 from recurformer.evict.cache import EvictingCache
 from recurformer.evict.context import Arrival, Context, Eviction
-from recurformer.measure.cache import cache_bytes
 from recurformer.paper import PYRAMIDINFER_MINIMUM, PYRAMIDINFER_RATIO
 
 
@@ -239,9 +238,8 @@ def kept_ratio(eviction: Eviction, layers: int, tokens: int) -> float:
         query, key, value = torch.randn(3, 1, 1, tokens, WIDTH, generator=generator)
         for _ in layer.arrive(query[:, None], key, value, arrival, WIDTH**-0.5):
             pass
-    sizes = cache_bytes(cache)
-    kept_bytes = sizes.loc[sizes["kind"].isin(["key", "value"]), "bytes"].sum()
-    return float(kept_bytes / (layers * 2 * tokens * WIDTH * key.element_size()))
+    held = [tensor for layer in cache.layers for kind, tensor in layer.held_tensors() if kind in {"key", "value"}]
+    return sum(tensor.numel() for tensor in held) / (layers * 2 * tokens * WIDTH)
 
 
 def pyramidinfer_rows(

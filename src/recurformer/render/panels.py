@@ -34,7 +34,7 @@ LOOKS = {
     "mixer": ("heads replaced", SERIES[3].colour),
     "recovered": ("and recovered otherwise", SERIES[2].colour),
     "layers": ("layers replaced", SERIES[4].colour),
-    "single": ("single heads replaced", "#56B4E9"),
+    "single": ("single heads replaced", "#7A5195"),
     "pooled": ("fewer KV heads", SERIES[5].colour),
     "eviction": ("tokens evicted", SERIES[1].colour),
     "priced": ("bought by price", "#CC79A7"),
