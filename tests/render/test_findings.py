@@ -11,8 +11,9 @@ import pandas as pd
 from recurformer.claims import all_claims
 from recurformer.claims.claim import INCONSISTENCIES, STATEMENTS
 from recurformer.data.interval import mean_interval
+from recurformer.data.sizes import PUBLISHED
 from recurformer.heads.select import replaced_count
-from recurformer.paper import CELLS, NUMBERS
+from recurformer.paper import CACHE_LENGTHS, CELLS, NUMBERS
 from recurformer.render.adaptation import compared
 from recurformer.results.cells import PYRAMIDINFER
 from recurformer.results.scores import papers_method
@@ -64,6 +65,24 @@ def test_its_verdicts_are_those_of_the_recorded_ledger():
         f"{alone['reproduced']} are reproduced in all of their claims, {alone['consistent']} are consistent at a "
         f"smaller scale, and {alone['not-run']} were not run"
     ) in README
+
+
+def test_no_whole_number_of_freed_heads_gives_a_printed_cache_of_qwen2():
+    """Below β = 1, with the state that is counted there: half of the last printed digit is allowed."""
+    counted = pd.read_parquet(ROOT / "recorded/cpu/measurements/cache.parquet")
+    below, nearest = 0, 1.0
+    for cell in CELLS:
+        if cell.model.startswith("qwen2") and cell.quantity in CACHE_LENGTHS and cell.beta and cell.beta < 1:
+            rows = counted[(counted["model"] == cell.model) & (counted["length"] == CACHE_LENGTHS[cell.quantity])]
+            whole = rows.loc[rows["beta"] == 0, "kv_bytes"].max()
+            states = (rows["conv_bytes"] + rows["recurrent_bytes"])[np.isclose(rows["beta"], cell.beta)] / whole
+            shape = PUBLISHED[cell.model]
+            freed = (1 - cell.value + states) * shape["num_hidden_layers"] * shape["num_key_value_heads"]
+            off = (freed - freed.round()).abs() / shape["num_hidden_layers"] / shape["num_key_value_heads"]
+            below, nearest = below + 1, min(nearest, off.min())
+    assert below == 20 and nearest > 0.00005
+    for page in (README, FINDINGS):
+        assert "no whole number of freed key-value heads gives any of them" in page
 
 
 def test_every_reproduced_claim_is_a_count():

@@ -99,7 +99,7 @@ def _reach(evidence: Evidence, cell: PrintedCell) -> dict[str, tuple[float, floa
 
 
 def _within(evidence: Evidence, cell: PrintedCell, value: float) -> list[str]:
-    """The readings of `SHARED` under which some choice of heads can leave a printed cache."""
+    """The readings of `SHARED` under which a printed cache lies between those that choices of heads leave."""
     near = cache_tolerance(cell.model)
     return [name for name, (low, high) in _reach(evidence, cell).items() if low - near <= value <= high + near]
 
@@ -109,12 +109,14 @@ def _by_choice(evidence: Evidence, cell: PrintedCell, value: float) -> str:
     if cell.method == PYRAMIDINFER or not _within(evidence, cell, value):
         return ""
     return (
-        "another choice of heads can leave as much, and the published weights choose; `text/caches-by-beta` has all β"
+        "other choices of heads leave less and more, and the published weights choose; `text/caches-by-beta` has all β"
     )
 
 
 def caches_by_beta(evidence: Evidence, models: tuple[str, ...]) -> Finding:
-    """Whether one way of sharing a key-value head can give all printed caches of a model, by some choice of heads."""
+    """Whether under one way of sharing a key-value head all printed caches of a model lie between those that choices of
+    heads leave.
+    """
     texts, possible, rows = [], True, evidence.rows("cache", model=list(models))
     for model in models:
         cells = [
@@ -126,7 +128,7 @@ def caches_by_beta(evidence: Evidence, models: tuple[str, ...]) -> Finding:
         within = {name: sum(name in one for one in reached) for name in SHARED}
         possible &= len(cells) in within.values()
         shown = ", ".join(f"{within[name]} if it is freed {when}" for name, when in SHARED.items())
-        texts.append(f"{label(model)}: of {len(cells)} caches some choice of heads can leave {shown}")
+        texts.append(f"{label(model)}: of {len(cells)} caches so many lie between what choices of heads leave: {shown}")
     return Finding(possible, "; ".join(texts), {"cache": rows.index})
 
 
