@@ -257,7 +257,7 @@ CASES = [
     ("table4/qwen2-0.5b/0.50/cs_10k", "cache", lambda f: f.assign(ratio=f["beta"] + 0.2 * (f["unit"] == "head")),
         UNDECIDED, "0.5000 (kv_group), 0.7000 (head) other choices of heads"),
     ("table4/qwen2-0.5b/0.50/cs_10k", "cache", put("ratio", 2.0), CONTRADICTED, "beyond what any choice"),
-    ("text/qwen2-0.5b/recurformer/cs_10k-reduction", "cache", put("ratio", 0.5), UNDECIDED, "50.00 % another choice"),
+    ("text/qwen2-0.5b/recurformer/cs_10k-reduction", "cache", put("ratio", 0.5), UNDECIDED, "50.00 % other choices"),
     ("table4/llama2-7b/0.50/cs_10k", "cache", put("ratio", 0.6), CONTRADICTED, "off by 0.0980"),
     ("text/caches-by-beta", "cache", lambda f: f.assign(ratio=1 - f["beta"]), CONTRADICTED, "of 10 caches"),
 ]  # fmt: skip
