@@ -33,6 +33,7 @@ def chrome(tmp_path_factory):
 def browser(chrome):
     """The browser, 1,280 pixels wide; a test fails whose pages wrote an error to the console."""
     resize(chrome, 1280)
+    chrome.get("about:blank")  # the page of the test before asks its server, which is gone
     chrome.get_log("browser")
     yield chrome
     chrome.switch_to.default_content()
